@@ -1,0 +1,1 @@
+"""What a budget file asks for, and how it is read."""

@@ -1,0 +1,134 @@
+"""What a budget file asks for, as plain data; every part knows its file and line.
+
+``resnet18`` of ``budgets/vision.yaml`` drawn once::
+
+    Budget("budgets/vision.yaml", models=(
+        ModelBudget("resnet18", Source("torch", "torchvision.models:resnet18"),
+                    inputs=InputSpecs((TensorSpec("float32", (1, 3, 224, 224)),)),
+                    limits=(Limit("params", Place(...), max=11_700_000),
+                            Limit("bandwidth", Place(...), max=118_000_000, level="warn"))),))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from typing import Union
+
+Number = Union[int, Fraction]
+
+
+class Level(str, Enum):
+    """What being over a limit means; unknown fails at any level."""
+
+    ERROR = "error"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a budget file something stands; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input: its type and shape, and for integers the range [low, high) of its values."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpecs:
+    """Inputs of a model: positional ones, or by name."""
+
+    positional: tuple[TensorSpec, ...] = ()
+    named: Mapping[str, TensorSpec] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.positional or self.named)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model comes from: a key of the front-end table, and what that front end reads.
+
+    target is "module:attribute" or a file path; base is the folder that relative paths start
+    from. dtype converts the model's floating-point parameters and buffers.
+    """
+
+    format: str
+    target: str
+    args: tuple[object, ...] = ()
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    dtype: str | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    base: str = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A bound on one metric, both ends inclusive, on a whole model or on the scopes of a glob."""
+
+    metric: str
+    place: Place
+    max: Number | None = None
+    min: Number | None = None
+    level: Level = Level.ERROR
+    allow_unmeasured: tuple[str, ...] = ()
+    scope: str | None = None
+    written: str = ""  # the quantity as the file spells it
+
+
+@dataclass(frozen=True, slots=True)
+class OpsLimit:
+    """Which operations a model may execute: by kind, or by foreign name ("aten::lstm")."""
+
+    place: Place
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+    max: Mapping[str, int] = field(default_factory=dict)
+    level: Level = Level.ERROR
+    allow_unmeasured: tuple[str, ...] = ()
+    scope: str | None = None
+
+    @property
+    def metric(self) -> str:
+        return "ops"
+
+
+AnyLimit = Union[Limit, OpsLimit]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBudget:
+    """One model under one set of inputs, and its limits.
+
+    A variant is a ModelBudget of its own, named like its model with ``variant`` set.
+    """
+
+    name: str
+    place: Place
+    source: Source
+    inputs: InputSpecs
+    limits: tuple[AnyLimit, ...]
+    variant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One budget file that was read without an error."""
+
+    file: str
+    models: tuple[ModelBudget, ...]

@@ -1,0 +1,1 @@
+"""How each model format becomes a graph."""

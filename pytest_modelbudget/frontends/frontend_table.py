@@ -1,0 +1,58 @@
+"""Every model format, by its key in a budget file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from pytest_modelbudget.frontends.loaded_model import LoadedModel
+
+if TYPE_CHECKING:
+    from pytest_modelbudget.frontends.model_source import ModelSource
+    from pytest_modelbudget.ops.op_table import OpTable
+
+Load = Callable[["ModelSource", "OpTable"], LoadedModel]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """One model format: its key, what its target is, and where its reader lives.
+
+    The reader's module is named and not imported, because it brings a framework in.
+    """
+
+    key: str
+    target: str
+    module: str
+    suffixes: tuple[str, ...] = ()
+
+    def load(self, source: ModelSource, rules: OpTable) -> LoadedModel:
+        """The model's graph; imports the framework."""
+        reader: Load = import_module(self.module).load
+        return reader(source, rules)
+
+
+FRONT_ENDS: tuple[FrontEnd, ...] = (
+    FrontEnd(
+        "torch", "module:attribute", "pytest_modelbudget.frontends.torch_module"
+    ),
+    FrontEnd(
+        "torchscript",
+        "path of a TorchScript file",
+        "pytest_modelbudget.frontends.torch_script_file",
+        suffixes=(".pt", ".pth", ".ts", ".torchscript"),
+    ),
+    FrontEnd(
+        "exported",
+        "path of an exported program",
+        "pytest_modelbudget.frontends.torch_exported_program",
+        suffixes=(".pt2",),
+    ),
+)
+
+
+def frontend_table() -> Mapping[str, FrontEnd]:
+    """Front ends by their key."""
+    return {front_end.key: front_end for front_end in FRONT_ENDS}

@@ -1,0 +1,1 @@
+"""The one graph that every front end produces and every metric reads."""

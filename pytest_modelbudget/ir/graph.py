@@ -1,0 +1,107 @@
+"""A program: the operations a model executes, in order, and the weights it stores.
+
+relu(x @ w.T) drawn once::
+
+    Graph(
+        ops=(Op("aten::linear", (x, w, None), (y,), {}, scope="fc"),
+             Op("aten::relu", (y,), (z,), {}, scope="act")),
+        inputs=(x,), outputs=(z,), weights=(Weight(w, trainable=True),))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+from pytest_modelbudget.errors import GraphError
+from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor
+
+Operand = Union[Tensor, None, tuple[Union[Tensor, None], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One executed operation under the foreign name it was seen with, such as ``aten::addmm``.
+
+    operands are in the order of the operator's own signature; a list operand is a tuple.
+    attributes are plain values. scope is the module path ("layer1.0.conv1", "" for the model
+    itself). times is how often the body around it runs. mutates says that it writes into memory
+    of an operand: an output on an operand's storage is then an in-place result, else a view.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    outputs: tuple[Tensor, ...]
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    scope: str = ""
+    times: int = 1
+    mutates: bool = False
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Operand tensors, lists flattened, absent ones left out."""
+        for operand in self.operands:
+            if isinstance(operand, Tensor):
+                yield operand
+            elif operand is not None:
+                yield from (element for element in operand if element is not None)
+
+    def fresh_outputs(self) -> tuple[Tensor, ...]:
+        """Outputs on memory that no operand lives on: what the op allocates."""
+        known = {tensor.storage for tensor in self.tensors()}
+        return tuple(output for output in self.outputs if output.storage not in known)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether every output is an operand's memory under a new name: nothing moves."""
+        return bool(self.outputs) and not self.mutates and not self.fresh_outputs()
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One named tensor that a model stores: "layer1.0.conv1.weight".
+
+    Tied or viewed weights are several of these on one storage.
+    """
+
+    tensor: Tensor
+    trainable: bool = False
+    persistent: bool = True
+
+    @property
+    def kind(self) -> StorageKind:
+        return self.tensor.storage.kind
+
+    @property
+    def scope(self) -> str:
+        """Path of the module that owns it."""
+        return self.tensor.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A valid program: every operand exists before it is used; checked once, here.
+
+    weights holds every stored tensor, also those that no op reads.
+    """
+
+    ops: tuple[Op, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    weights: tuple[Weight, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        live: set[Storage] = {tensor.storage for tensor in self.inputs}
+        for op in self.ops:
+            if op.times < 0:
+                raise GraphError(f"{op.name} in '{op.scope}' runs {op.times} times")
+            for tensor in op.tensors():
+                _must_exist(tensor, live, where=f"{op.name} in '{op.scope}'")
+            live.update(output.storage for output in op.outputs)
+        for output in self.outputs:
+            _must_exist(output, live, where="the graph's outputs")
+
+
+def _must_exist(tensor: Tensor, live: set[Storage], *, where: str) -> None:
+    if tensor.storage.is_activation and tensor.storage not in live:
+        raise GraphError(f"{where} reads {tensor.name} before anything wrote it")

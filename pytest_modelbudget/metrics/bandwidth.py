@@ -1,0 +1,136 @@
+"""``bandwidth``, its floor, ``total_activation`` and ``arithmetic_intensity``: bytes that move."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from fractions import Fraction
+
+from pytest_modelbudget.ir.graph import Graph
+from pytest_modelbudget.ir.region import distinct_nbytes
+from pytest_modelbudget.ir.tensor import Storage, Tensor
+from pytest_modelbudget.metrics.costed_graph import CostedGraph, Traffic
+from pytest_modelbudget.metrics.macs import macs
+from pytest_modelbudget.metrics.measurement import (
+    Measurement,
+    Metric,
+    Share,
+    UnmeasuredOp,
+    shares_of,
+    unmeasured_ops,
+)
+
+
+def _moved(costed: CostedGraph) -> Iterator[tuple[str, Traffic]]:
+    """(scope, traffic) of every op whose traffic is known."""
+    for cost in costed.costs:
+        if isinstance(cost.traffic, Traffic):
+            yield cost.op.scope, cost.traffic
+
+
+def _unmoved(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
+    return unmeasured_ops(costed.missing(lambda cost: cost.traffic))
+
+
+def bandwidth(costed: CostedGraph) -> Measurement:
+    """Bytes read, weights included, and written, op by op, as if nothing stayed on chip."""
+    moved = list(_moved(costed))
+    parts = {
+        "read": sum(traffic.read for _, traffic in moved),
+        "weights": sum(traffic.weights for _, traffic in moved),
+        "write": sum(traffic.write for _, traffic in moved),
+    }
+    return Measurement(
+        sum(parts.values()),
+        "B",
+        shares=shares_of((scope, traffic.total) for scope, traffic in moved),
+        unmeasured=_unmoved(costed),
+        parts=parts,
+    )
+
+
+def total_activation(costed: CostedGraph) -> Measurement:
+    """Bytes that all ops write: bandwidth's write part."""
+    written = [(scope, traffic.write) for scope, traffic in _moved(costed)]
+    return Measurement(
+        sum(value for _, value in written),
+        "B",
+        shares=shares_of(written),
+        unmeasured=_unmoved(costed),
+    )
+
+
+def bandwidth_floor(costed: CostedGraph) -> Measurement:
+    """Bytes that must move even if all ops were fused: inputs and weights once, and outputs."""
+    contributions = [
+        *_inputs_read(costed.graph),
+        *_weights_read(costed),
+        *_outputs_written(costed.graph),
+    ]
+    return Measurement(
+        sum(value for _, value in contributions),
+        "B",
+        shares=shares_of(contributions),
+        unmeasured=_unmoved(costed),
+    )
+
+
+def _inputs_read(graph: Graph) -> Iterator[tuple[str, int]]:
+    read = {tensor.storage for op in graph.ops if not op.is_view for tensor in op.tensors()}
+    yield "", distinct_nbytes(tensor for tensor in graph.inputs if tensor.storage in read)
+
+
+def _outputs_written(graph: Graph) -> Iterator[tuple[str, int]]:
+    written = {output.storage for op in graph.ops if not op.is_view for output in op.outputs}
+    yield "", distinct_nbytes(tensor for tensor in graph.outputs if tensor.storage in written)
+
+
+def _weights_read(costed: CostedGraph) -> Iterator[tuple[str, int]]:
+    """Each weight region once; rows of a table at most as often as they are read."""
+    whole: dict[Storage, list[Tensor]] = defaultdict(list)
+    rows: dict[Storage, int] = defaultdict(int)
+    tables: dict[Storage, list[Tensor]] = defaultdict(list)
+    scopes: dict[Storage, str] = {}
+    for scope, traffic in _moved(costed):
+        for tensor in traffic.whole:
+            whole[tensor.storage].append(tensor)
+            scopes.setdefault(tensor.storage, scope)
+        for tensor, nbytes in traffic.rows.items():
+            rows[tensor.storage] += nbytes
+            tables[tensor.storage].append(tensor)
+            scopes.setdefault(tensor.storage, scope)
+    for storage, scope in scopes.items():
+        most = distinct_nbytes([*whole[storage], *tables[storage]])
+        yield scope, min(most, distinct_nbytes(whole[storage]) + rows[storage])
+
+
+def arithmetic_intensity(costed: CostedGraph) -> Measurement:
+    """FLOPs of the contractions per byte moved: 2 x macs / bandwidth."""
+    computed, moved = macs(costed), bandwidth(costed)
+    pair = (2 * int(computed.value), int(moved.value))
+    missing = tuple(dict.fromkeys((*computed.unmeasured, *moved.unmeasured)))
+    if not pair[1]:
+        missing = (*missing, UnmeasuredOp("model", 1, "", "moves no bytes, so it has no ratio"))
+        return Measurement(Fraction(0), "FLOP/B", unmeasured=missing)
+    per_scope = {share.scope: share.value for share in computed.shares}
+    ratios = tuple(
+        Share(share.scope, Fraction(2 * int(per_scope.get(share.scope, 0)), int(share.value)))
+        for share in moved.shares
+    )
+    return Measurement(
+        Fraction(*pair), "FLOP/B", shares=ratios, unmeasured=missing, unreduced=pair
+    )
+
+
+BANDWIDTH = Metric(
+    "bandwidth", "B", "bytes each op reads and writes, weights included, summed", bandwidth
+)
+TOTAL_ACTIVATION = Metric(
+    "total_activation", "B", "bytes written by all ops", total_activation
+)
+BANDWIDTH_FLOOR = Metric(
+    "bandwidth_floor", "B", "inputs, weights and outputs once: perfect fusion", bandwidth_floor
+)
+ARITHMETIC_INTENSITY = Metric(
+    "arithmetic_intensity", "FLOP/B", "2 x macs / bandwidth", arithmetic_intensity
+)

@@ -1,0 +1,81 @@
+"""A measured number, who it is made of, and what it does not cover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    from pytest_modelbudget.metrics.costed_graph import CostedGraph
+
+Number = Union[int, Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one scope (a module path, "" for the model itself) contributes to a number."""
+
+    scope: str
+    value: Number
+
+
+@dataclass(frozen=True, slots=True)
+class UnmeasuredOp:
+    """Operations of one name in one scope that a number does not cover, and why."""
+
+    op: str
+    count: int
+    scope: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One number: an exact int, or a Fraction for a ratio.
+
+    shares stand in execution order and add up to the value, unless it is a ratio. parts split the
+    value by another view (bandwidth: read, weights, write). unreduced is the pair a ratio was
+    made from. With unmeasured ops the value is a lower bound.
+    """
+
+    value: Number
+    unit: str
+    shares: tuple[Share, ...] = ()
+    unmeasured: tuple[UnmeasuredOp, ...] = ()
+    parts: Mapping[str, int] = field(default_factory=dict)
+    unreduced: tuple[int, int] | None = None
+    convention: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was covered, so that the value is exact."""
+        return not self.unmeasured
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A key of the budget file, its unit, and the function that measures it."""
+
+    key: str
+    unit: str
+    definition: str
+    measure: Callable[[CostedGraph], Measurement]
+
+
+def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:
+    """Contributions added up by scope, in order of first appearance; zeros are left out."""
+    totals: dict[str, int] = {}
+    for scope, value in contributions:
+        if value:
+            totals[scope] = totals.get(scope, 0) + value
+    return tuple(Share(scope, value) for scope, value in totals.items())
+
+
+def unmeasured_ops(missing: Iterable[tuple[str, str, str]]) -> tuple[UnmeasuredOp, ...]:
+    """(op name, scope, why) triples counted, in order of first appearance."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for entry in missing:
+        counts[entry] = counts.get(entry, 0) + 1
+    return tuple(UnmeasuredOp(op, n, scope, why) for (op, scope, why), n in counts.items())

@@ -1,0 +1,79 @@
+"""``params``, ``trainable_params``, ``weight_memory``, ``model_size``: what a model stores."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+
+from pytest_modelbudget.ir.graph import Weight
+from pytest_modelbudget.ir.region import distinct_elements, distinct_nbytes
+from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor
+from pytest_modelbudget.metrics.costed_graph import CostedGraph
+from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of
+
+STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
+
+
+def params(costed: CostedGraph) -> Measurement:
+    """Elements of distinct parameters, tied or viewed ones once, unused and frozen ones too."""
+    return _stored("param", costed, _is_parameter, distinct_elements)
+
+
+def trainable_params(costed: CostedGraph) -> Measurement:
+    """Elements of distinct parameters that training would change."""
+    return _stored("param", costed, lambda weight: weight.trainable, distinct_elements)
+
+
+def weight_memory(costed: CostedGraph) -> Measurement:
+    """Bytes of distinct parameters as stored, scales and zero points included."""
+    return _stored("B", costed, lambda w: w.kind in STORED_WITH_WEIGHTS, distinct_nbytes)
+
+
+def model_size(costed: CostedGraph) -> Measurement:
+    """Bytes of all that a saved model holds: parameters and persistent buffers."""
+    return _stored("B", costed, lambda weight: weight.persistent, distinct_nbytes)
+
+
+def _is_parameter(weight: Weight) -> bool:
+    return weight.kind is StorageKind.PARAMETER
+
+
+def _stored(
+    unit: str,
+    costed: CostedGraph,
+    counts: Callable[[Weight], bool],
+    amount: Callable[[Iterable[Tensor]], int],
+) -> Measurement:
+    contributions = list(_by_owner(costed, counts, amount))
+    value = sum(share for _, share in contributions)
+    return Measurement(value, unit, shares=shares_of(contributions))
+
+
+def _by_owner(
+    costed: CostedGraph,
+    counts: Callable[[Weight], bool],
+    amount: Callable[[Iterable[Tensor]], int],
+) -> Iterator[tuple[str, int]]:
+    """What each weight adds to its storage, beyond what weights before it already cover."""
+    seen: dict[Storage, list[Tensor]] = defaultdict(list)
+    for weight in costed.graph.weights:
+        if not counts(weight):
+            continue
+        tensors = seen[weight.tensor.storage]
+        before = amount(tensors) if tensors else 0
+        tensors.append(weight.tensor)
+        yield weight.scope, amount(tensors) - before
+
+
+PARAMS = Metric(
+    "params", "param", "elements of distinct parameters; tied or shared ones once", params
+)
+TRAINABLE_PARAMS = Metric(
+    "trainable_params", "param", "those of them that training would change", trainable_params
+)
+WEIGHT_MEMORY = Metric(
+    "weight_memory", "B", "bytes of those parameters as stored", weight_memory
+)
+MODEL_SIZE = Metric(
+    "model_size", "B", "weight_memory plus persistent buffers", model_size
+)

@@ -1,0 +1,48 @@
+"""``peak_activation``: the most memory that live activations take at any moment."""
+
+from __future__ import annotations
+
+from pytest_modelbudget.ir.liveness import Lifetime, lifetimes
+from pytest_modelbudget.ir.tensor import Storage
+from pytest_modelbudget.metrics.costed_graph import CostedGraph
+from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of
+
+
+def peak_activation(costed: CostedGraph) -> Measurement:
+    """Largest sum of live bytes, after an op's outputs exist and before its operands are freed.
+
+    Weights and kernel scratch memory are not in it. Shares are the storages that live at the
+    (first) peak, under the scope of the op that made them; inputs under "".
+    """
+    graph = costed.graph
+    alive = lifetimes(graph)
+    peak_at = _first_peak(alive, positions=max(len(graph.ops), 1))
+    makers = {
+        output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs()
+    }
+    owners = [
+        (makers.get(storage, ""), storage.nbytes)
+        for storage, life in alive.items()
+        if life.first <= peak_at <= life.last
+    ]
+    return Measurement(sum(nbytes for _, nbytes in owners), "B", shares=shares_of(owners))
+
+
+def _first_peak(alive: dict[Storage, Lifetime], positions: int) -> int:
+    """Position of the op during which most bytes live."""
+    change = [0] * (positions + 1)
+    for storage, life in alive.items():
+        change[life.first] += storage.nbytes
+        change[life.last + 1] -= storage.nbytes
+    live = peak = peak_at = 0
+    for position in range(positions):
+        live += change[position]
+        if live > peak:
+            peak, peak_at = live, position
+    return peak_at
+
+
+PEAK_ACTIVATION = Metric(
+    "peak_activation", "B", "most bytes of activations alive at once, in execution order",
+    peak_activation,
+)

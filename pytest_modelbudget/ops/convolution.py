@@ -1,0 +1,102 @@
+"""Convolutions in one to three dimensions: grouped, dilated, transposed, deformable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.ops.dense import bias_flops
+from pytest_modelbudget.ops.op_rule import OpRule, under
+
+
+def convolution_macs(*, weight: Tensor, out: Tensor) -> int:
+    """Each output element sums one product per weight of its filter; padding counts.
+
+    weight (out channels, in channels / groups, kernel ...), out (batch, out channels, ...), hence
+    out.elements · (in channels / groups) · kernel. Dilation moves the taps and adds none.
+    """
+    return out.elements * prod(weight.shape[1:])
+
+
+def transposed_convolution_macs(*, x: Tensor, weight: Tensor) -> int:
+    """Each input element is multiplied into one output per weight of its filter.
+
+    x (batch, in channels, ...), weight (in channels, out channels / groups, kernel ...).
+    """
+    return x.elements * prod(weight.shape[1:])
+
+
+def either_convolution_macs(
+    *, x: Tensor, weight: Tensor, out: Tensor, attributes: Mapping[str, object]
+) -> int:
+    """The general operator, which is told by a flag whether it is transposed."""
+    if attributes.get("transposed"):
+        return transposed_convolution_macs(x=x, weight=weight)
+    return convolution_macs(weight=weight, out=out)
+
+
+def time_first_macs(*, weight: Tensor, out: Tensor) -> int:
+    """conv_tbc: weight (kernel, in channels, out channels), out (time, batch, out channels)."""
+    kernel, channels, _ = weight.shape
+    return out.elements * kernel * channels
+
+
+CONVOLUTION: tuple[OpRule, ...] = (
+    OpRule(
+        kind="convolution",
+        names=under(
+            "aten::conv1d aten::conv2d aten::conv3d aten::mkldnn_convolution "
+            "aten::cudnn_convolution aten::miopen_convolution aten::_conv_depthwise2d "
+            "aten::conv_depthwise3d aten::thnn_conv2d aten::slow_conv3d aten::slow_conv_dilated2d "
+            "aten::slow_conv_dilated3d",
+            "x",
+            "weight",
+            "bias",
+        ),
+        macs=convolution_macs,
+        flops=bias_flops,
+        because="one multiply-add per output element and weight of its filter",
+    ),
+    OpRule(
+        kind="convolution",
+        names=under(
+            "aten::convolution aten::_convolution aten::_convolution.deprecated "
+            "aten::convolution_overrideable",
+            "x",
+            "weight",
+            "bias",
+        ),
+        macs=either_convolution_macs,
+        flops=bias_flops,
+        because="the operator below every convolution, as traced files call it",
+    ),
+    OpRule(
+        kind="convolution",
+        names=under(
+            "aten::conv_transpose1d aten::conv_transpose2d aten::conv_transpose3d "
+            "aten::slow_conv_transpose2d aten::slow_conv_transpose3d "
+            "aten::cudnn_convolution_transpose",
+            "x",
+            "weight",
+            "bias",
+        ),
+        macs=transposed_convolution_macs,
+        flops=bias_flops,
+        because="one multiply-add per input element and weight of its filter",
+    ),
+    OpRule(
+        kind="convolution",
+        names={"aten::conv_tbc": ("x", "weight", "bias")},
+        macs=time_first_macs,
+        flops=bias_flops,
+        because="a 1-D convolution over (time, batch, channels)",
+    ),
+    OpRule(
+        kind="deformable_convolution",
+        names={"torchvision::deform_conv2d": ("x", "weight", "offset", "mask", "bias")},
+        macs=convolution_macs,
+        flops=None,
+        because="a convolution over sampled positions; the sampling itself contracts nothing",
+    ),
+)

@@ -1,0 +1,28 @@
+"""Tensors made from nothing but a shape or a constant: they are written, and that is all."""
+
+from __future__ import annotations
+
+from pytest_modelbudget.ops.op_rule import OpRule, free, under
+
+CREATION: tuple[OpRule, ...] = (
+    free(
+        "creation",
+        under(
+            "aten::zeros aten::ones aten::full aten::empty aten::empty_strided aten::arange "
+            "aten::linspace aten::logspace aten::eye aten::scalar_tensor aten::tril_indices "
+            "aten::triu_indices aten::hann_window aten::hamming_window aten::range "
+            "aten::_efficientzerotensor",
+        ),
+        "values known before the run are written, nothing is computed",
+    ),
+    free(
+        "creation",
+        under(
+            "aten::zeros_like aten::ones_like aten::full_like aten::empty_like aten::new_zeros "
+            "aten::new_ones aten::new_full aten::new_empty aten::new_empty_strided",
+            "like",
+        ),
+        "the operand lends its shape and is not read",
+        reads=lambda: {"like": 0},
+    ),
+)

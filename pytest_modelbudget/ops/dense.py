@@ -1,0 +1,197 @@
+"""Matrix products: linear layers, matmul in all its spellings, einsum and bilinear forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from pytest_modelbudget.errors import UnmeasurableError
+from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.ops.op_rule import OpRule, under
+
+
+def linear_macs(*, x: Tensor, out: Tensor) -> int:
+    """One multiply-add per output element and contracted element.
+
+    x (..., k) · weight (n, k) or (k,) → out (..., n) or (...,), hence out.elements * k.
+    Adding the bias multiplies nothing and is not counted.
+    """
+    return out.elements * x.shape[-1]
+
+
+def bias_flops(*, out: Tensor, bias: Tensor | None = None) -> int:
+    """One addition per output element where there is a bias."""
+    return out.elements if bias is not None else 0
+
+
+def addition_flops(*, out: Tensor) -> int:
+    """One addition per output element: addmm, baddbmm and their like always add."""
+    return out.elements
+
+
+def batch_sum_macs(*, x: Tensor, y: Tensor) -> int:
+    """addbmm sums the batch too: x (b, n, k) · y (b, k, m) → out (n, m), hence b·n·k·m."""
+    return x.elements * y.shape[-1]
+
+
+def bilinear_macs(*, x: Tensor, y: Tensor, weight: Tensor) -> int:
+    """y = x1ᵀ·A·x2 for each output feature, contracted left to right.
+
+    x (..., i), y (..., j), weight (o, i, j): rows·o·i·j for x·A, then rows·o·j for ·y.
+    """
+    rows = prod(x.shape[:-1])
+    features, _, in2 = weight.shape
+    return rows * weight.elements + rows * features * in2
+
+
+def trilinear_macs(*, x: Tensor, weight: Tensor, y: Tensor) -> int:
+    """The kernel below bilinear: x (rows, i), weight (o, i, j), y (rows, j)."""
+    return bilinear_macs(x=x, y=y, weight=weight)
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumStep:
+    """One step of an einsum: a contraction of a pair, or elementwise products and sums."""
+
+    contracts: bool
+    elements: int
+
+
+def einsum_macs(*, parts: tuple[Tensor, ...], attributes: Mapping[str, object]) -> int:
+    """Contractions of an einsum, taken left to right.
+
+    A pair that shares an index which neither the result nor a later operand needs is a
+    contraction: the product of the sizes of all its indices. A pair that contracts nothing is an
+    elementwise or outer product and has no accumulation. An index that only one operand has and
+    nobody needs is summed first, which multiplies nothing.
+    Source: numpy.einsum, torch.einsum with opt_einsum off.
+    """
+    return sum(step.elements for step in einsum_steps(parts, attributes) if step.contracts)
+
+
+def einsum_flops(*, parts: tuple[Tensor, ...], attributes: Mapping[str, object]) -> int:
+    """One operation per element of each product and sum that is not a contraction."""
+    return sum(step.elements for step in einsum_steps(parts, attributes) if not step.contracts)
+
+
+def einsum_steps(
+    parts: tuple[Tensor, ...], attributes: Mapping[str, object]
+) -> Iterator[EinsumStep]:
+    """The steps of an einsum, left to right; (50,30)(30,40)(40,2) contracts 60,000 + 4,000."""
+    equation = str(attributes["equation"]).replace(" ", "")
+    terms, result = _expanded(equation, [part.shape for part in parts])
+    sizes: dict[str, int] = {}
+    for term, part in zip(terms, parts, strict=True):
+        for index, size in zip(term, part.shape, strict=True):
+            sizes[index] = size if sizes.get(index, 1) == 1 else sizes[index]
+    left: set[str] = set()
+    for position, term in enumerate(terms):
+        later = terms[position + 1 :]
+        right = set(term)
+        alone = right - left - set(result).union(*later)
+        if alone:
+            yield EinsumStep(contracts=False, elements=prod(sizes[index] for index in right))
+        joined = left | (right - alone)
+        kept = joined & set(result).union(*later)
+        if position:
+            yield EinsumStep(bool(joined - kept), prod(sizes[index] for index in joined))
+        left = kept if position else right - alone
+
+
+def _expanded(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
+    """Terms and result of an equation, with ``...`` spelt out and the implicit result added."""
+    inputs, arrow, result = equation.partition("->")
+    terms = inputs.split(",")
+    if len(terms) != len(shapes):
+        raise UnmeasurableError(f"einsum '{equation}' has {len(shapes)} operands")
+    if not arrow:
+        letters = "".join(terms).replace("...", "")
+        result = "..." + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    ranks = [len(s) - len(t.replace("...", "")) for t, s in zip(terms, shapes, strict=True)]
+    widest = max((rank for rank, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
+    batch = [chr(0x100 + axis) for axis in range(widest)]  # letters no equation uses
+    spelt = [
+        term.replace("...", "".join(batch[widest - rank :]) if rank else "")
+        for term, rank in zip(terms, ranks, strict=True)
+    ]
+    return spelt, result.replace("...", "".join(batch))
+
+
+DENSE: tuple[OpRule, ...] = (
+    OpRule(
+        kind="linear",
+        names={
+            "aten::linear": ("x", "weight", "bias"),
+            "aten::mkldnn_linear": ("x", "weight", "bias"),
+        },
+        macs=linear_macs,
+        flops=bias_flops,
+        because="y = x·Wᵀ + b: torch.nn.Linear",
+    ),
+    OpRule(
+        kind="linear",
+        names={
+            "aten::addmm": ("bias", "x", "weight"),
+            "aten::addmm_": ("bias", "x", "weight"),
+            "aten::addmv": ("bias", "x", "weight"),
+            "aten::addmv_": ("bias", "x", "weight"),
+            "aten::_addmm_activation": ("bias", "x", "weight"),
+        },
+        macs=linear_macs,
+        flops=addition_flops,
+        because="b + x·W: torch.addmm, torch.addmv",
+    ),
+    OpRule(
+        kind="matmul",
+        names=under(
+            "aten::matmul aten::mm aten::bmm aten::mv aten::dot aten::vdot aten::linalg_matmul "
+            "aten::inner aten::_int_mm",
+            "x",
+            "y",
+        ),
+        macs=linear_macs,
+        because="x (..., k) · y (k, ...): one multiply-add per output and contracted element",
+    ),
+    OpRule(
+        kind="matmul",
+        names=under("aten::baddbmm aten::baddbmm_", "bias", "x", "y"),
+        macs=linear_macs,
+        flops=addition_flops,
+        because="bias + x·y for each matrix of the batch: torch.baddbmm",
+    ),
+    OpRule(
+        kind="matmul",
+        names=under("aten::addbmm aten::addbmm_", "bias", "x", "y"),
+        macs=batch_sum_macs,
+        flops=addition_flops,
+        because="bias + the sum of x·y over the batch: torch.addbmm",
+    ),
+    OpRule(
+        kind="einsum",
+        names={"aten::einsum": ("*parts",)},
+        macs=einsum_macs,
+        flops=einsum_flops,
+        because="sums of products over the indices of the equation, left to right",
+    ),
+    OpRule(
+        kind="bilinear",
+        names={"aten::bilinear": ("x", "y", "weight", "bias")},
+        macs=bilinear_macs,
+        flops=bias_flops,
+        because="x1ᵀ·A·x2 + b: torch.nn.Bilinear",
+    ),
+    OpRule(
+        kind="bilinear",
+        names={"aten::_trilinear": ("x", "weight", "y")},
+        macs=trilinear_macs,
+        because="the kernel that scripted and exported bilinear layers call",
+    ),
+    OpRule(
+        kind="distance",
+        names=under("aten::cdist aten::_cdist_forward aten::pdist aten::_euclidean_dist", "x", "y"),
+        macs=None,
+        flops=None,
+        because="a kernel may compute distances as a matrix product or element by element",
+    ),
+)

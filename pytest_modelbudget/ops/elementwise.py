@@ -1,0 +1,127 @@
+"""Elementwise operations: one FLOP per output element, never a multiply-accumulate."""
+
+from __future__ import annotations
+
+from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.ops.op_rule import OpRule
+
+# kind -> aten names; each stands for its in-place spelling (name_) too.
+UNARY = {
+    "relu": "relu",
+    "relu6": "relu6",
+    "leaky_relu": "leaky_relu",
+    "rrelu": "rrelu rrelu_with_noise",
+    "elu": "elu",
+    "selu": "selu",
+    "celu": "celu",
+    "gelu": "gelu",
+    "silu": "silu",
+    "mish": "mish",
+    "sigmoid": "sigmoid special_expit",
+    "log_sigmoid": "log_sigmoid",
+    "hardsigmoid": "hardsigmoid",
+    "hardswish": "hardswish",
+    "hardtanh": "hardtanh",
+    "hardshrink": "hardshrink",
+    "softshrink": "softshrink",
+    "softplus": "softplus",
+    "threshold": "threshold",
+    "tanh": "tanh",
+    "clamp": "clamp clip clamp_min clamp_max",
+    "abs": "abs absolute",
+    "neg": "neg negative",
+    "sign": "sign sgn signbit",
+    "exp": "exp exp2 expm1 special_exp2 special_expm1",
+    "log": "log log2 log10 log1p special_log1p",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "square": "square",
+    "reciprocal": "reciprocal",
+    "erf": "erf erfc erfinv special_erf special_erfc special_erfinv lgamma digamma sinc",
+    "trigonometry": "sin cos tan asin acos atan sinh cosh asinh acosh atanh arcsin arccos arctan",
+    "rounding": "round floor ceil trunc frac fix",
+    "logical_not": "logical_not bitwise_not",
+    "logit": "logit special_logit",
+    "angle": "angle deg2rad rad2deg",
+    "isnan": "isnan isinf isfinite isposinf isneginf nan_to_num",
+}
+BINARY = {
+    "add": "add",
+    "sub": "sub subtract rsub",
+    "mul": "mul multiply",
+    "div": "div divide true_divide floor_divide remainder fmod",
+    "pow": "pow float_power",
+    "maximum": "maximum minimum fmax fmin",
+    "comparison": "eq ne lt le gt ge greater greater_equal less less_equal not_equal isclose",
+    "logical": "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
+    "__and__ __or__ __xor__ __iand__ __ior__ __ixor__",
+    "shift": "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__",
+    "atan2": "atan2 arctan2 hypot copysign nextafter heaviside xlogy special_xlogy logaddexp",
+    "outer": "outer ger",
+    "complex": "complex polar",
+}
+TERNARY = {
+    "where": "where",
+    "masked_fill": "masked_fill",
+    "lerp": "lerp",
+}
+PLAIN = "one operation per output element; nothing is accumulated"
+
+
+def one_per_element(*, out: Tensor) -> int:
+    """FLOPs of arithmetic, comparisons, activations and transcendental functions alike."""
+    return out.elements
+
+
+def two_per_element(*, out: Tensor) -> int:
+    """A product (or quotient) and a sum per element."""
+    return 2 * out.elements
+
+
+def half_per_element(*, x: Tensor, out: Tensor) -> int:
+    """A gated unit: one activation and one product per output, of an input twice as wide."""
+    return x.elements
+
+
+def _spelt(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
+    spellings = (f"aten::{name}{suffix}" for name in names.split() for suffix in ("", "_"))
+    return dict.fromkeys(spellings, roles)
+
+
+def _family(table: dict[str, str], *roles: str) -> tuple[OpRule, ...]:
+    return tuple(
+        OpRule(kind, _spelt(names, *roles), PLAIN, flops=one_per_element)
+        for kind, names in table.items()
+    )
+
+
+ELEMENTWISE: tuple[OpRule, ...] = (
+    *_family(UNARY, "x", "bound", "other_bound"),
+    *_family(BINARY, "x", "y"),
+    *_family(TERNARY, "x", "y", "z"),
+    OpRule("prelu", _spelt("prelu _prelu_kernel", "x", "slope"), PLAIN, flops=one_per_element),
+    OpRule(
+        "addcmul",
+        _spelt("addcmul addcdiv", "x", "y", "z"),
+        "x + a·y·z (or y / z) element by element",
+        flops=two_per_element,
+    ),
+    OpRule(
+        "addr",
+        _spelt("addr", "x", "y", "z"),
+        "an outer product added to a matrix: nothing is accumulated",
+        flops=two_per_element,
+    ),
+    OpRule(
+        "glu",
+        _spelt("glu", "x"),
+        "one sigmoid and one product per output element",
+        flops=half_per_element,
+    ),
+    OpRule(
+        "dropout",
+        _spelt("dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", "x"),
+        "at inference the input passes through untouched; in training it is a masked product",
+        shares_storage_of="x",
+    ),
+)

@@ -1,0 +1,160 @@
+"""Gathers and scatters: they touch the rows they name, not the whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from pytest_modelbudget.errors import UnmeasurableError
+from pytest_modelbudget.ir.tensor import Tensor, nbytes_of
+from pytest_modelbudget.ops.op_rule import OpRule, free, under
+from pytest_modelbudget.ops.pooling import one_per_input
+
+ROWS = "copies the elements that the indices name: reads as many bytes as it writes"
+
+
+def rows_read(*, out: Tensor) -> Mapping[str, int]:
+    """As many bytes of the table as the result holds, however large the table is."""
+    return {"x": out.nbytes}
+
+
+def bag_rows_read(*, x: Tensor, indices: Tensor) -> Mapping[str, int]:
+    """One row of the table (rows, d) per index, although the result holds only their sums."""
+    return {"x": nbytes_of(indices.elements * x.shape[-1], x.dtype)}
+
+
+def bag_flops(*, x: Tensor, indices: Tensor) -> int:
+    """One addition per element of each row that is summed."""
+    return indices.elements * x.shape[-1]
+
+
+def target_untouched() -> Mapping[str, int]:
+    """An indexed in-place write does not read its target."""
+    return {"x": 0}
+
+
+def source_written(*, source: Tensor) -> int:
+    """The elements of the source land in the target; nothing else of it is written."""
+    return source.nbytes
+
+
+def indexed_written(*, x: Tensor, index: Tensor) -> int:
+    """One element of the target per index: a scatter of a scalar."""
+    return nbytes_of(index.elements, x.dtype)
+
+
+def filled_rows(*, x: Tensor, index: Tensor, attributes: Mapping[str, object]) -> int:
+    """index_fill writes whole slices: index.elements of them along one dimension."""
+    dim = int(str(attributes["dim"]))
+    others = prod(size for axis, size in enumerate(x.shape) if axis != dim % len(x.shape))
+    return nbytes_of(index.elements * others, x.dtype)
+
+
+def put_written(*, x: Tensor, indices: tuple[Tensor | None, ...], source: Tensor) -> int:
+    """Bytes that x[indices] = source writes.
+
+    Index tensors broadcast against each other; dimensions without one are written whole. A
+    boolean mask writes as many elements as it holds True, which no shape tells, unless the source
+    has one value for each.
+    """
+    given = [index for index in indices if index is not None]
+    if any(index.dtype.name in {"bool", "uint8"} for index in given):
+        if source.elements > 1:
+            return source.nbytes
+        raise UnmeasurableError("how much a boolean mask writes is decided by the data")
+    positions = prod(_broadcast([index.shape for index in given]))
+    untouched = [
+        size
+        for axis, size in enumerate(x.shape)
+        if axis >= len(indices) or indices[axis] is None
+    ]
+    return nbytes_of(positions * prod(untouched), x.dtype)
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(max(sizes) if all(sizes) else 0 for sizes in zip(*padded, strict=True))
+
+
+INDEXING: tuple[OpRule, ...] = (
+    free("embedding", under("aten::embedding", "x", "indices"), ROWS, reads=rows_read),
+    OpRule(
+        "embedding_bag",
+        under(
+            "aten::embedding_bag aten::_embedding_bag aten::_embedding_bag_forward_only",
+            "x", "indices", "offsets", "per_sample_weights",
+        ),
+        "adds up the rows that the indices name: sums, no products of pairs",
+        flops=bag_flops,
+        reads=bag_rows_read,
+    ),
+    free(
+        "gather",
+        under(
+            "aten::index_select aten::gather aten::take aten::take_along_dim "
+            "aten::masked_select aten::index aten::_unsafe_index",
+            "x", "*indices",
+        ),
+        ROWS,
+        reads=rows_read,
+    ),
+    free(
+        "nonzero",
+        under("aten::nonzero aten::argwhere aten::nonzero_numpy aten::nonzero_static", "x"),
+        "reads a mask and writes the positions it holds",
+    ),
+    free(
+        "one_hot",
+        under("aten::one_hot", "x"),
+        "writes a one at each index; nothing is computed",
+    ),
+    free(
+        "scatter",
+        under("aten::index_put_ aten::_index_put_impl_", "x", "indices", "source"),
+        "writes the elements that the indices name",
+        reads=target_untouched,
+        writes=put_written,
+    ),
+    free(
+        "scatter",
+        under("aten::scatter_ aten::index_copy_", "x", "index", "source"),
+        "writes the elements that the indices name",
+        reads=target_untouched,
+        writes=indexed_written,
+    ),
+    free(
+        "scatter",
+        under("aten::index_fill_", "x", "index", "value"),
+        "writes the slices that the indices name",
+        reads=target_untouched,
+        writes=filled_rows,
+    ),
+    free(
+        "scatter",
+        under("aten::masked_scatter_", "x", "mask", "source"),
+        "writes elements of the source where the mask says so",
+        reads=target_untouched,
+        writes=source_written,
+    ),
+    free(
+        "scatter",
+        under(
+            "aten::index_put aten::scatter aten::index_copy aten::index_fill "
+            "aten::masked_scatter aten::slice_scatter aten::select_scatter "
+            "aten::diagonal_scatter",
+            "x", "*sources",
+        ),
+        "copies the target and writes into the copy",
+    ),
+    OpRule(
+        "scatter_add",
+        under(
+            "aten::scatter_add aten::scatter_add_ aten::index_add aten::index_add_ "
+            "aten::scatter_reduce aten::scatter_reduce_ aten::index_reduce aten::index_reduce_",
+            "x", "*sources",
+        ),
+        "one addition per element that is scattered",
+        flops=one_per_input,
+    ),
+)

@@ -1,0 +1,134 @@
+"""Views and copies: they move bytes or nothing at all, and compute nothing."""
+
+from __future__ import annotations
+
+from pytest_modelbudget.ops.op_rule import OpRule, free, under
+
+VIEW = "a view: the same memory under another shape, nothing moves"
+COPY = "elements are copied as they are, nothing is computed"
+
+
+def overwritten() -> dict[str, int]:
+    """The target of a copy or fill is written and not read."""
+    return {"target": 0}
+
+
+MOVEMENT: tuple[OpRule, ...] = (
+    free(
+        "reshape",
+        under(
+            "aten::view aten::reshape aten::_unsafe_view aten::_reshape_alias aten::flatten "
+            "aten::unflatten aten::view_as aten::reshape_as aten::ravel aten::squeeze "
+            "aten::unsqueeze aten::squeeze_ aten::unsqueeze_ aten::view_copy "
+            "aten::_reshape_copy aten::resize_ aten::resolve_conj aten::resolve_neg",
+            "x", "like",
+        ),
+        "the same elements under another shape: a view, or a copy where strides forbid one",
+        shares_storage_of="x",
+        reads=lambda: {"like": 0},
+    ),
+    free(
+        "transpose",
+        under(
+            "aten::transpose aten::permute aten::t aten::swapaxes aten::swapdims aten::movedim "
+            "aten::moveaxis aten::numpy_T aten::mT aten::matrix_H aten::mH aten::adjoint "
+            "aten::transpose_ aten::t_",
+            "x",
+        ),
+        VIEW,
+    ),
+    free(
+        "slice",
+        under(
+            "aten::slice aten::select aten::narrow aten::split aten::split_with_sizes "
+            "aten::chunk aten::unsafe_chunk aten::unsafe_split aten::unsafe_split_with_sizes "
+            "aten::tensor_split aten::hsplit aten::vsplit aten::dsplit aten::unbind "
+            "aten::diagonal aten::unfold aten::as_strided aten::as_strided_",
+            "x", "y",
+        ),
+        VIEW,
+    ),
+    free(
+        "expand",
+        under(
+            "aten::expand aten::expand_as aten::broadcast_to aten::broadcast_tensors "
+            "aten::meshgrid aten::atleast_1d aten::atleast_2d aten::atleast_3d",
+            "x", "like",
+        ),
+        "a view with stride-0 dimensions: nothing moves",
+        reads=lambda: {"like": 0},
+    ),
+    free(
+        "alias",
+        under(
+            "aten::alias aten::detach aten::detach_ aten::view_as_real aten::view_as_complex "
+            "aten::real aten::imag aten::conj aten::_conj aten::lift aten::lift_fresh "
+            "aten::lift_fresh_copy aten::positive aten::requires_grad_ aten::data "
+            "aten::_neg_view aten::__identity__",
+            "x",
+        ),
+        VIEW,
+        shares_storage_of="x",
+    ),
+    free(
+        "copy",
+        under(
+            "aten::clone aten::contiguous aten::rot90 aten::flip aten::fliplr aten::flipud "
+            "aten::roll aten::repeat aten::tile aten::repeat_interleave aten::pixel_shuffle "
+            "aten::pixel_unshuffle aten::channel_shuffle aten::native_channel_shuffle "
+            "aten::tril aten::triu aten::tril_ aten::triu_ aten::diag aten::diag_embed "
+            "aten::block_diag aten::to_dense aten::im2col aten::col2im aten::unfold_copy",
+            "x", "repeats",
+        ),
+        COPY,
+    ),
+    free(
+        "cat",
+        under(
+            "aten::cat aten::concat aten::concatenate aten::stack aten::hstack aten::vstack "
+            "aten::dstack aten::column_stack aten::row_stack",
+            "*parts",
+        ),
+        "reads every part and writes it into the result",
+    ),
+    free(
+        "pad",
+        under(
+            "aten::pad aten::constant_pad_nd aten::_pad_circular aten::_pad_enum "
+            + " ".join(
+                f"aten::{mode}_pad{d}d" for mode in ("reflection", "replication") for d in (1, 2, 3)
+            ),
+            "x",
+        ),
+        "reads the tensor and writes a larger one",
+    ),
+    free(
+        "cast",
+        under(
+            "aten::to aten::_to_copy aten::type_as aten::float aten::half aten::double "
+            "aten::int aten::long aten::bool aten::cpu aten::cuda aten::_autocast_to_reduced_precision "
+            "aten::_autocast_to_full_precision",
+            "x", "like",
+        ),
+        "the same values in another type or place; a view where nothing changes",
+        reads=lambda: {"like": 0},
+    ),
+    free(
+        "copy_into",
+        under("aten::copy_", "target", "source"),
+        "writes the target; its old values are not read",
+        reads=overwritten,
+    ),
+    free(
+        "fill",
+        under("aten::fill_ aten::zero_ aten::fill_diagonal_", "target", "value"),
+        "writes the target; its old values are not read",
+        reads=overwritten,
+    ),
+    free(
+        "fill",
+        under("aten::fill aten::zero", "target", "value"),
+        "writes a constant; the operand lends its shape",
+        reads=overwritten,
+    ),
+)

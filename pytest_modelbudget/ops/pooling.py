@@ -1,0 +1,101 @@
+"""Pooling and interpolation: windows over space, weighted by nothing learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.ops.op_rule import Formula, OpRule, under
+
+WINDOWS = "a maximum or mean of each window: no learnt weights, nothing contracted"
+TAPS = "a weighted mean of fixed neighbours: no learnt weights, nothing contracted"
+
+
+def window_flops(dimensions: int) -> Callable[..., int]:
+    """One operation per window element of each output."""
+
+    def flops(*, out: Tensor, attributes: Mapping[str, object]) -> int:
+        kernel = attributes["kernel_size"]
+        sizes = [int(k) for k in kernel] if isinstance(kernel, Sequence) else [int(str(kernel))]
+        if len(sizes) == 1:
+            sizes *= dimensions
+        return out.elements * prod(sizes)
+
+    return flops
+
+
+def one_per_input(*, x: Tensor) -> int:
+    """Adaptive pooling and reductions: one operation per input element."""
+    return x.elements
+
+
+def two_per_tap(taps: int) -> Callable[..., int]:
+    """Interpolation: a product and a sum per neighbour that an output is made of."""
+
+    def flops(*, out: Tensor) -> int:
+        return 2 * taps * out.elements
+
+    return flops
+
+
+def _pooling(dimensions: int) -> OpRule:
+    names = " ".join(
+        f"aten::{name}{dimensions}d{suffix}"
+        for name in ("max_pool", "avg_pool", "lp_pool", "mkldnn_max_pool", "quantized_max_pool")
+        for suffix in ("", "_with_indices")
+    )
+    return OpRule("pooling", under(names, "x"), WINDOWS, flops=window_flops(dimensions))
+
+
+def _adaptive(dimensions: int) -> OpRule:
+    names = (
+        f"aten::adaptive_max_pool{dimensions}d aten::adaptive_avg_pool{dimensions}d "
+        f"aten::_adaptive_avg_pool{dimensions}d aten::mkldnn_adaptive_avg_pool{dimensions}d"
+    )
+    return OpRule("adaptive_pooling", under(names, "x"), WINDOWS, flops=one_per_input)
+
+
+def _interpolation(names: str, flops: Formula) -> OpRule:
+    return OpRule("interpolation", under(names, "x"), TAPS, flops=flops)
+
+
+def no_flops() -> int:
+    """Nearest neighbours are copied."""
+    return 0
+
+
+POOLING: tuple[OpRule, ...] = (
+    *(_pooling(dimensions) for dimensions in (1, 2, 3)),
+    *(_adaptive(dimensions) for dimensions in (1, 2, 3)),
+    _interpolation(
+        "aten::upsample_nearest1d aten::upsample_nearest2d aten::upsample_nearest3d "
+        "aten::_upsample_nearest_exact1d aten::_upsample_nearest_exact2d "
+        "aten::_upsample_nearest_exact3d",
+        no_flops,
+    ),
+    _interpolation("aten::upsample_linear1d", two_per_tap(2)),
+    _interpolation("aten::upsample_bilinear2d aten::_upsample_bilinear2d_aa", two_per_tap(4)),
+    _interpolation("aten::upsample_trilinear3d", two_per_tap(8)),
+    _interpolation("aten::upsample_bicubic2d aten::_upsample_bicubic2d_aa", two_per_tap(16)),
+    OpRule(
+        "grid_sample",
+        under(
+            "aten::grid_sampler aten::grid_sampler_2d aten::grid_sampler_3d "
+            "aten::cudnn_grid_sampler aten::_grid_sampler_2d_cpu_fallback",
+            "x", "grid",
+        ),
+        "interpolation at positions that the data gives: nothing is contracted",
+        flops=None,
+    ),
+    OpRule(
+        "region_pooling",
+        under(
+            "torchvision::roi_align torchvision::roi_pool torchvision::ps_roi_align "
+            "torchvision::ps_roi_pool",
+            "x", "boxes",
+        ),
+        "interpolation inside boxes that the data gives: nothing is contracted",
+        flops=None,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Options and hooks of the pytest plugin, a few lines each."""
