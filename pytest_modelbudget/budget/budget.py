@@ -3,8 +3,9 @@
 ``resnet18`` of ``budgets/vision.yaml`` drawn once::
 
     Budget("budgets/vision.yaml", models=(
-        ModelBudget("resnet18", Source("torch", "torchvision.models:resnet18"),
-                    inputs=InputSpecs((TensorSpec("float32", (1, 3, 224, 224)),)),
+        ModelBudget("resnet18", Place(...),
+                    ModelSource("torch", "torchvision.models:resnet18",
+                                InputSpecs((TensorSpec("float32", (1, 3, 224, 224)),))),
                     limits=(Limit("params", Place(...), max=11_700_000),
                             Limit("bandwidth", Place(...), max=118_000_000, level="warn"))),))
 """
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from typing import Union
+
+from pytest_modelbudget.frontends.model_source import ModelSource
 
 Number = Union[int, Fraction]
 
@@ -37,44 +40,6 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One input: its type and shape, and for integers the range [low, high) of its values."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    low: int | None = None
-    high: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InputSpecs:
-    """Inputs of a model: positional ones, or by name."""
-
-    positional: tuple[TensorSpec, ...] = ()
-    named: Mapping[str, TensorSpec] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.positional or self.named)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a model comes from: a key of the front-end table, and what that front end reads.
-
-    target is "module:attribute" or a file path; base is the folder that relative paths start
-    from. dtype converts the model's floating-point parameters and buffers.
-    """
-
-    format: str
-    target: str
-    args: tuple[object, ...] = ()
-    kwargs: Mapping[str, object] = field(default_factory=dict)
-    dtype: str | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
-    base: str = "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +85,7 @@ class ModelBudget:
 
     name: str
     place: Place
-    source: Source
-    inputs: InputSpecs
+    source: ModelSource
     limits: tuple[AnyLimit, ...]
     variant: str | None = None
 
