@@ -22,7 +22,7 @@ class Column:
 
 
 def shape_text(shape: Shape) -> str:
-    """ "1x3x224x224"; a scalar is "scalar"."""
+    """Sizes joined, as in 1x3x224x224; the word scalar where there are none."""
     return "x".join(str(size) for size in shape) or "scalar"
 
 
