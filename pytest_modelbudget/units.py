@@ -1,0 +1,304 @@
+"""Quantities as people write them ("12 MiB", "1.8 GMAC", "2%") and the exact numbers they mean.
+
+The only file that knows 1000 from 1024, and the only one that rounds (for eyes, never to compare).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Union
+
+from pytest_modelbudget.errors import UnitError
+
+Number = Union[int, Fraction]
+
+SI = MappingProxyType({"k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4})
+IEC = MappingProxyType({"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3})
+NO_PREFIXES: Mapping[str, int] = MappingProxyType({})
+LONGEST = 60  # characters of a quantity; keeps a hostile exponent or digit string cheap
+
+_DIGITS = r"(?:[0-9]{1,3}(?:_[0-9]{3})+|[0-9]+)"
+_NUMBER = rf"{_DIGITS}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{{1,2}})?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})(?![0-9_.])\s*(.*?)\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one metric is counted in.
+
+    whole: only whole ones exist (bytes, parameters). spellings: further ways to write it, with
+    their worth. bare: whether a number alone means it. shown: how readers see it after a number.
+    """
+
+    symbol: str
+    whole: bool = True
+    prefixes: Mapping[str, int] = field(default_factory=lambda: SI)
+    spellings: Mapping[str, Fraction] = field(default_factory=dict)
+    bare: bool = True
+    shown: str = ""
+
+    def suffixes(self) -> dict[str, Fraction]:
+        """Everything that may follow a number, and what one of it is worth."""
+        worth = {"": Fraction(1)} if self.bare else {}
+        if not self.spellings:
+            worth[self.symbol] = Fraction(1)
+        for prefix, factor in self.prefixes.items():
+            worth[prefix] = worth[prefix + self.symbol] = Fraction(factor)
+        return worth | dict(self.spellings)
+
+
+_BINARY = MappingProxyType({**SI, **IEC})
+_SECONDS = {"s": Fraction(1), "ms": Fraction(1, 1000), "us": Fraction(1, 1000**2)}
+_UNITS = (
+    Unit("B", prefixes=_BINARY, shown="B"),
+    Unit("param"),
+    Unit("MAC", shown="MAC"),
+    Unit("FLOP", shown="FLOP"),
+    Unit("op"),
+    Unit("FLOP/B", whole=False, shown="FLOP/B"),
+    Unit("s", whole=False, prefixes=NO_PREFIXES, spellings=_SECONDS, shown="s"),
+    Unit("B/s", whole=False, prefixes=_BINARY, shown="B/s"),
+    Unit("MAC/s", whole=False, shown="MAC/s"),
+    Unit("%", False, NO_PREFIXES, {"%": Fraction(1, 100)}, bare=False, shown="%"),
+)
+UNITS: Mapping[str, Unit] = MappingProxyType({unit.symbol: unit for unit in _UNITS})
+
+
+def unit_named(symbol: str) -> Unit:
+    """The unit of that symbol; an extension's own unit takes SI prefixes and fractions."""
+    return UNITS.get(symbol) or Unit(symbol, whole=False, shown=symbol)
+
+
+def quantity(text: str, unit: str, *, round_up: bool = False) -> Number:
+    """The exact number of ``unit`` that ``text`` means: "11.7 M" of "param" is 11,700,000.
+
+    An int where only whole ones exist. An IEC amount may fall between two whole bytes: it is
+    rounded down, as x <= 6.2 MiB (6,501,171.2 B) says x <= 6,501,171; for a minimum round_up.
+
+    Raises:
+        UnitError: where there is nothing to read, or two ways to read it.
+    """
+    counted = unit_named(unit)
+    number, suffix = _split(text, counted)
+    worth = counted.suffixes()
+    if suffix not in worth:
+        raise UnitError(_misread(text.strip(), number, suffix, counted))
+    if not suffix and "." in number and "e" not in number.lower():
+        raise UnitError(
+            f"'{number}' has no unit and could mean {_alternatives(number, counted)}: add the unit"
+        )
+    amount = Fraction(number) * worth[suffix]
+    if not counted.whole:
+        return amount
+    if amount.denominator == 1:
+        return int(amount)
+    if not suffix.startswith(tuple(IEC)):
+        raise UnitError(
+            f"'{text.strip()}' is {_decimal(amount)} {unit}, and {unit} are counted whole: "
+            f"write '{amount.__floor__()} {unit}' or '{amount.__ceil__()} {unit}'"
+        )
+    return amount.__ceil__() if round_up else amount.__floor__()
+
+
+def quantity_pattern(unit: str) -> str:
+    """Regular expression of the quantities of ``unit`` that carry a suffix, for editors."""
+    suffixes = sorted(unit_named(unit).suffixes(), key=lambda suffix: (-len(suffix), suffix))
+    written = "|".join(re.escape(suffix).replace("\\%", "%") for suffix in suffixes if suffix)
+    return rf"^\s*{_NUMBER}\s*({written})\s*$"
+
+
+def _split(text: str, unit: Unit) -> tuple[str, str]:
+    """Number and suffix of a quantity, as written but for underscores and inner space."""
+    stripped = text.strip()
+    if not stripped or len(stripped) > LONGEST:
+        raise UnitError(f"a quantity is a number and a unit, such as '{_example(unit)}'")
+    if stripped.startswith(("-", "+", "\N{MINUS SIGN}")):
+        raise UnitError(f"'{stripped}' has a sign: a quantity is zero or more, written without one")
+    if stripped.lstrip(".").casefold() in {"nan", "inf", "infinity"}:
+        raise UnitError(f"'{stripped}' is no number: write one, such as '{_example(unit)}'")
+    if "," in stripped:
+        raise UnitError(_comma(stripped))
+    match = _QUANTITY.fullmatch(stripped)
+    if match is None:
+        raise UnitError(f"'{stripped}' is no quantity: write one such as '{_example(unit)}'")
+    return match[1].replace("_", ""), " ".join(match[2].split()).replace(" ", "", 1)
+
+
+def _example(unit: Unit) -> str:
+    if unit.symbol == "%":
+        return "2%"
+    return f"12 {unit.symbol}" if not unit.prefixes else f"1.8 G{unit.symbol}"
+
+
+def _comma(text: str) -> str:
+    """What is wrong with a comma: it separates thousands here and decimals there."""
+    decimal, thousands = text.replace(",", "."), text.replace(",", "")
+    if text.count(",") == 1:
+        return f"'{text}' could mean '{decimal}' or '{thousands}': write one of them, no comma"
+    return f"'{text}' has commas: write '{thousands}' or '{text.replace(',', '_')}'"
+
+
+def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
+    """Why a suffix does not fit, with every reading that it could have."""
+    if suffix == "" or (suffix == "%" and unit.symbol != "%"):
+        return _share_or_amount(text, number, unit)
+    readings = _readings(number, suffix, unit)
+    if readings:
+        fitting = [each for each in readings if "bit" not in each and "milli" not in each]
+        return (
+            f"'{text}' could mean {' or '.join(readings)}: "
+            f"write {' or '.join(_unexplained(reading) for reading in fitting)}"
+        )
+    for other in UNITS.values():
+        if suffix in other.suffixes():
+            return f"'{text}' counts {other.symbol}, but here it is {unit.symbol}: {_way(unit)}"
+    known = [each for each in unit.suffixes() if each]
+    close = get_close_matches(suffix, known, n=1, cutoff=0.5)
+    guess = f"did you mean '{number} {close[0]}'?" if close else _way(unit)
+    return f"'{text}' has no unit of {unit.symbol} in '{suffix}': {guess}"
+
+
+def _way(unit: Unit) -> str:
+    return f"write it as '{_example(unit)}'"
+
+
+def _share_or_amount(text: str, number: str, unit: Unit) -> str:
+    """What is wrong with a percentage for an amount, or a number alone for a percentage."""
+    if unit.symbol == "%":
+        return f"'{text}' could mean {number}% or {number} times the whole: write '{number}%'"
+    return (
+        f"'{text}' could mean {number}% of a baseline or an amount of {number} {unit.symbol}: "
+        f"here an amount is meant, such as '{_example(unit)}'"
+    )
+
+
+def _readings(number: str, suffix: str, unit: Unit) -> list[str]:
+    """What a wrongly cased or abbreviated suffix could stand for, dearest guess first."""
+    folded = suffix.casefold()
+    prefix = folded[:1].upper().replace("K", "k")
+    binary = prefix.upper() + "i"
+    symbol = unit.symbol
+    if prefix in unit.prefixes and folded in {f"{prefix}b".casefold(), f"{prefix}bit".casefold()}:
+        if symbol == "B":
+            readings = [_explained(number, prefix + symbol, unit)]
+            if binary in unit.prefixes:
+                readings.append(_explained(number, binary + symbol, unit))
+            bits = Fraction(number) * SI[prefix] / 8
+            return [*readings, f"{number} {prefix}bit ({_grouped(bits)} B)"]
+        return []
+    same = [known for known in unit.suffixes() if known.casefold() == folded]
+    readings = [_explained(number, known, unit) for known in same]
+    if suffix.startswith("m") and readings and not same[0].startswith("Mi"):
+        readings.append(f"{number} milli-{symbol}")
+    if suffix.startswith("K") and readings and binary in unit.prefixes and suffix[1:2] != "i":
+        readings.append(_explained(number, binary + suffix[1:], unit))
+    return readings
+
+
+def _explained(number: str, suffix: str, unit: Unit) -> str:
+    amount = Fraction(number) * unit.suffixes()[suffix]
+    return f"{number} {suffix} ({_grouped(amount)} {unit.symbol})"
+
+
+def _unexplained(reading: str) -> str:
+    return f"'{reading.partition(' (')[0]}'"
+
+
+def _alternatives(number: str, unit: Unit) -> str:
+    alone = f"{number} {unit.symbol}"
+    return f"{alone} or {number} M{unit.symbol}" if unit.prefixes else f"{alone} or {number} ms"
+
+
+# For eyes: from exact numbers to text.
+
+
+def readable(value: Number, unit: str) -> str:
+    """A number in three significant digits: "1.81 GMAC", "46.8 MB", "31.02 FLOP/B", "3.73 M"."""
+    if value < 0:
+        return f"-{readable(-value, unit)}"
+    counted = unit_named(unit)
+    if unit == "%":
+        return percentage(Fraction(value))
+    if counted.spellings:
+        return _in_best_spelling(Fraction(value), counted)
+    if counted.whole and value < 1000 and Fraction(value).denominator == 1:
+        return f"{value} {counted.shown}".rstrip()
+    places = 0 if counted.whole else 2
+    for prefix, factor in {"": 1, **SI}.items():
+        text = _significant(Fraction(value) / factor, places=places)
+        if Fraction(text) < 1000 or prefix not in {"", *list(SI)[:-1]}:
+            break
+    return f"{text} {prefix}{counted.shown}".rstrip()
+
+
+def exact(value: Number, unit: str) -> str:
+    """Every digit, thousands separated: "1,814,073,344 MAC"; a ratio without end as a fraction."""
+    return f"{_grouped(Fraction(value))} {unit_named(unit).shown}".rstrip()
+
+
+def readable_pair(first: Number, second: Number, unit: str) -> tuple[str, str]:
+    """Two numbers side by side: rounded, or exact where the rounded ones would look alike."""
+    rounded = readable(first, unit), readable(second, unit)
+    if first == second or rounded[0] != rounded[1]:
+        return rounded
+    return exact(first, unit), exact(second, unit)
+
+
+def percentage(share: Fraction) -> str:
+    """A share of one as a percentage: Fraction(62, 1000) is "6.2%"; at least two digits."""
+    sign = "-" if share < 0 else ""
+    return f"{sign}{_significant(abs(share) * 100, digits=2, places=1)}%"
+
+
+def decimal_text(value: Number, *, digits: int = 4) -> str:
+    """A ratio as a decimal string for records: "31.02"; an int as it is."""
+    if isinstance(value, int):
+        return str(value)
+    sign = "-" if value < 0 else ""
+    return sign + _significant(abs(value), digits=digits)
+
+
+def _in_best_spelling(value: Fraction, unit: Unit) -> str:
+    """Seconds in the largest of s, ms and us of which there is at least one."""
+    fitting = [item for item in unit.spellings.items() if value >= item[1]]
+    spelling, worth = fitting[0] if fitting else list(unit.spellings.items())[-1]
+    return f"{_significant(value / worth)} {spelling}"
+
+
+def _significant(value: Fraction, *, digits: int = 3, places: int = 0) -> str:
+    """``value`` (not negative) rounded half up to that many digits, and at least those places."""
+    if not value:
+        return _fixed(value, places)
+    after = digits - 1
+    while value * 10**after < 10 ** (digits - 1):
+        after += 1
+    while after > places and len(_fixed(value, after).replace(".", "").lstrip("0")) > digits:
+        after -= 1
+    return _fixed(value, max(after, places))
+
+
+def _fixed(value: Fraction, places: int) -> str:
+    scaled = str((value * 10**places + Fraction(1, 2)).__floor__()).zfill(places + 1)
+    return f"{scaled[:-places]}.{scaled[-places:]}" if places else scaled
+
+
+def _grouped(value: Fraction) -> str:
+    """Every digit of a number, thousands of its whole part separated."""
+    if value.denominator == 1:
+        return f"{value.numerator:,}"
+    whole, point, rest = _decimal(value).partition(".")
+    return f"{int(whole):,}{point}{rest}" if point else whole
+
+
+def _decimal(value: Fraction) -> str:
+    """A number that is not negative as a decimal, or as a fraction where it never ends."""
+    left, places = value.denominator, 0
+    while left % 2 == 0 or left % 5 == 0:
+        left = left // 10 if left % 10 == 0 else left // (2 if left % 2 == 0 else 5)
+        places += 1
+    return _fixed(value, places) if left == 1 else f"{value.numerator}/{value.denominator}"
