@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Union
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,18 @@ class TensorSpec:
     high: int | None = None
 
 
+InputSpec = Union[TensorSpec, "tuple[InputSpec, ...]"]
+
+
 @dataclass(frozen=True, slots=True)
 class InputSpecs:
-    """Inputs of a model: positional ones, or by name; none where the file brings its own."""
+    """Inputs of a model: positional ones, or by name; none where the file brings its own.
 
-    positional: tuple[TensorSpec, ...] = ()
-    named: Mapping[str, TensorSpec] = field(default_factory=dict)
+    A tuple in place of a spec is one argument that takes a list of tensors, as detectors do.
+    """
+
+    positional: tuple[InputSpec, ...] = ()
+    named: Mapping[str, InputSpec] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.positional or self.named)

@@ -1,0 +1,175 @@
+"""Building a torch model from its name, without filling weights that nobody will look at."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.frontends.user_code import user_code
+
+FILLS = frozenset(
+    getattr(torch.Tensor, name)
+    for name in (
+        "normal_", "uniform_", "fill_", "zero_", "copy_", "exponential_", "random_",
+        "bernoulli_", "log_normal_", "cauchy_", "geometric_", "erfinv_", "mul_", "add_",
+        "sub_", "div_", "clamp_",
+    )
+)  # fmt: skip
+DATA_OF = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a C getset descriptor
+
+
+class UnfilledParameters(TorchFunctionMode):
+    """Skips every method that would only give a parameter other values.
+
+    Untouched ``torch.empty`` memory costs nothing, so that a model of any size is built at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unwrapped: dict[int, torch.Tensor] = {}  # results of parameter.data, kept alive
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Return the parameter as it is for a fill; call everything else."""
+        if func in FILLS and self.is_parameter(args[0]):
+            return args[0]
+        result = func(*args, **(kwargs or {}))
+        if func is DATA_OF and isinstance(args[0], nn.Parameter):
+            self._unwrapped[id(result)] = result
+        return result
+
+    def is_parameter(self, tensor: object) -> bool:
+        """Whether this is a parameter, or the ``.data`` of one."""
+        return isinstance(tensor, nn.Parameter) or id(tensor) in self._unwrapped
+
+
+@contextmanager
+def initialisation_skipped() -> Iterator[None]:
+    """``torch.nn.init`` and in-place fills leave parameters alone inside this context."""
+    mode = UnfilledParameters()
+    names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
+    originals = {name: getattr(nn.init, name) for name in names}
+    for name, original in originals.items():
+        setattr(nn.init, name, _skipping(original, mode))
+    try:
+        with mode:
+            yield
+    finally:
+        for name, original in originals.items():
+            setattr(nn.init, name, original)
+
+
+def _skipping(fill: Callable[..., Any], mode: UnfilledParameters) -> Callable[..., Any]:
+    @functools.wraps(fill)
+    def skip(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return tensor if mode.is_parameter(tensor) else fill(tensor, *args, **kwargs)
+
+    return skip
+
+
+@contextmanager
+def untouched_globals(seed: int = 0) -> Iterator[None]:
+    """Random generators, default type and garbage collection are as before afterwards.
+
+    Inside, torch and ``random`` start from ``seed``, so that a build or run always draws the
+    same; collection rests, because it would walk every loaded framework again and again.
+    """
+    torch_state, random_state = torch.get_rng_state(), random.getstate()
+    numpy_random = sys.modules.get("numpy.random")
+    numpy_state = numpy_random.get_state() if numpy_random else None
+    default_dtype, collecting = torch.get_default_dtype(), gc.isenabled()
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+        torch.set_default_dtype(default_dtype)
+        if numpy_random:
+            numpy_random.set_state(numpy_state)
+        random.setstate(random_state)
+        torch.set_rng_state(torch_state)
+
+
+def resolved(target: str) -> object:
+    """What ``module:attribute`` names; attributes may be dotted."""
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
+    with user_code(f"importing {module_name}", SourceError):
+        found: object = _imported(module_name)
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise SourceError(f"{module_name} has no '{name}'{_suggestion(name, found)}")
+        found = getattr(found, name)
+    return found
+
+
+def _imported(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise
+        raise SourceError(
+            f"there is no module '{error.name}': is it installed, or on the pythonpath?"
+        ) from error
+
+
+def _suggestion(name: str, owner: object) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, [n for n in dir(owner) if not n.startswith("_")], 1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def built(source: ModelSource, *, initialised: bool = False) -> nn.Module:
+    """The module that a source names: an instance as it is, a class or function called.
+
+    Parameters of a called one hold arbitrary memory unless ``initialised``.
+    """
+    named = resolved(source.target) if isinstance(source.target, str) else source.target
+    what = source.target if isinstance(source.target, str) else type(named).__name__
+    if isinstance(named, nn.Module):
+        if source.args or source.kwargs:
+            raise SourceError(f"{what} is a module already: args and kwargs have no use")
+        return named
+    if not callable(named):
+        raise SourceError(f"{what} is a {type(named).__name__}, not a module or a callable")
+    with ExitStack() as stack:
+        stack.enter_context(untouched_globals())
+        stack.enter_context(user_code(f"calling {what}", SourceError))
+        if not initialised:
+            stack.enter_context(initialisation_skipped())
+        model = named(*source.args, **source.kwargs)
+    if not isinstance(model, nn.Module):
+        raise SourceError(
+            f"{what} returned a {type(model).__name__}, not a torch.nn.Module: "
+            "name a callable that builds the model"
+        )
+    return model
+
+
+def converted(dtype: str | None) -> torch.dtype | None:
+    """The floating type that a budget's ``dtype:`` asks for."""
+    if dtype is None:
+        return None
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise SourceError(f"dtype '{dtype}' is no floating type of torch")
+    return found

@@ -1,0 +1,113 @@
+"""``exported:`` a ``.pt2`` file that ``torch.export.save`` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.frontends.loaded_model import LoadedModel
+from pytest_modelbudget.frontends.model_files import existing_file
+from pytest_modelbudget.frontends.model_source import (
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+)
+from pytest_modelbudget.frontends.torch_inputs import CallInputs
+from pytest_modelbudget.frontends.torch_scopes import NodeScopes
+from pytest_modelbudget.frontends.torch_tracing import Subject, WatchedScopes, traced
+from pytest_modelbudget.frontends.torch_values import dtype_of
+from pytest_modelbudget.frontends.user_code import user_code
+from pytest_modelbudget.ops.op_table import OpTable
+
+
+def load(source: ModelSource, rules: OpTable) -> LoadedModel:
+    """The graph of an exported program, on the shapes it was exported with or on given ones."""
+    path = existing_file(source, "an exported program (.pt2)")
+    with user_code(f"{path.name} is not an exported program: reading it", SourceError):
+        program = torch.export.load(str(path))
+    if source.dtype is not None:
+        raise SourceError("dtype converts modules, not exported programs: export it in that type")
+    specs = InputSpecs(named=input_specs(program, source))
+    return traced(_subject(program), specs, rules)
+
+
+class NodeByNode(fx.Interpreter):
+    """Runs an exported graph one node at a time, saying which module each node came from."""
+
+    def __init__(self, module: fx.GraphModule, scopes: NodeScopes) -> None:
+        super().__init__(module)
+        self._scopes = scopes
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node under its module's path."""
+        self._scopes.enter(n.meta.get("nn_module_stack"))
+        return super().run_node(n)
+
+
+def _subject(program: torch.export.ExportedProgram) -> Subject:
+    module = program.module(check_guards=False)
+    constants = {name: value for name, value in placeholders(program) if not _is_tensor(value)}
+
+    def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+        assert isinstance(scopes, NodeScopes)
+        given = {**constants, **inputs.kwargs}
+        arguments = [given[node.name] for node in module.graph.find_nodes(op="placeholder")]
+        return NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
+
+    return Subject(
+        "exported",
+        module,
+        run,
+        lambda values: NodeScopes(),
+        real=lambda: _subject(program),
+        stored_from_rank=1,
+    )
+
+
+def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
+    """(name, example value) of every input a caller gives, in order."""
+    given = set(program.graph_signature.user_inputs)
+    for node in program.graph.find_nodes(op="placeholder"):
+        if node.name in given:
+            yield node.name, node.meta.get("val")
+
+
+def input_specs(
+    program: torch.export.ExportedProgram, source: ModelSource
+) -> Mapping[str, InputSpec]:
+    """A spec for every tensor input by name: the budget's where it gives one, else the file's."""
+    own = {name: value for name, value in placeholders(program) if _is_tensor(value)}
+    positional, named = source.inputs.positional, source.inputs.named
+    unknown = sorted(set(named) - set(own))
+    if unknown or len(positional) > len(own):
+        wrong = unknown[0] if unknown else f"{len(positional)} positional inputs"
+        raise InputError(f"the program has no input for {wrong}: it takes {', '.join(own)}")
+    given = {**dict(zip(own, positional)), **named}  # noqa: B905  # fewer may be given
+    return {
+        name: given[name] if name in given else _own_spec(name, value, source.dims)
+        for name, value in own.items()
+    }
+
+
+def _own_spec(name: str, value: torch.Tensor, dims: Mapping[str, int]) -> TensorSpec:
+    sizes = []
+    for size in value.shape:
+        if isinstance(size, int):
+            sizes.append(size)
+        elif str(size) in dims:
+            sizes.append(dims[str(size)])
+        else:
+            raise InputError(
+                f"input '{name}' has a dynamic dimension {size}: bind it with "
+                f"'dims: {{{size}: 1}}', or give the shape with 'inputs:'"
+            )
+    return TensorSpec(dtype_of(value.dtype).name, tuple(sizes))
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,53 @@
+"""``torch:`` a module, or a callable that builds one."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.frontends.loaded_model import LoadedModel
+from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.frontends.torch_building import built, converted
+from pytest_modelbudget.frontends.torch_inputs import CallInputs
+from pytest_modelbudget.frontends.torch_scopes import ModuleScopes
+from pytest_modelbudget.frontends.torch_script_file import script_subject
+from pytest_modelbudget.frontends.torch_tracing import Subject, WatchedScopes, traced
+from pytest_modelbudget.ops.op_table import OpTable
+
+
+def load(source: ModelSource, rules: OpTable) -> LoadedModel:
+    """The graph of the module that ``source`` names, in eval mode."""
+    dtype = converted(source.dtype)
+    model = _built_somehow(source)
+    if isinstance(model, torch.jit.ScriptModule):
+        if dtype is not None:
+            raise SourceError("dtype converts modules, not TorchScript: save it in that type")
+        return traced(script_subject(model, "torch"), source.inputs, rules)
+    return traced(module_subject(model, source, dtype), source.inputs, rules, dtype)
+
+
+def _built_somehow(source: ModelSource) -> nn.Module:
+    """The model with unfilled weights, or with true ones where its builder computes with them."""
+    try:
+        return built(source)
+    except SourceError:
+        return built(source, initialised=True)
+
+
+def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | None) -> Subject:
+    """How the tracer runs a module."""
+
+    def real() -> Subject:
+        true = built(source, initialised=True)
+        if dtype is not None:
+            true = copy.deepcopy(true).to(dtype)
+        return module_subject(true, source, None)
+
+    def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+        return model(*inputs.args, **inputs.kwargs)
+
+    return Subject("torch", model, run, lambda values: ModuleScopes(model, values), real)

@@ -1,0 +1,235 @@
+"""Recording every operator that a forward pass calls, at the outermost level the rules know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_modelbudget.frontends.torch_packed import PackedWeights
+from pytest_modelbudget.frontends.torch_shapes import SHAPES
+from pytest_modelbudget.frontends.torch_values import TorchValues
+from pytest_modelbudget.ir.graph import Op, Operand
+from pytest_modelbudget.ir.tensor import StorageKind, Tensor
+from pytest_modelbudget.ops.op_table import OpTable
+
+META = torch.device("meta")
+
+
+class Scopes(Protocol):
+    """Whoever knows in which module an operator runs."""
+
+    def scope_of(self, operands: tuple[Operand, ...]) -> str:
+        """Path of the module that calls an operator on these operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an operator's schema, and whether it takes tensors."""
+
+    name: str
+    takes_tensors: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What the recorder must know about one operator overload."""
+
+    name: str
+    overload: str
+    arguments: tuple[Argument, ...]
+    mutates: bool
+    decomposes: bool
+    device_at: int | None
+
+    def spelling(self, rules: OpTable) -> str:
+        """The name the rules know it by: with its overload where a rule asks for that one."""
+        return self.overload if self.overload in rules else self.name
+
+
+@lru_cache(maxsize=None)
+def signature(func: Any) -> Signature:
+    """The signature of an operator overload, from its schema."""
+    schema = func._schema
+    arguments = tuple(
+        Argument(arg.name, "Tensor" in str(arg.type) or "torch.classes" in str(arg.type))
+        for arg in schema.arguments
+    )
+    devices = [i for i, arg in enumerate(arguments) if arg.name == "device"]
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    )
+    return Signature(
+        name=schema.name,
+        overload=f"{schema.name}.{schema.overload_name}",
+        arguments=arguments,
+        mutates=schema.is_mutable,
+        decomposes=composite and not schema.name.startswith("prim::"),
+        device_at=devices[0] if devices else None,
+    )
+
+
+class Recorder(TorchDispatchMode):
+    """Turns operator calls into graph ops.
+
+    An op is the outermost operator the table knows. One that it does not know is taken apart
+    where it is made of others; a leaf that is still unknown is recorded under its own name, and
+    the metrics say that it is unmeasured. With ``on_meta``, a tensor from elsewhere that meets one
+    without memory is replaced by its twin, and nothing is computed.
+    """
+
+    def __init__(
+        self,
+        rules: OpTable,
+        values: TorchValues,
+        packed: PackedWeights,
+        scopes: Scopes,
+        *,
+        on_meta: bool,
+    ) -> None:
+        super().__init__()
+        self.ops: list[Op] = []
+        self.constants: list[Tensor] = []
+        self._rules = rules
+        self._values = values
+        self._scopes = scopes
+        self._packed = packed
+        self._on_meta = on_meta
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operator, or what it is made of, and record it."""
+        called = signature(func)
+        kwargs = kwargs or {}
+        name = called.spelling(self._rules)
+        if called.decomposes and name not in self._rules:
+            with self:
+                return func.decompose(*args, **kwargs)
+        operands = self._operands(called, args, kwargs)
+        if self._on_meta:
+            args, kwargs = self._joined_on_meta(called, args, kwargs)
+        result = self._run(func, name, args, kwargs)
+        self._record(called, name, operands, args, kwargs, result)
+        return result
+
+    def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        shape = SHAPES.get(name) if self._on_meta else None
+        result = shape(*args, **kwargs) if shape else NotImplemented
+        return func(*args, **kwargs) if result is NotImplemented else result
+
+    def _record(
+        self,
+        called: Signature,
+        name: str,
+        operands: tuple[Operand, ...],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+    ) -> None:
+        outputs = tuple(self._values.value(tensor) for tensor in tensors_in(result))
+        if not outputs and not called.mutates:
+            return  # asks for a size, a device or a value: no tensor comes out
+        self.ops.append(
+            Op(
+                name,
+                operands,
+                outputs,
+                _attributes(called, args, kwargs),
+                self._scopes.scope_of(operands),
+                mutates=called.mutates,
+            )
+        )
+
+    def _operands(
+        self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Operand, ...]:
+        operands: list[Operand] = []
+        given = len(args)
+        for position, argument in enumerate(called.arguments):
+            if not argument.takes_tensors:
+                continue
+            value = args[position] if position < given else kwargs.get(argument.name)
+            if isinstance(value, torch.ScriptObject):
+                operands.extend(self._packed.operands(value))
+            else:
+                operands.append(self._operand(value))
+        return tuple(operands)
+
+    def _operand(self, value: Any) -> Operand:
+        if isinstance(value, torch.Tensor):
+            return self._known(value)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._known(v) if isinstance(v, torch.Tensor) else None for v in value)
+        return None
+
+    def _known(self, tensor: torch.Tensor) -> Tensor:
+        """The value of an operand; one that no op made is a constant of the program."""
+        if self._values.knows(tensor):
+            return self._values.value(tensor)
+        constant = self._values.value(tensor, StorageKind.CONSTANT)
+        self.constants.append(constant)
+        return constant
+
+    def _joined_on_meta(
+        self, called: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """One operand on meta takes the others there, and keeps the result there.
+
+        Operators on real tensors alone (constants, shape arithmetic of traced files) stay real,
+        so that their values can be asked for.
+        """
+        if not any(tensor.is_meta for tensor in tensors_in((args, tuple(kwargs.values())))):
+            return args, kwargs
+        args = tuple(self._on_meta_too(arg) for arg in args)
+        kwargs = {name: self._on_meta_too(arg) for name, arg in kwargs.items()}
+        place = called.device_at
+        if place is not None and place < len(args):
+            args = (*args[:place], META, *args[place + 1 :])
+        elif place is not None and kwargs.get("device") is not None:
+            kwargs["device"] = META
+        return args, kwargs
+
+    def _on_meta_too(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value if value.is_meta else self._values.twin(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._on_meta_too(element) for element in value)
+        return value
+
+
+def tensors_in(result: Any) -> Iterator[torch.Tensor]:
+    """Tensors of an operator's result: one, a tuple, or lists of them."""
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (list, tuple)):
+        for element in result:
+            yield from tensors_in(element)
+
+
+def _attributes(
+    called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, object]:
+    """Arguments that are no tensors, as plain values by their schema names."""
+    found: dict[str, object] = {}
+    for position, argument in enumerate(called.arguments):
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        if value is not None and not isinstance(value, (torch.Tensor, torch.ScriptObject)):
+            plain = _plain(value)
+            if plain is not None:
+                found[argument.name] = plain
+    return found
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(element, torch.Tensor) for element in value):
+            return None
+        return tuple(_plain(element) for element in value)
+    return str(value)

@@ -1,0 +1,234 @@
+"""One tracer for every torch format: meta tensors first, then fake ones, then a real run."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.backends.opt_einsum as opt_einsum
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.frontends.loaded_model import LayerCall, LoadedModel
+from pytest_modelbudget.frontends.model_source import InputSpecs
+from pytest_modelbudget.frontends.torch_building import untouched_globals
+from pytest_modelbudget.frontends.torch_inputs import CallInputs, Maker, call_inputs, drawn, empty
+from pytest_modelbudget.frontends.torch_packed import PackedWeights
+from pytest_modelbudget.frontends.torch_recording import Recorder
+from pytest_modelbudget.frontends.torch_values import TorchValues
+from pytest_modelbudget.frontends.torch_weights import (
+    memoryless,
+    module_state_kept,
+    named_weights,
+    registered,
+    replace,
+)
+from pytest_modelbudget.frontends.user_code import user_code
+from pytest_modelbudget.ir.graph import Graph, Operand
+from pytest_modelbudget.ops.op_table import OpTable
+
+AUTOGRAD_COMPLAINTS = ("nference tensor", "does not require grad", "inference_mode")
+
+
+class WatchedScopes(Protocol):
+    """Scopes of operators, followed while a trace runs."""
+
+    calls: list[LayerCall]
+
+    def scope_of(self, operands: tuple[Operand, ...]) -> str:
+        """Path of the module that calls an operator on these operands."""
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Follow the modules that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a torch format hands to the tracer.
+
+    model owns the weights; run calls it. scopes makes the follower of its modules. real gives the
+    same subject with true weights, for a run. on_meta says that its weights have no memory
+    already, so that nothing is put in their place.
+    """
+
+    format: str
+    model: nn.Module
+    run: Callable[[CallInputs, WatchedScopes], Any]
+    scopes: Callable[[TorchValues], WatchedScopes]
+    real: Callable[[], Subject]
+    on_meta: bool = False
+    stored_from_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way of running a forward pass to record it."""
+
+    traced: str  # "meta", "fake" or "real"
+    grad: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
+    note: str = ""
+
+
+def traced(
+    subject: Subject, specs: InputSpecs, rules: OpTable, dtype: torch.dtype | None = None
+) -> LoadedModel:
+    """Record a forward pass, with as little computing as the model allows.
+
+    Two ways that fail with the same words fail for the model's own reason, and that ends it;
+    otherwise the next way is tried. Raises TraceError with the last failure.
+    """
+    failure: TraceError | None = None
+    for name in ("meta", "real") if subject.on_meta else ("meta", "fake", "real"):
+        try:
+            return _with_or_without_autograd(Attempt(name), subject, specs, rules, dtype)
+        except TraceError as error:
+            if failure is not None and str(error) == str(failure):
+                break
+            failure = error
+    assert failure is not None
+    raise failure
+
+
+def _with_or_without_autograd(
+    attempt: Attempt,
+    subject: Subject,
+    specs: InputSpecs,
+    rules: OpTable,
+    dtype: torch.dtype | None,
+) -> LoadedModel:
+    if attempt.traced == "real":
+        _must_fit(subject)
+        subject = subject.real()
+    try:
+        return _recorded(attempt, subject, specs, rules, dtype)
+    except TraceError as error:
+        if not any(words in str(error) for words in AUTOGRAD_COMPLAINTS):
+            raise
+        note = "recorded under no_grad: the forward pass calls autograd"
+        under_no_grad = Attempt(attempt.traced, torch.no_grad, note)
+        return _recorded(under_no_grad, subject, specs, rules, dtype)
+
+
+def _must_fit(subject: Subject) -> None:
+    """A real run needs the weights in memory; one that cannot have them is refused."""
+    needed = sum(
+        weight.tensor.numel() * weight.tensor.dtype.itemsize for weight in named_weights(subject.model)
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory // 2:
+        raise TraceError(
+            f"data decides the shapes of this model, so it must run, but its weights take "
+            f"{needed:,} B of {memory:,} B memory"
+        )
+
+
+def _recorded(
+    attempt: Attempt,
+    subject: Subject,
+    specs: InputSpecs,
+    rules: OpTable,
+    dtype: torch.dtype | None,
+) -> LoadedModel:
+    weights = tuple(named_weights(subject.model))
+    values = TorchValues()
+    packed = PackedWeights(values)
+    scopes = subject.scopes(values)
+    recorder = Recorder(rules, values, packed, scopes, on_meta=attempt.traced == "meta")
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        enter(untouched_globals())
+        enter(module_state_kept(subject.model))
+        enter(exact_operators())
+        twins, make = _without_memory(attempt, subject, dtype, enter)
+        stored = (*registered(weights, values, twins), *packed.register(subject.model))
+        inputs = call_inputs(specs, make)
+        graph_inputs = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
+        enter(user_code("running the model", TraceError))
+        subject.model.eval()
+        replace(subject.model, twins)
+        enter(attempt.grad())
+        enter(scopes.watching())
+        enter(recorder)
+        result = subject.run(inputs, scopes)
+    outputs = tuple(values.value(tensor) for tensor in output_tensors(result))
+    return LoadedModel(
+        Graph(tuple(recorder.ops), graph_inputs, outputs, stored),
+        subject.format,
+        attempt.traced,
+        tuple(scopes.calls),
+        (attempt.note,) if attempt.note else (),
+    )
+
+
+def _without_memory(
+    attempt: Attempt, subject: Subject, dtype: torch.dtype | None, enter: Callable[..., Any]
+) -> tuple[dict[int, torch.Tensor], Maker]:
+    """Weights to put in place of the true ones, and the maker of inputs, for one attempt."""
+    weights = tuple(named_weights(subject.model))
+    if attempt.traced == "real":
+        generator = torch.Generator().manual_seed(0)
+        return {}, lambda spec: drawn(spec, generator)
+    if attempt.traced == "fake":
+        enter(_silenced("torch._subclasses.fake_tensor"))
+        enter(FakeTensorMode(allow_non_fake_inputs=True))
+        return memoryless(weights, dtype, "cpu"), lambda spec: empty(spec, "cpu")
+    twins = {} if subject.on_meta else memoryless(weights, dtype, "meta")
+    return twins, lambda spec: empty(spec, "meta")
+
+
+@contextmanager
+def _silenced(logger_name: str) -> Iterator[None]:
+    """No log lines: a failing fake trace is an answer here, not an incident."""
+    logger = logging.getLogger(logger_name)
+    was = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = was
+
+
+@contextmanager
+def exact_operators() -> Iterator[None]:
+    """Operators run as written: no fused attention fast path, einsum from left to right."""
+    fast_path, reordering = torch.backends.mha.get_fastpath_enabled(), opt_einsum.enabled
+    torch.backends.mha.set_fastpath_enabled(False)
+    opt_einsum.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        opt_einsum.enabled = reordering
+
+
+def _named(name: str) -> Callable[[], str]:
+    return lambda: f"input.{name}"
+
+
+def output_tensors(result: Any) -> Iterator[torch.Tensor]:
+    """Every tensor a caller gets: in lists, mappings, dataclasses and attributes of objects."""
+    seen: set[int] = set()
+
+    def found(value: Any) -> Iterator[torch.Tensor]:
+        if isinstance(value, torch.Tensor):
+            yield value
+            return
+        if value is None or isinstance(value, (str, bytes, int, float, type)) or id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            parts = list(value.values())
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            parts = list(value)
+        else:
+            parts = list(getattr(value, "__dict__", {}).values())
+        for part in parts:
+            yield from found(part)
+
+    yield from found(result)

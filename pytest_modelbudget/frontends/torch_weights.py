@@ -1,0 +1,138 @@
+"""The stored tensors of a module, and tensors without memory in their place during a trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.frontends.torch_values import TorchValues
+from pytest_modelbudget.ir.graph import Weight
+from pytest_modelbudget.ir.tensor import StorageKind, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class NamedWeight:
+    """A parameter or buffer under its full name; tied ones appear under each of theirs."""
+
+    name: str
+    tensor: torch.Tensor
+    is_parameter: bool
+    persistent: bool
+
+
+def named_weights(model: nn.Module) -> Iterator[NamedWeight]:
+    """Every parameter and buffer of every module, in module order."""
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        transient: set[str] = getattr(module, "_non_persistent_buffers_set", set())
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if isinstance(parameter, UninitializedTensorMixin):
+                raise TraceError(
+                    f"{prefix}{name} has no shape yet (a lazy module): run the model once "
+                    "inside the factory"
+                )
+            yield NamedWeight(prefix + name, parameter, True, True)
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            yield NamedWeight(prefix + name, buffer, False, name not in transient)
+
+
+def registered(
+    weights: tuple[NamedWeight, ...], values: TorchValues, twins: Mapping[int, torch.Tensor]
+) -> tuple[Weight, ...]:
+    """Weights of the graph, on the memory of their twins where they have one.
+
+    Memory that a parameter and a buffer share is a parameter's, whichever comes first.
+    """
+
+    def value(weight: NamedWeight) -> Tensor:
+        kind = StorageKind.PARAMETER if weight.is_parameter else StorageKind.BUFFER
+        tensor = twins.get(id(weight.tensor), weight.tensor)
+        return values.value(tensor, kind, lambda: weight.name)
+
+    for weight in weights:
+        if weight.is_parameter:
+            value(weight)
+    return tuple(
+        Weight(
+            value(weight),
+            trainable=weight.is_parameter and weight.tensor.requires_grad,
+            persistent=weight.persistent,
+        )
+        for weight in weights
+    )
+
+
+def memoryless(
+    weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, device: str
+) -> dict[int, torch.Tensor]:
+    """A tensor without memory for each weight, by the weight's id; shared storages stay shared.
+
+    device is "meta", or "cpu" inside a fake mode. ``dtype`` converts floating ones, as
+    ``module.to(dtype)`` would.
+    """
+    distinct = {id(weight.tensor): weight.tensor for weight in weights}
+    owners = Counter(tensor.untyped_storage()._cdata for tensor in distinct.values())
+    bases: dict[int, torch.Tensor] = {}
+    twins: dict[int, torch.Tensor] = {}
+    for key, tensor in distinct.items():
+        target = dtype if dtype and tensor.is_floating_point() else tensor.dtype
+        address = tensor.untyped_storage()._cdata
+        if owners[address] == 1:
+            twins[key] = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=target, device=device
+            )
+            continue
+        if address not in bases:
+            elements = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+            bases[address] = torch.empty(elements, dtype=target, device=device)
+        base = bases[address]
+        if base.dtype != target:
+            base = base.view(target)
+        twins[key] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return twins
+
+
+@contextmanager
+def module_state_kept(model: nn.Module) -> Iterator[None]:
+    """Attributes, flags, parameters, buffers and hooks of every module are as before afterwards.
+
+    A forward pass may set any of them: a cache, a counter, a weight that a hook computes.
+    """
+    kept = []
+    for module in model.modules():
+        attributes = vars(module)
+        tables = [
+            (table, dict(table)) for table in attributes.values() if isinstance(table, dict)
+        ]
+        kept.append((attributes, dict(attributes), tables))
+    try:
+        yield
+    finally:
+        for attributes, before, tables in kept:
+            for table, content in tables:
+                _restore(table, content)
+            _restore(attributes, before)
+
+
+def _restore(table: dict[Any, Any], content: dict[Any, Any]) -> None:
+    table.clear()
+    table.update(content)
+
+
+def replace(model: nn.Module, twins: Mapping[int, torch.Tensor]) -> None:
+    """Put each weight's twin in its place; ``module_state_kept`` puts it back."""
+    if not twins:
+        return
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            for name, tensor in table.items():
+                if tensor is not None:
+                    table[name] = twins[id(tensor)]  # type: ignore[assignment]  # no Parameter
