@@ -1,0 +1,174 @@
+"""What a budget file may say: every key, in explicit tables that reader and editor schema share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_modelbudget.frontends.frontend_table import FrontEnd
+from pytest_modelbudget.metrics.measurement import Metric
+
+VERSION = 1
+MARKER = "model_budget"
+LARGEST = 1_000_000  # bytes of a budget file
+MOST_DIMENSIONS = 16
+LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+INTEGER = ("int8", "int16", "int32", "int64", "uint8")
+DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
+
+# Files that bring their own inputs: defaults do not reach them, and dims bind their symbols.
+SELF_DESCRIBING = frozenset({"exported", "onnx"})
+
+# Keys whose issue is still to come.
+RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
+RESERVED_FORMATS = ("onnx",)
+AUTO = "auto"
+
+# Metrics that have no value for a part of a model, and why.
+UNSCOPED = {
+    "peak_activation": "the peak is one moment of the whole model",
+    "bandwidth_floor": "perfect fusion is defined for the whole model",
+    "arithmetic_intensity": "a ratio is not the sum of its shares",
+}
+
+
+class Form(str, Enum):
+    """What a value looks like; each has one reader and one schema."""
+
+    VERSION = "version"
+    DEFAULTS = "defaults"
+    MODELS = "models"
+    TARGET = "target"
+    VALUES = "values"
+    NAMED_VALUES = "named values"
+    INPUTS = "inputs"
+    DTYPE = "dtype"
+    FLOATING_DTYPE = "floating dtype"
+    SHAPE = "shape"
+    INTEGER = "integer"
+    DIMS = "dims"
+    LIMITS = "limits"
+    SCOPES = "scopes"
+    VARIANTS = "variants"
+    LIMIT = "limit"
+    OPS_LIMIT = "ops limit"
+    QUANTITY = "quantity"
+    LEVEL = "level"
+    OP_NAMES = "op names"
+    SELECTORS = "selectors"
+    OP_COUNTS = "op counts"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key of a mapping: what its value looks like, and what it says (editors show that)."""
+
+    key: str
+    form: Form
+    about: str
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The keys of one kind of mapping; what names it in messages ("a limit")."""
+
+    what: str
+    fields: tuple[Field, ...]
+    reserved: tuple[str, ...] = ()
+
+    def keys(self) -> list[str]:
+        return [field.key for field in self.fields]
+
+
+INPUTS = Field("inputs", Form.INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
+DTYPE = Field("dtype", Form.FLOATING_DTYPE, "converts the model's floating-point weights")
+DIMS = Field("dims", Form.DIMS, "sizes of the symbolic dimensions that the file brings")
+LIMITS = Field("limits", Form.LIMITS, "metric: quantity, or metric: {max, min, level}")
+SCOPES = Field("scopes", Form.SCOPES, "limits on a part of the model, by a glob on module paths")
+ALLOWED = Field("allow_unmeasured", Form.OP_NAMES, "ops accepted without a formula: aten::foo")
+LEVEL = Field("level", Form.LEVEL, "error fails the check when over, warn does not")
+
+FILE = Grammar(
+    "a budget file",
+    (
+        Field(MARKER, Form.VERSION, "the version of this format", required=True),
+        Field("defaults", Form.DEFAULTS, "what models say that do not say it themselves"),
+        Field("models", Form.MODELS, "every model by a name of your choice", required=True),
+    ),
+    reserved=("hardware", "loosen", "measured", "statistics"),
+)
+DEFAULTS = Grammar("the defaults", (INPUTS, DTYPE), reserved=("level", "loosen"))
+VARIANT = Grammar(
+    "a variant",
+    (INPUTS, DIMS, DTYPE, LIMITS, SCOPES, ALLOWED),
+    reserved=("transforms", "fits", "measured", "statistics", "loosen"),
+)
+LIMIT = Grammar(
+    "a limit",
+    (
+        Field("max", Form.QUANTITY, "the largest value that is within, itself included"),
+        Field("min", Form.QUANTITY, "the smallest value that is within, itself included"),
+        LEVEL,
+        ALLOWED,
+    ),
+    reserved=("grow", "floor", "loosen", "measured", "statistics"),
+)
+OPS_LIMIT = Grammar(
+    "a limit on ops",
+    (
+        Field("allow", Form.SELECTORS, "the only kinds (or foreign names) that may run"),
+        Field("deny", Form.SELECTORS, "kinds (or foreign names) that may not run"),
+        Field("max", Form.OP_COUNTS, "how often a kind (or foreign name) may run"),
+        LEVEL,
+        ALLOWED,
+    ),
+    reserved=("grow", "floor", "loosen"),
+)
+SPEC = Grammar(
+    "an input",
+    (
+        Field("dtype", Form.DTYPE, "element type", required=True),
+        Field("shape", Form.SHAPE, "sizes, outermost first; [] is a scalar", required=True),
+        Field("low", Form.INTEGER, "smallest integer that is drawn"),
+        Field("high", Form.INTEGER, "the integer above the largest one that is drawn"),
+    ),
+)
+
+
+def model_grammar(front_ends: Mapping[str, FrontEnd]) -> Grammar:
+    """The keys of a model: one source out of the table of formats, and what it is run on."""
+    sources = tuple(Field(each.key, Form.TARGET, each.target) for each in front_ends.values())
+    arguments = (
+        Field("args", Form.VALUES, "positional arguments of the callable under torch:"),
+        Field("kwargs", Form.NAMED_VALUES, "keyword arguments of the callable under torch:"),
+    )
+    rest = (INPUTS, DTYPE, DIMS, LIMITS, SCOPES, ALLOWED)
+    variants = Field("variants", Form.VARIANTS, "the same model under other inputs, own limits")
+    return Grammar(
+        "a model",
+        (*sources, *arguments, *rest, variants),
+        reserved=(*_unless(RESERVED_FORMATS, front_ends), *VARIANT.reserved),
+    )
+
+
+def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Grammar:
+    """The keys of limits: every metric; of a part of a model, every metric that it has."""
+    fields = tuple(
+        Field(key, Form.OPS_LIMIT if key == "ops" else Form.LIMIT, metric.definition)
+        for key, metric in metrics.items()
+        if not (scoped and key in UNSCOPED)
+    )
+    return Grammar("limits", fields, reserved=_unless(RESERVED_METRICS, metrics))
+
+
+def taken_names(metrics: Mapping[str, Metric]) -> frozenset[str]:
+    """Names that no variant may have, because checks have them."""
+    return frozenset((*metrics, *RESERVED_METRICS, "equivalence"))
+
+
+def _unless(reserved: Iterable[str], available: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(key for key in reserved if key not in available)

@@ -1,0 +1,179 @@
+"""Where a budget's models come from: ``torch: package.module:callable``, or a file's path."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath, PureWindowsPath
+
+from pytest_modelbudget.budget.grammar import LARGEST_SIZE, SELF_DESCRIBING
+from pytest_modelbudget.budget.plain_values import integer, plain_value
+from pytest_modelbudget.budget.problem import shown
+from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
+from pytest_modelbudget.budget.reading import Entry, Reading
+from pytest_modelbudget.budget.yaml_nodes import Block, Node, Text
+from pytest_modelbudget.frontends.frontend_table import FrontEnd
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
+
+MODULE_TARGET = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_MODULE_TARGET = re.compile(MODULE_TARGET)
+_DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
+_WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
+_NO_INPUTS = "no inputs: give inputs such as float32 1x3x224x224, on the model or under defaults"
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What models take that do not say it themselves."""
+
+    inputs: InputSpecs | None = None
+    dtype: str | None = None
+
+
+def read_source(
+    name: Text, given: Mapping[str, Entry], defaults: Defaults, reading: Reading
+) -> ModelSource | None:
+    """The one source that a model names, and what it is run on."""
+    formats = [key for key in given if key in reading.front_ends]
+    if len(formats) != 1:
+        return _no_single_source(name, formats, given, reading)
+    front_end = reading.front_ends[formats[0]]
+    target = _target(given[front_end.key].value, front_end, reading)
+    _refuse_what_does_not_fit(front_end, given, reading)
+    inputs = _inputs(name, front_end, given, defaults, reading)
+    if target is None or inputs is None:
+        return None
+    return ModelSource(
+        front_end.key,
+        target,
+        inputs,
+        args=_args(given, reading),
+        kwargs=_kwargs(given, reading),
+        dtype=read_model_dtype(given["dtype"].value, reading) if "dtype" in given else defaults.dtype,
+        dims=read_dims(given["dims"].value, reading) if "dims" in given else {},
+        base=reading.folder,
+    )
+
+
+def read_dims(node: Node, reading: Reading) -> Mapping[str, int]:
+    """Sizes of symbolic dimensions, by symbol."""
+    dims = {}
+    for entry in reading.named(node, "dims: a mapping of symbols to sizes, {batch: 1}"):
+        size = integer(entry.value, "a size: a whole number", reading)
+        if size is not None and not 0 <= size <= LARGEST_SIZE:
+            reading.refuse(entry.value.place, f"a size of {size}: it must be 0 to 2^63 - 1")
+        elif size is not None:
+            dims[entry.key.text] = size
+    return dims
+
+
+def is_path_format(front_end: FrontEnd) -> bool:
+    """Whether the format's target is a file, and not a module's attribute."""
+    return bool(front_end.suffixes)
+
+
+def _no_single_source(
+    name: Text, formats: list[str], given: Mapping[str, Entry], reading: Reading
+) -> None:
+    for key in formats[1:]:
+        message = f"'{key}' is a second source beside '{formats[0]}': a model has one"
+        reading.refuse(given[key].key.place, message)
+    if not formats:
+        keys = " or ".join(f"{key}:" for key in reading.front_ends)
+        reading.refuse(name.place, f"the model {shown(name.text)} names no source: give {keys}")
+
+
+def _inputs(
+    name: Text,
+    front_end: FrontEnd,
+    given: Mapping[str, Entry],
+    defaults: Defaults,
+    reading: Reading,
+) -> InputSpecs | None:
+    if "inputs" in given:
+        return read_inputs(given["inputs"].value, reading)
+    if front_end.key in SELF_DESCRIBING:
+        return InputSpecs()
+    if defaults.inputs is None and "variants" not in given:
+        reading.refuse(name.place, f"the model {shown(name.text)} has {_NO_INPUTS}")
+    return defaults.inputs or InputSpecs()
+
+
+def _refuse_what_does_not_fit(
+    front_end: FrontEnd, given: Mapping[str, Entry], reading: Reading
+) -> None:
+    for key in ("args", "kwargs"):
+        if key in given and is_path_format(front_end):
+            message = f"'{key}' is for a callable, and {front_end.key}: names a file: remove it"
+            reading.refuse(given[key].key.place, message)
+    if "dims" in given and front_end.key not in SELF_DESCRIBING:
+        message = f"'dims' binds symbols of a file's own inputs: under {front_end.key}: write inputs"
+        reading.refuse(given["dims"].key.place, message)
+
+
+def _args(given: Mapping[str, Entry], reading: Reading) -> tuple[object, ...]:
+    if "args" not in given:
+        return ()
+    items = reading.items(given["args"].value, "args: a list of plain values")
+    return tuple(plain_value(item, reading) for item in items)
+
+
+def _kwargs(given: Mapping[str, Entry], reading: Reading) -> Mapping[str, object]:
+    if "kwargs" not in given:
+        return {}
+    block = reading.block(given["kwargs"].value, "kwargs: a mapping of names to plain values")
+    if not isinstance(block, Block):
+        return {}
+    for key, _ in block.entries:
+        if not key.text.isidentifier():
+            reading.refuse(key.place, f"{shown(key.text)} is no name of an argument")
+    return {key.text: plain_value(value, reading) for key, value in block.entries}
+
+
+def _target(node: Node, front_end: FrontEnd, reading: Reading) -> str | None:
+    text = reading.text(node, f"{front_end.key}: a {front_end.target}")
+    if text is None:
+        return None
+    problem = (
+        _path_problem(text.text, front_end, reading)
+        if is_path_format(front_end)
+        else _attribute_problem(text.text, reading)
+    )
+    if problem is None:
+        return text.text
+    reading.refuse(text.place, problem)
+    return None
+
+
+def _attribute_problem(target: str, reading: Reading) -> str | None:
+    """Why a target is no "module:attribute", or None."""
+    if _MODULE_TARGET.fullmatch(target) and not target.endswith(_WEIGHT_SUFFIXES):
+        return None
+    if target.endswith(_WEIGHT_SUFFIXES) or "/" in target or "\\" in target:
+        others = [each for each in reading.front_ends.values() if target.endswith(each.suffixes)]
+        other = "".join(f", or for such a model file {each.key}:" for each in others)
+        return (
+            f"{shown(target)} is a file, and a state dict is no model: name a factory that "
+            f"loads it, package.module:function{other}"
+        )
+    dotted = _DOTTED.fullmatch(target)
+    guess = f"did you mean {dotted[1]}:{dotted[2]}?" if dotted else "write package.module:callable"
+    return f"{shown(target)} is no module:attribute: {guess}"
+
+
+def _path_problem(target: str, front_end: FrontEnd, reading: Reading) -> str | None:
+    """Why a target is no path of that format inside the project, or None. Opens nothing."""
+    if not target.isprintable():
+        return f"{shown(target)} holds characters that no path should have"
+    if "\\" in target or PureWindowsPath(target).drive:
+        return f"{shown(target)} is no path of every system: separate folders with /"
+    path = os.path.normpath(os.path.join(reading.folder, target))
+    if not PurePosixPath(path).is_relative_to(reading.root) or target.endswith("/"):
+        return f"{shown(target)} lies outside the project: a model file must stay inside it"
+    suffix = PurePosixPath(target).suffix
+    for other in reading.front_ends.values():
+        if suffix in other.suffixes and suffix not in front_end.suffixes:
+            return f"{shown(target)} is a {other.target.removeprefix('path of ')}: {other.key}:"
+    return None

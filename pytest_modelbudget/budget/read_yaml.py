@@ -1,0 +1,212 @@
+"""A budget file read into plain data; every problem of the file is reported at once, in place."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_modelbudget.budget.budget import AnyLimit, Budget, ModelBudget, Place
+from pytest_modelbudget.budget.grammar import (
+    DEFAULTS,
+    FILE,
+    LARGEST,
+    MARKER,
+    VARIANT,
+    VERSION,
+    model_grammar,
+    taken_names,
+)
+from pytest_modelbudget.budget.plain_values import scalar
+from pytest_modelbudget.budget.problem import BudgetFileError, Problem, shown
+from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
+from pytest_modelbudget.budget.read_limits import read_limits, read_op_names, read_scopes
+from pytest_modelbudget.budget.read_sources import Defaults, read_dims, read_source
+from pytest_modelbudget.budget.reading import Entry, Reading
+from pytest_modelbudget.budget.yaml_nodes import Block, Node, Refused, Text, tree
+from pytest_modelbudget.frontends.frontend_table import FrontEnd
+from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.ops.op_table import OpTable
+
+_MARKED = re.compile(rf"^(?:\ufeff|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
+_FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
+
+
+def is_budget(content: str | bytes) -> bool:
+    """Whether a YAML text carries the marker key at the start of a line; never raises.
+
+    Broken YAML with the marker is a broken budget; without it, it is none of our business.
+    """
+    text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
+    return _MARKED.search(text) is not None
+
+
+def read_budget(
+    path: Path,
+    *,
+    root: Path,
+    metrics: Mapping[str, Metric],
+    front_ends: Mapping[str, FrontEnd],
+    ops: OpTable,
+) -> Budget:
+    """The budget of one file; places name it relative to ``root``, the project's root.
+
+    Raises BudgetFileError with every problem of the file. Opens no other file.
+    """
+    where, top = Path(os.path.abspath(path)), Path(os.path.abspath(root))
+    inside = where.is_relative_to(top)
+    file = where.relative_to(top).as_posix() if inside else where.as_posix()
+    node, problems = tree(_text(where, file), file)
+    reading = Reading(
+        where.parent, top if inside else where.parent, metrics, front_ends, ops, problems
+    )
+    models = _models(node, reading)
+    if reading.problems:
+        raise BudgetFileError(reading.problems)
+    return Budget(file, models)
+
+
+def _text(path: Path, file: str) -> str:
+    try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            message = f"the file has {size:,} bytes, a budget at most {LARGEST:,}: split it"
+            raise BudgetFileError([Problem(Place(file, 1), message)])
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        message = f"the file cannot be read: {error.strerror or error}"
+        raise BudgetFileError([Problem(Place(file, 1), message)]) from error
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start]
+        place = Place(file, before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
+        raise BudgetFileError([Problem(place, "not UTF-8: save the file as UTF-8")]) from error
+
+
+def _models(node: Node, reading: Reading) -> tuple[ModelBudget, ...]:
+    """Every model of the file, each followed by its variants."""
+    _must_be_our_version(node, reading)
+    given = reading.fields(node, FILE)
+    defaults = _defaults(given["defaults"].value, reading) if "defaults" in given else Defaults()
+    if "models" not in given:
+        return ()
+    budgets: list[ModelBudget] = []
+    for entry in reading.named(given["models"].value, "models: a mapping of names to models"):
+        _must_be_a_name(entry.key, "model", reading)
+        budgets.extend(_model(entry, defaults, reading))
+    return tuple(budgets)
+
+
+def _must_be_our_version(node: Node, reading: Reading) -> None:
+    """Refuse at once a file of another version: its other keys are not ours to judge."""
+    version = next((value for key, value in _entries(node) if key.text == MARKER), None)
+    if not isinstance(version, Text):
+        if version is not None and not isinstance(version, Refused):
+            reading.refuse(version.place, f"expected {MARKER}: {VERSION}")
+        return
+    number = scalar(version.text) if version.plain and len(version.text) < 10 else None
+    if type(number) is int and number > VERSION:
+        message = (
+            f"{MARKER}: {number} is read by a newer version of pytest-modelbudget; this one reads "
+            f"{MARKER}: {VERSION}: pip install --upgrade pytest-modelbudget"
+        )
+        raise BudgetFileError([Problem(version.place, message)])
+    if type(number) is not int or number != VERSION:
+        message = f"{MARKER} must be {VERSION}, not {shown(version.text)}"
+        reading.refuse(version.place, message)
+
+
+def _entries(node: Node) -> tuple[tuple[Text, Node], ...]:
+    return node.entries if isinstance(node, Block) else ()
+
+
+def _defaults(node: Node, reading: Reading) -> Defaults:
+    given = reading.fields(node, DEFAULTS)
+    return Defaults(
+        read_inputs(given["inputs"].value, reading) if "inputs" in given else None,
+        read_model_dtype(given["dtype"].value, reading) if "dtype" in given else None,
+    )
+
+
+def _must_be_a_name(name: Text, what: str, reading: Reading) -> None:
+    """Refuse names that a node id could not hold."""
+    text = name.text
+    if not text.strip() or text != text.strip() or not text.isprintable():
+        message = f"{shown(text)} is no name of a {what}: write visible characters on one line"
+        reading.refuse(name.place, message)
+    elif _FORBIDDEN.search(text):
+        message = f"the {what} name {shown(text)} may not hold '::', '[', '@' or line breaks"
+        reading.refuse(name.place, message)
+
+
+def _model(entry: Entry, defaults: Defaults, reading: Reading) -> list[ModelBudget]:
+    """One model's budget, and one for each of its variants."""
+    given = reading.fields(entry.value, model_grammar(reading.front_ends))
+    if not isinstance(entry.value, Block):
+        return []
+    source = read_source(entry.key, given, defaults, reading)
+    limits = _limits(given, reading)
+    if not {"limits", "scopes", "variants"} & given.keys():
+        message = f"the model {shown(entry.key.text)} has no limits: a gate must hold something"
+        reading.refuse(entry.key.place, message)
+    budgets = []
+    if source and limits:
+        budgets.append(ModelBudget(entry.key.text, entry.key.place, source, limits))
+    if "variants" in given:
+        budgets.extend(_variants(given["variants"].value, entry.key, source, reading))
+    return budgets
+
+
+def _limits(given: Mapping[str, Entry], reading: Reading) -> tuple[AnyLimit, ...]:
+    """Limits on the whole model, then those on its scopes."""
+    allowed: tuple[str, ...] = ()
+    if "allow_unmeasured" in given:
+        allowed = read_op_names(given["allow_unmeasured"].value, reading)
+    whole: tuple[AnyLimit, ...] = ()
+    if "limits" in given:
+        whole = read_limits(given["limits"].value, reading, allowed=allowed)
+    if "scopes" not in given:
+        return whole
+    return (*whole, *read_scopes(given["scopes"].value, reading, allowed=allowed))
+
+
+def _variants(
+    node: Node, model: Text, source: ModelSource | None, reading: Reading
+) -> list[ModelBudget]:
+    """The same model under other inputs; a variant inherits all but the limits."""
+    budgets = []
+    for entry in reading.named(node, "variants: a mapping of names to variants"):
+        _must_be_a_name(entry.key, "variant", reading)
+        if entry.key.text in taken_names(reading.metrics):
+            message = f"a variant may not be called {shown(entry.key.text)}: checks are called so"
+            reading.refuse(entry.key.place, message)
+        given = reading.fields(entry.value, VARIANT)
+        if isinstance(entry.value, Block) and not {"limits", "scopes"} & given.keys():
+            message = f"the variant {shown(entry.key.text)} has no limits: they are not inherited"
+            reading.refuse(entry.key.place, message)
+        limits = _limits(given, reading)
+        varied = _varied(source, given, reading)
+        if varied and limits:
+            budgets.append(
+                ModelBudget(model.text, entry.key.place, varied, limits, variant=entry.key.text)
+            )
+    return budgets
+
+
+def _varied(
+    source: ModelSource | None, given: Mapping[str, Entry], reading: Reading
+) -> ModelSource | None:
+    """The model's source with the variant's inputs, dtype and dims in place of its own."""
+    inputs = read_inputs(given["inputs"].value, reading) if "inputs" in given else None
+    dtype = read_model_dtype(given["dtype"].value, reading) if "dtype" in given else None
+    dims = read_dims(given["dims"].value, reading) if "dims" in given else {}
+    if source is None:
+        return None
+    return replace(
+        source,
+        inputs=inputs if inputs is not None else source.inputs,
+        dtype=dtype or source.dtype,
+        dims={**source.dims, **dims},
+    )
