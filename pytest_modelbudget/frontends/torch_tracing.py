@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.loaded_model import LayerCall, LoadedModel
-from pytest_modelbudget.frontends.model_source import InputSpecs
+from pytest_modelbudget.frontends.model_source import InputSpecs, TensorSpec
 from pytest_modelbudget.frontends.torch_building import untouched_globals
 from pytest_modelbudget.frontends.torch_inputs import CallInputs, Maker, call_inputs, drawn, empty
 from pytest_modelbudget.frontends.torch_packed import PackedWeights
@@ -145,13 +145,15 @@ def _recorded(
         enter(untouched_globals())
         enter(module_state_kept(subject.model))
         enter(exact_operators())
-        twins, make = _without_memory(attempt, subject, dtype, enter)
-        stored = (*registered(weights, values, twins), *packed.register(subject.model))
-        inputs = call_inputs(specs, make)
+        stage = _stage(attempt.traced, subject, dtype)
+        stored = (*registered(weights, values, stage.twins), *packed.register(subject.model))
+        inputs = call_inputs(specs, stage.make)
         graph_inputs = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
         subject.model.eval()
-        replace(subject.model, twins)
+        replace(subject.model, stage.twins)
+        enter(_silenced("torch._subclasses.fake_tensor"))
+        enter(stage.mode)
         enter(attempt.grad())
         enter(scopes.watching())
         enter(recorder)
@@ -166,20 +168,32 @@ def _recorded(
     )
 
 
-def _without_memory(
-    attempt: Attempt, subject: Subject, dtype: torch.dtype | None, enter: Callable[..., Any]
-) -> tuple[dict[int, torch.Tensor], Maker]:
-    """Weights to put in place of the true ones, and the maker of inputs, for one attempt."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a forward pass runs on: stand-ins for the weights, inputs, and a mode around it."""
+
+    twins: Mapping[int, torch.Tensor]
+    make: Maker
+    mode: AbstractContextManager[Any]
+
+
+def _stage(traced: str, subject: Subject, dtype: torch.dtype | None) -> Stage:
     weights = tuple(named_weights(subject.model))
-    if attempt.traced == "real":
+    if traced == "real":
         generator = torch.Generator().manual_seed(0)
-        return {}, lambda spec: drawn(spec, generator)
-    if attempt.traced == "fake":
-        enter(_silenced("torch._subclasses.fake_tensor"))
-        enter(FakeTensorMode(allow_non_fake_inputs=True))
-        return memoryless(weights, dtype, "cpu"), lambda spec: empty(spec, "cpu")
+        return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
+    if traced == "fake":
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with mode:
+            twins = memoryless(weights, dtype, "cpu")
+
+        def make(spec: TensorSpec) -> torch.Tensor:
+            with mode:
+                return empty(spec, "cpu")
+
+        return Stage(twins, make, mode)
     twins = {} if subject.on_meta else memoryless(weights, dtype, "meta")
-    return twins, lambda spec: empty(spec, "meta")
+    return Stage(twins, lambda spec: empty(spec, "meta"), nullcontext())
 
 
 @contextmanager
