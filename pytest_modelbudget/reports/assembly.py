@@ -1,0 +1,95 @@
+"""One report put together from what each item, in whichever process, has to say.
+
+An item's statement is one JSON string, because that is what passes between processes::
+
+    {"check": {...}, "model": {...}, "seconds": "0.012"}    a limit; the model only once a process
+    {"broken": {...}}                                       a file that could not be read
+"""
+
+from __future__ import annotations
+
+import json
+
+from pytest_modelbudget.reports.report import (
+    MeasuredModel,
+    Record,
+    fails,
+    lost_check_record,
+    model_record,
+    report,
+)
+
+
+def check_statement(check: Record, model: Record | None, seconds: float) -> str:
+    """What an item says about its limit, and about the model if it is the first to know it."""
+    statement: Record = {"check": check}
+    if model is not None:
+        statement |= {"model": model, "seconds": f"{seconds:.3f}"}
+    return json.dumps(statement)
+
+
+def broken_statement(node_id: str, problems: tuple[str, ...]) -> str:
+    """What the item of an unreadable file says."""
+    return json.dumps({"broken": {"id": node_id, "problems": list(problems)}})
+
+
+class Assembly:
+    """Statements as they arrive, in any order; an item that is run again replaces its own."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, Record] = {}
+        self._timings: dict[str, str] = {}
+        self._checks: dict[str, Record] = {}
+        self._broken: dict[str, Record] = {}
+
+    def add(self, statement: str) -> None:
+        """Take in what one item said."""
+        said: Record = json.loads(statement)
+        if "broken" in said:
+            self._broken[said["broken"]["id"]] = said["broken"]
+            return
+        self._checks[said["check"]["id"]] = said["check"]
+        if "model" in said and said["model"]["id"] not in self._models:
+            self._models[said["model"]["id"]] = said["model"]
+            self._timings[said["model"]["id"]] = said["seconds"]
+
+    def lose(self, node_id: str, reason: str) -> None:
+        """Note a limit whose item failed without a word; it is unknown."""
+        if node_id not in self._checks and node_id not in self._broken:
+            self._checks[node_id] = lost_check_record(node_id, reason)
+
+    @property
+    def limits(self) -> int:
+        """How many limits have an answer, unknown ones included."""
+        return len(self._checks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no limit was judged and no file found broken."""
+        return not self._checks and not self._broken
+
+    @property
+    def fails(self) -> bool:
+        """Whether the gate must be red."""
+        return bool(self._broken) or any(fails(check) for check in self._checks.values())
+
+    def report(self, *, selected: bool) -> Record:
+        """The record for all renderers."""
+        by_model: dict[str, list[Record]] = {}
+        for check in self._checks.values():
+            by_model.setdefault(check["id"].rpartition("::")[0], []).append(check)
+        models = dict(self._models)
+        for model_id in by_model:
+            models.setdefault(model_id, _lost_model(model_id))
+        return report(
+            models=models.values(),
+            checks=by_model,
+            broken=self._broken.values(),
+            timings=self._timings,
+            selected=selected,
+        )
+
+
+def _lost_model(model_id: str) -> Record:
+    """A model of which nothing arrived; its checks say why."""
+    return model_record(model_id, model_id.partition("::")[0], 0, MeasuredModel(format=""))

@@ -1,0 +1,37 @@
+"""Every report that goes to a file: the one list to add a format to.
+
+The plugin reads this table to declare its options, in every pytest run of everybody: so an entry
+names the module that renders and does not import it, and is a NamedTuple, which costs least.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_modelbudget.reports.report import Record
+
+
+class FileReport(NamedTuple):
+    """A file format: its command-line option, what it holds, and the module with ``render``."""
+
+    option: str
+    describes: str
+    module: str
+
+    def render(self, report: Record) -> str:
+        """The text of the file."""
+        renderer: Callable[[Record], str] = import_module(self.module).render
+        return renderer(report)
+
+
+FILE_REPORTS: tuple[FileReport, ...] = (
+    FileReport(
+        "--model-budget-json",
+        "all measurements and verdicts, for other programs",
+        "pytest_modelbudget.reports.json_file",
+    ),
+)
