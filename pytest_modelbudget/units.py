@@ -132,6 +132,8 @@ def _split(text: str, unit: Unit) -> tuple[str, str]:
 def _example(unit: Unit) -> str:
     if unit.symbol == "%":
         return "2%"
+    if not unit.shown:
+        return "11.7 M"
     return f"12 {unit.symbol}" if not unit.prefixes else f"1.8 G{unit.symbol}"
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
+from fractions import Fraction
 
-from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit
+from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
+from pytest_modelbudget.budget.problem import suggestion
+from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, Number, UnmeasuredOp
+from pytest_modelbudget.units import exact, percentage, readable, readable_pair
+
+MOST_NAMED = 3  # offenders that one line names; the rest is counted
 
 
 class Outcome(str, Enum):
@@ -21,7 +27,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A limit held against a measurement.
+    """A limit held against a measurement, which for a scope's limit is that of the scope.
 
     reason is one line for people: what is over by how much, or why nothing is known.
     marked says that the number is an accepted lower bound (allow_unmeasured).
@@ -39,3 +45,256 @@ class Verdict:
         return self.outcome is Outcome.UNKNOWN or (
             self.outcome is Outcome.OVER and self.limit.level is Level.ERROR
         )
+
+
+def judge(limit: Limit, measurement: Measurement, *, scopes: Iterable[str] = ()) -> Verdict:
+    """Hold a measurement against its limit; exactly at the limit is within.
+
+    An incomplete measurement is a lower bound: it can prove a maximum broken and a minimum
+    kept; everything else becomes UNKNOWN. Ops under allow_unmeasured turn it into a marked lower
+    bound that is judged like any number; a ratio over unmeasured ops is no bound and is UNKNOWN.
+
+    scopes are module paths of the model beyond those that the measurement itself names: a glob
+    that matches no scope is UNKNOWN.
+    """
+    problem = _scope_problem(limit, measurement, scopes)
+    if problem:
+        return Verdict(limit, Outcome.UNKNOWN, None, problem)
+    part = _of_scope(measurement, limit.scope)
+    missing = _missing(part, limit)
+    if not missing:
+        marked = not part.complete
+        return Verdict(limit, _outcome(limit, part.value), part, _reason(limit, part), marked)
+    if _is_ratio(part):
+        return Verdict(limit, Outcome.UNKNOWN, part, _unknown_ratio(limit, missing))
+    if limit.max is not None and part.value > limit.max:
+        return Verdict(limit, Outcome.OVER, part, _reason(limit, part))
+    if limit.max is None and _outcome(limit, part.value) is Outcome.WITHIN:
+        return Verdict(limit, Outcome.WITHIN, part, _reason(limit, part))
+    return Verdict(limit, Outcome.UNKNOWN, part, _unknown(limit, part, missing))
+
+
+def judge_ops(
+    limit: OpsLimit,
+    measurement: Measurement,
+    counts: Sequence[OpCount],
+    *,
+    scopes: Iterable[str] = (),
+) -> Verdict:
+    """Hold a census of ops against what may run.
+
+    An op that no rule knows could be of any kind: unless it is allowed, a limit on kinds that
+    nothing else breaks is UNKNOWN. Foreign names are always known.
+    """
+    problem = _scope_problem(limit, measurement, scopes)
+    if problem:
+        return Verdict(limit, Outcome.UNKNOWN, None, problem)
+    part = _of_scope(measurement, limit.scope)
+    unruled = {op.op for op in part.unmeasured}
+    rows = [row for row in (_counted(each, limit.scope) for each in counts) if row.count]
+    broken = [*_refused(limit, rows, unruled), *_too_many(limit, rows, unruled)]
+    if broken:
+        reason = f"{_label(limit)} {'; '.join(_first(broken))}"
+        return Verdict(limit, Outcome.OVER, part, reason)
+    missing = _missing(part, limit)
+    if missing and _selects_kinds(limit):
+        return Verdict(limit, Outcome.UNKNOWN, part, _unknown_kinds(limit, part, missing))
+    reason = f"{_label(limit)} {readable(part.value, 'op')} executed, all of them within"
+    return Verdict(limit, Outcome.WITHIN, part, reason, marked=bool(unruled) and not missing)
+
+
+def known_scopes(measurements: Iterable[Measurement]) -> frozenset[str]:
+    """Every module path that any of these measurements names."""
+    return frozenset(scope for each in measurements for scope in _named_scopes(each))
+
+
+# Parts of a model.
+
+
+def _named_scopes(measurement: Measurement) -> Iterator[str]:
+    yield from (share.scope for share in measurement.shares)
+    yield from (op.scope for op in measurement.unmeasured)
+
+
+def _paths(scope: str) -> list[str]:
+    """A module path and its ancestors: a.b.c, a.b, a."""
+    names = scope.split(".")
+    return [".".join(names[:length]) for length in range(len(names), 0, -1)]
+
+
+def _is_in(scope: str, glob: str | None) -> bool:
+    """Whether a glob names this scope or one around it; no glob names the whole model."""
+    return glob is None or any(fnmatchcase(path, glob) for path in _paths(scope))
+
+
+def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[str]) -> str | None:
+    """Why a limit on a part of the model cannot be judged, or None."""
+    if limit.scope is None:
+        return None
+    if _is_ratio(measurement):
+        return f"{_label(limit)} is not defined: a ratio has no part for a scope; limit the model"
+    known = dict.fromkeys(path for each in (*scopes, *_named_scopes(measurement))
+                          for path in _paths(each) if path)  # fmt: skip
+    if any(_is_in(path, limit.scope) for path in known):
+        return None
+    guess = suggestion(limit.scope.removesuffix(".*"), sorted(known))
+    return f"{_label(limit)} unknown: no module of the model matches '{limit.scope}': {guess}"
+
+
+def _of_scope(measurement: Measurement, glob: str | None) -> Measurement:
+    """The part of a measurement that scopes under the glob make up."""
+    if glob is None:
+        return measurement
+    shares = tuple(share for share in measurement.shares if _is_in(share.scope, glob))
+    return replace(
+        measurement,
+        value=sum(share.value for share in shares),
+        shares=shares,
+        unmeasured=tuple(op for op in measurement.unmeasured if _is_in(op.scope, glob)),
+        parts={},
+    )
+
+
+# Numbers.
+
+
+def _is_ratio(measurement: Measurement) -> bool:
+    return measurement.unreduced is not None or not isinstance(measurement.value, int)
+
+
+def _missing(part: Measurement, limit: AnyLimit) -> tuple[UnmeasuredOp, ...]:
+    """Unmeasured ops that the limit does not accept; a ratio accepts none."""
+    if isinstance(limit, Limit) and _is_ratio(part):
+        return part.unmeasured
+    return tuple(op for op in part.unmeasured if op.op not in limit.allow_unmeasured)
+
+
+def _outcome(limit: Limit, value: Number) -> Outcome:
+    above = limit.max is not None and value > limit.max
+    below = limit.min is not None and value < limit.min
+    return Outcome.OVER if above or below else Outcome.WITHIN
+
+
+def _reason(limit: Limit, part: Measurement) -> str:
+    """One line: the number beside the bound that it breaks, or comes closest to."""
+    value, unit = part.value, part.unit
+    bound = _telling_bound(limit, value)
+    actual, held = readable_pair(value, bound, unit)
+    sign = ">" if value > bound else "<" if value < bound else "="
+    told = _gap(value, bound, unit, over=_outcome(limit, value) is Outcome.OVER)
+    if not part.complete:
+        actual, told = f"{actual} or more", f"{told}   lower bound: {_named(part.unmeasured)}"
+    return f"{_label(limit)} {actual} {sign} {held}   {told}"
+
+
+def _telling_bound(limit: Limit, value: Number) -> Number:
+    """The end that is broken; where none is, the maximum, or the minimum of a limit without."""
+    if limit.min is not None and (limit.max is None or value < limit.min):
+        return limit.min
+    assert limit.max is not None, "the reader refuses limits without an end"
+    return limit.max
+
+
+def _gap(value: Number, bound: Number, unit: str, *, over: bool) -> str:
+    """How far a value is from a bound: "over by 219,047 (+6.2%)", "10,488 left (0.09%)"."""
+    gap: Number = value - bound if value > bound else bound - value
+    if not gap:
+        return "exactly at the limit"
+    amount = exact(gap, unit) if isinstance(gap, int) else readable(gap, unit)
+    share = percentage(Fraction(gap) / bound) if bound else ""
+    if not over:
+        return f"{amount} left ({share})" if share else f"{amount} left"
+    sign, told = ("+", "over") if value > bound else ("-", "short")
+    return f"{told} by {amount} ({sign}{share})" if share else f"{told} by {amount}"
+
+
+# Lines for what is unknown.
+
+
+def _label(limit: AnyLimit) -> str:
+    return limit.metric if limit.scope is None else f"{limit.metric} of {limit.scope}"
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    rest = len(lines) - MOST_NAMED
+    return [*lines[:MOST_NAMED], f"and {rest} more"] if rest > 0 else list(lines)
+
+
+def _named(ops: Sequence[UnmeasuredOp]) -> str:
+    """Unmeasured ops with count, place and cause: "3 aten::foo in head (no rule)"."""
+    told = (f"{op.count} {op.op}{_where(op.scope)} ({' '.join(op.why.split())})" for op in ops)
+    return ", ".join(_first(list(told)))
+
+
+def _where(scope: str) -> str:
+    return f" in {scope}" if scope else ""
+
+
+def _accepting(ops: Sequence[UnmeasuredOp]) -> str:
+    names = ", ".join(_first(list(dict.fromkeys(op.op for op in ops))))
+    return f"allow_unmeasured: [{names}] accepts a lower bound"
+
+
+def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
+    held = limit.max if limit.max is not None else limit.min
+    assert held is not None, "the reader refuses limits without an end"
+    actual, bound = readable_pair(part.value, held, part.unit)
+    end = "max" if limit.max is not None else "min"
+    return (
+        f"{_label(limit)} {actual} or more, {end} {bound}   "
+        f"unmeasured: {_named(missing)}; {_accepting(missing)}"
+    )
+
+
+def _unknown_ratio(limit: Limit, missing: Sequence[UnmeasuredOp]) -> str:
+    return f"{_label(limit)} unknown: a ratio over unmeasured ops: {_named(missing)}"
+
+
+def _unknown_kinds(limit: OpsLimit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
+    return (
+        f"{_label(limit)} {readable(part.value, 'op')} executed, some of unknown kind: "
+        f"{_named(missing)}; {_accepting(missing)}"
+    )
+
+
+# Ops.
+
+
+def _counted(row: OpCount, glob: str | None) -> OpCount:
+    """A row of the census within the scopes of a glob."""
+    if glob is None:
+        return row
+    places = tuple((scope, count) for scope, count in row.places if _is_in(scope, glob))
+    return replace(row, count=sum(count for _, count in places), places=places)
+
+
+def _selects_kinds(limit: OpsLimit) -> bool:
+    """Whether it takes an op's kind to judge this limit."""
+    named = (*limit.deny, *limit.max)
+    return limit.allow is not None or any("::" not in selector for selector in named)
+
+
+def _is_selected(row: OpCount, selector: str, unruled: set[str]) -> bool:
+    """Whether a kind or foreign name selects this row; an op without a rule has no kind."""
+    return row.name == selector or (row.kind == selector and row.name not in unruled)
+
+
+def _refused(limit: OpsLimit, rows: Iterable[OpCount], unruled: set[str]) -> Iterator[str]:
+    for row in rows:
+        where = _where(row.places[0][0]) if row.places else ""
+        if any(_is_selected(row, selector, unruled) for selector in limit.deny):
+            yield f"{row.count} {row.name} > 0   denied{where}"
+        elif limit.allow is not None and row.name not in unruled and not any(
+            _is_selected(row, selector, unruled) for selector in limit.allow
+        ):  # fmt: skip
+            yield f"{row.count} {row.name} > 0   not allowed{where}"
+
+
+def _too_many(limit: OpsLimit, rows: Sequence[OpCount], unruled: set[str]) -> Iterator[str]:
+    for selector, most in limit.max.items():
+        selected = [row for row in rows if _is_selected(row, selector, unruled)]
+        count = sum(row.count for row in selected)
+        if count > most:
+            scopes = [scope for row in selected for scope, _ in row.places]
+            where = _where(scopes[-1]) if scopes else ""
+            yield f"{count:,} {selector} > {most:,}   over by {count - most:,}, the last{where}"

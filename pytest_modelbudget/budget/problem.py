@@ -36,8 +36,10 @@ class BudgetFileError(BudgetError):
 def shown(word: str, longest: int = 60) -> str:
     """A word of the file in quotes, on one line and not too long for a message."""
     text = word if len(word) <= longest else word[: longest - 1] + "…"
-    return f"'{text.encode('unicode_escape').decode('ascii')}'" if not text.isprintable() else (
-        f"'{text}'"
+    return (
+        f"'{text.encode('unicode_escape').decode('ascii')}'"
+        if not text.isprintable()
+        else (f"'{text}'")
     )
 
 

@@ -1,9 +1,9 @@
-"""Inputs of a budget: ``float32 1x3x224x224``, ``float32[1, 3]``, or ``{dtype, shape, low, high}``."""
+"""Inputs of a budget: ``float32 1x3x224x224``, ``float32[1, 3]`` or ``{dtype, shape, …}``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pytest_modelbudget.budget.grammar import (
     DTYPES,
@@ -31,7 +31,7 @@ _EXPECTED = "an input such as float32 1x3x224x224"
 def read_inputs(node: Node, reading: Reading) -> InputSpecs:
     """Positional inputs from one spec or a list, named ones from a mapping."""
     if isinstance(node, Listing):
-        return InputSpecs(tuple(_present(_argument(item, reading) for item in node.items)))
+        return InputSpecs(_arguments(node.items, reading))
     if isinstance(node, Block) and not _is_spec(node):
         return InputSpecs(named=_by_name(node, reading))
     spec = _tensor(node, reading)
@@ -43,7 +43,7 @@ def read_dtype(
 ) -> str | None:
     """The name of an element type."""
     text = reading.text(node, f"{what} such as {among[0]}")
-    return text and _dtype(text, text.text, reading, among, what)
+    return _dtype(text, text.text, reading, among, what) if text else None
 
 
 def read_model_dtype(node: Node, reading: Reading) -> str | None:
@@ -51,8 +51,9 @@ def read_model_dtype(node: Node, reading: Reading) -> str | None:
     return read_dtype(node, reading, among=FLOATING, what="a floating-point type")
 
 
-def _present(specs: object) -> list[InputSpec]:
-    return [spec for spec in specs if spec is not None]  # type: ignore[attr-defined]
+def _arguments(items: Iterable[Node], reading: Reading) -> tuple[InputSpec, ...]:
+    read = (_argument(item, reading) for item in items)
+    return tuple(spec for spec in read if spec is not None)
 
 
 def _is_spec(block: Block) -> bool:
@@ -70,7 +71,7 @@ def _by_name(block: Block, reading: Reading) -> Mapping[str, InputSpec]:
 def _argument(node: Node, reading: Reading) -> InputSpec | None:
     """One argument: a tensor, or a list of them."""
     if isinstance(node, Listing):
-        return tuple(_present(_argument(item, reading) for item in node.items))
+        return _arguments(node.items, reading)
     return _tensor(node, reading)
 
 

@@ -23,12 +23,11 @@ def read_limits(
     node: Node, reading: Reading, *, allowed: tuple[str, ...] = (), scope: str | None = None
 ) -> tuple[AnyLimit, ...]:
     """The limits of a model or, with a glob, of its matching scopes; allowed adds to each."""
-    if scope is not None and isinstance(node, Block):
-        node = _without_unscoped(node, reading)
-    grammar = limits_grammar(reading.metrics, scoped=scope is not None)
-    given = reading.fields(node, grammar)
     if isinstance(node, Block) and not node.entries:
         reading.refuse(node.place, "no limits: give at least one, such as params: 11.7 M")
+    given = reading.fields(node, limits_grammar(reading.metrics))
+    if scope is not None:
+        given = _scoped(given, reading)
     limits: list[AnyLimit | None] = []
     for key, entry in given.items():
         if key == "ops":
@@ -65,14 +64,12 @@ def read_op_names(node: Node, reading: Reading) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _without_unscoped(block: Block, reading: Reading) -> Block:
+def _scoped(given: Mapping[str, Entry], reading: Reading) -> dict[str, Entry]:
     """The limits that a part of a model can have; the others are refused with the reason."""
-    for key, _ in block.entries:
-        if key.text in UNSCOPED and key.text in reading.metrics:
-            message = f"'{key.text}' of a part of a model is not defined: {UNSCOPED[key.text]}"
-            reading.refuse(key.place, f"{message}; limit it on the model")
-    entries = tuple((key, value) for key, value in block.entries if key.text not in UNSCOPED)
-    return Block(entries, block.place) if entries else Block((block.entries[:1]), block.place)
+    for key in UNSCOPED.keys() & given.keys():
+        message = f"'{key}' of a part of a model is not defined: {UNSCOPED[key]}"
+        reading.refuse(given[key].key.place, f"{message}; limit it on the model")
+    return {key: entry for key, entry in given.items() if key not in UNSCOPED}
 
 
 def _limit(
@@ -158,16 +155,15 @@ def _ops_limit(
 ) -> OpsLimit | None:
     """Which ops may run: allow, deny, and max by kind or foreign name."""
     if not isinstance(entry.value, Block):
-        reading.text(entry.value, "limits on ops: a mapping with allow, deny or max") and (
-            reading.refuse(entry.value.place, "ops takes a mapping: {max: {convolution: 20}}")
-        )
+        reading.block(entry.value, "limits on ops: a mapping such as {max: {convolution: 20}}")
         return None
     given = reading.fields(entry.value, OPS_LIMIT)
     if not {"allow", "deny", "max"} & {key.text for key, _ in entry.value.entries}:
         reading.refuse(entry.key.place, "the limit on ops needs 'allow', 'deny' or 'max'")
         return None
-    named = read_op_names(given["allow_unmeasured"].value, reading) if (
-        "allow_unmeasured" in given) else ()  # fmt: skip
+    named: tuple[str, ...] = ()
+    if "allow_unmeasured" in given:
+        named = read_op_names(given["allow_unmeasured"].value, reading)
     return OpsLimit(
         entry.key.place,
         allow=_selectors(given["allow"].value, reading) if "allow" in given else None,

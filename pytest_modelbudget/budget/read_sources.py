@@ -38,20 +38,24 @@ def read_source(
     """The one source that a model names, and what it is run on."""
     formats = [key for key in given if key in reading.front_ends]
     if len(formats) != 1:
-        return _no_single_source(name, formats, given, reading)
+        _refuse_sources(name, formats, given, reading)
+        return None
     front_end = reading.front_ends[formats[0]]
     target = _target(given[front_end.key].value, front_end, reading)
     _refuse_what_does_not_fit(front_end, given, reading)
     inputs = _inputs(name, front_end, given, defaults, reading)
     if target is None or inputs is None:
         return None
+    dtype = defaults.dtype
+    if "dtype" in given:
+        dtype = read_model_dtype(given["dtype"].value, reading)
     return ModelSource(
         front_end.key,
         target,
         inputs,
         args=_args(given, reading),
         kwargs=_kwargs(given, reading),
-        dtype=read_model_dtype(given["dtype"].value, reading) if "dtype" in given else defaults.dtype,
+        dtype=dtype,
         dims=read_dims(given["dims"].value, reading) if "dims" in given else {},
         base=reading.folder,
     )
@@ -74,7 +78,7 @@ def is_path_format(front_end: FrontEnd) -> bool:
     return bool(front_end.suffixes)
 
 
-def _no_single_source(
+def _refuse_sources(
     name: Text, formats: list[str], given: Mapping[str, Entry], reading: Reading
 ) -> None:
     for key in formats[1:]:
@@ -109,7 +113,7 @@ def _refuse_what_does_not_fit(
             message = f"'{key}' is for a callable, and {front_end.key}: names a file: remove it"
             reading.refuse(given[key].key.place, message)
     if "dims" in given and front_end.key not in SELF_DESCRIBING:
-        message = f"'dims' binds symbols of a file's own inputs: under {front_end.key}: write inputs"
+        message = f"'dims' binds symbols that a file brings: under {front_end.key}: write inputs"
         reading.refuse(given["dims"].key.place, message)
 
 

@@ -37,18 +37,22 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, place: Place, message: str) -> None:
-        """Note one more problem, unless the place has it already."""
+        """Note one more problem."""
         self.problems.append(Problem(place, message))
 
     def text(self, node: Node, expected: str) -> Text | None:
         """The scalar that ``node`` is; ``expected`` says what else it should have been."""
         if isinstance(node, Text) and (node.text.strip() or not node.plain):
             return node
-        return self._unexpected(node, expected)
+        self._unexpected(node, expected)
+        return None
 
     def block(self, node: Node, expected: str) -> Block | None:
         """The mapping that ``node`` is."""
-        return node if isinstance(node, Block) else self._unexpected(node, expected)
+        if isinstance(node, Block):
+            return node
+        self._unexpected(node, expected)
+        return None
 
     def items(self, node: Node, expected: str) -> tuple[Node, ...]:
         """The items of the list that ``node`` is; none where it is no list."""
@@ -76,6 +80,9 @@ class Reading:
                 found[key.text] = Entry(key, value)
             elif key.text in grammar.reserved:
                 self.refuse(key.place, f"'{key.text}' {NOT_YET}: remove it")
+            elif key.text[:1].isdigit() and isinstance(value, Text) and not value.text:
+                message = f"{shown(key.text)} after a comma: write decimals with a point, as in 1.5"
+                self.refuse(key.place, message)
             else:
                 guess = suggestion(key.text, known)
                 self.refuse(key.place, f"unknown key {shown(key.text)} in {grammar.what}: {guess}")

@@ -71,9 +71,9 @@ def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
         place = _place_at(text, error.position, file)
         message = f"the character {error.character!r} may not stand in YAML: remove it"
         raise BudgetFileError([Problem(place, message)]) from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # \U99999999, %YAML 9…9
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\U99999999", %YAML 9…9
         place = Place(file, composer.line + 1, composer.column + 1)
-        raise BudgetFileError([Problem(place, f"this is no YAML: {error}")]) from error
+        raise BudgetFileError([Problem(place, f"broken YAML: {error}")]) from error
     finally:
         composer.dispose()
     if root is None:
@@ -91,13 +91,13 @@ class _Composer(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it bare
         place = _place(event.start_mark, self.file)
         if isinstance(event, yaml.AliasEvent):
-            self.get_event()
+            self.get_event()  # type: ignore[no-untyped-call]  # the stubs leave it bare
             message = f"the alias *{event.anchor} is refused: write the value out"
             self.problems.append(Problem(place, message))
-            return yaml.ScalarNode(_REFUSED, "", event.start_mark, event.end_mark)
+            return yaml.ScalarNode(_REFUSED, "", self.get_mark(), self.get_mark())
         if getattr(event, "tag", None) is not None:
             message = f"the tag {shown(event.tag)} has no meaning in a budget: remove it"
             self.problems.append(Problem(place, message))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from pytest_modelbudget.metrics.costed_graph import NO_RULE, CostedGraph
@@ -11,19 +11,23 @@ from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_o
 
 @dataclass(frozen=True, slots=True)
 class OpCount:
-    """Operations of one foreign name, and the kind they are."""
+    """Operations of one foreign name, the kind they are, and (scope, count) of each place."""
 
     kind: str
     name: str
     count: int
+    places: tuple[tuple[str, int], ...] = ()
 
 
 def census(costed: CostedGraph) -> tuple[OpCount, ...]:
     """Executed operations by kind and foreign name, in order of first appearance."""
-    counts: Counter[tuple[str, str]] = Counter()
+    places: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for cost in costed.costs:
-        counts[cost.kind, cost.op.name] += cost.op.times
-    return tuple(OpCount(kind, name, count) for (kind, name), count in counts.items())
+        places[cost.kind, cost.op.name][cost.op.scope] += cost.op.times
+    return tuple(
+        OpCount(kind, name, sum(counts.values()), tuple(counts.items()))
+        for (kind, name), counts in places.items()
+    )
 
 
 def ops(costed: CostedGraph) -> Measurement:
