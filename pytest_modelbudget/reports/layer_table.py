@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_modelbudget.frontends.loaded_model import LayerCall, LoadedModel
 from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.metrics.costed_graph import CostedGraph, Traffic, Unknown
+from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.metrics.params import params
 
 OWN_OPERATIONS = "(own operations)"
@@ -97,21 +97,27 @@ class _Layer:
 
     scope: str
     calls: list[LayerCall] = field(default_factory=list)
+    costs: list[OpCost] = field(default_factory=list)
     children: dict[str, _Layer] = field(default_factory=dict)
-    ops: int = 0
     params: int = 0
-    macs: int = 0
-    written: int = 0
-    unmeasured: int = 0
 
     @property
-    def is_leaf(self) -> bool:
-        return not self.children
+    def macs(self) -> int:
+        return sum(cost.macs for cost in self.costs if isinstance(cost.macs, int))
+
+    @property
+    def unmeasured(self) -> int:
+        return sum(cost.op.times for cost in self.costs if isinstance(cost.macs, Unknown))
+
+    @property
+    def written(self) -> int:
+        moved = (cost.traffic for cost in self.costs)
+        return sum(traffic.write for traffic in moved if isinstance(traffic, Traffic))
 
     @property
     def output_nbytes(self) -> int:
         """Bytes of a leaf's results; of a container (or where no call is known) what ops write."""
-        if self.is_leaf and self.calls:
+        if not self.children and self.calls:
             return sum(out.nbytes for call in self.calls for out in call.outputs)
         return self.written
 
@@ -127,14 +133,7 @@ def _tree(model: LoadedModel, costed: CostedGraph) -> _Layer:
     for call in model.layers:
         _at(root, call.scope).calls.append(call)
     for cost in costed.costs:
-        layer = _at(root, cost.op.scope)
-        layer.ops += cost.op.times
-        if isinstance(cost.macs, Unknown):
-            layer.unmeasured += cost.op.times
-        else:
-            layer.macs += cost.macs
-        if isinstance(cost.traffic, Traffic):
-            layer.written += cost.traffic.write
+        _at(root, cost.op.scope).costs.append(cost)
     for share in params(costed).shares:
         _at(root, share.scope).params += int(share.value)
     return root
@@ -150,7 +149,7 @@ def _at(root: _Layer, scope: str) -> _Layer:
 
 
 def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
-    if layer.is_leaf or level == depth:
+    if not layer.children or level == depth:
         yield _summed(layer, level, layer.subtree())
         return
     yield _described(layer, level)
@@ -158,7 +157,7 @@ def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
         yield LayerRow(
             layer.scope,
             level + 1,
-            OWN_OPERATIONS if layer.ops else OWN_PARAMETERS,
+            OWN_OPERATIONS if layer.costs else OWN_PARAMETERS,
             len(layer.calls),
             params=layer.params,
             macs=layer.macs,
@@ -172,7 +171,7 @@ def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
 def _described(layer: _Layer, level: int) -> LayerRow:
     """A row without numbers: what the layer is, and the shapes of its first call."""
     if not layer.calls:
-        return LayerRow(layer.scope, level, "", 0)
+        return _from_operations(layer, level)
     first = layer.calls[0]
     return LayerRow(
         layer.scope,
@@ -182,6 +181,21 @@ def _described(layer: _Layer, level: int) -> LayerRow:
         inputs=_shapes(first.inputs),
         outputs=_shapes(first.outputs),
         kernel=first.kernel,
+    )
+
+
+def _from_operations(layer: _Layer, level: int) -> LayerRow:
+    """For files, which record no calls: what the layer's own operations say of it."""
+    if not layer.costs or layer.children:
+        return LayerRow(layer.scope, level, "", 0)
+    first, last = layer.costs[0].op, layer.costs[-1].op
+    return LayerRow(
+        layer.scope,
+        level,
+        "+".join(dict.fromkeys(cost.kind for cost in layer.costs)),
+        0,
+        inputs=_shapes(each for each in first.tensors() if each.storage.is_activation),
+        outputs=_shapes(last.outputs),
     )
 
 
@@ -197,5 +211,5 @@ def _summed(layer: _Layer, level: int, layers: Iterable[_Layer]) -> LayerRow:
     )
 
 
-def _shapes(tensors: tuple[Tensor, ...]) -> tuple[Shape, ...]:
+def _shapes(tensors: Iterable[Tensor]) -> tuple[Shape, ...]:
     return tuple(tensor.shape for tensor in tensors)

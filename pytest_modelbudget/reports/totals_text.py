@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.units import exact, readable
 
 
-def totals_text(measurements: Mapping[str, Measurement]) -> str:
-    """One line a metric, in the order of the metric table; then what could not be measured."""
+def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
+    """One line a metric, in the order of the metric table; then what could not be measured.
+
+    What a number is the sum of continues on lines of its own where ``width`` asks for it.
+    """
     cells = [
         (
             key,
@@ -21,10 +25,21 @@ def totals_text(measurements: Mapping[str, Measurement]) -> str:
     ]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
     lines = [
-        f"{key:<{widths[0]}}  {figure:>{widths[1]}}  {short:<{widths[2]}}  {parts}".rstrip()
+        line
         for key, figure, short, parts in cells
+        for line in _wrapped(
+            f"{key:<{widths[0]}}  {figure:>{widths[1]}}  {short:<{widths[2]}}  ", parts, width
+        )
     ]
     return "\n".join([*lines, *_left_out(measurements)])
+
+
+def _wrapped(start: str, parts: str, width: int) -> list[str]:
+    """One line, or a line and its parts below it where they do not fit."""
+    whole = (start + parts).rstrip()
+    if len(whole) <= width or not parts:
+        return [whole]
+    return [start.rstrip(), *wrap(parts, width, initial_indent="    ", subsequent_indent="    ")]
 
 
 def _figure(measurement: Measurement) -> str:

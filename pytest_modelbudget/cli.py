@@ -1,0 +1,297 @@
+"""The ``modelbudget`` command: 0 done, 1 unmeasured operations, 2 usage or unreadable source."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_modelbudget.budget.grammar import SELF_DESCRIBING
+from pytest_modelbudget.budget.json_schema import schema_text
+from pytest_modelbudget.budget.plain_values import plain_value
+from pytest_modelbudget.budget.problem import BudgetFileError, Problem
+from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
+from pytest_modelbudget.budget.read_sources import MODULE_TARGET, read_dims
+from pytest_modelbudget.budget.reading import Reading
+from pytest_modelbudget.budget.yaml_nodes import Node, tree
+from pytest_modelbudget.check import Tables, first_on_path, tables
+from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError
+from pytest_modelbudget.frontends.loaded_model import LoadedModel
+from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource
+from pytest_modelbudget.metrics.costed_graph import CostedGraph
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.reports.layer_record import layer_record, op_record
+from pytest_modelbudget.reports.layer_table import layer_table
+from pytest_modelbudget.reports.layer_text import layer_text
+from pytest_modelbudget.reports.op_text import census_text, ops_text
+from pytest_modelbudget.reports.totals_text import totals_text
+
+DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
+PIPE_WIDTH = 120  # where no terminal says how wide it is
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; what a user can mend is one sentence."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except ModelBudgetError as error:
+        print(f"modelbudget: error: {_one_line(error)}", file=sys.stderr)
+        return UNUSABLE
+    except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """Commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="modelbudget", description="What a neural network costs, layer by layer."
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    _add_show(commands.add_parser("show", help="a model's layer table and totals"))
+    schema = commands.add_parser("schema", help="print the JSON Schema of a budget file")
+    schema.set_defaults(command=print_schema)
+    return top
+
+
+def _add_show(show_parser: argparse.ArgumentParser) -> None:
+    add = show_parser.add_argument
+    add("source", metavar="SOURCE", help="module:callable, or a TorchScript or .pt2 file")
+    add(
+        "--input",
+        metavar="[NAME=]SPEC",
+        action="append",
+        default=[],
+        help="one input, such as 'float32 1x3x224x224'; repeat it for several",
+    )
+    add(
+        "--args",
+        metavar="VALUE",
+        action="append",
+        default=[],
+        help="an argument of the callable: a plain value, or all of them as a JSON list",
+    )
+    add(
+        "--kwargs",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a named argument of the callable, or all of them as a JSON object",
+    )
+    add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
+    add(
+        "--dims",
+        metavar="NAME=SIZE",
+        action="append",
+        default=[],
+        help="the size of a symbolic dimension of an exported program",
+    )
+    add("--depth", metavar="N", type=_depth, help="unfold this many levels (default: all)")
+    add("--format", choices=("table", "json"), default="table", help="what to print")
+    add("--ops", action="store_true", help="operations instead of layers: census and attributes")
+    show_parser.set_defaults(command=show)
+
+
+def _depth(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no depth: write 0, 1, 2 ...")
+    return int(text)
+
+
+def print_schema(options: argparse.Namespace) -> int:
+    """Print the JSON Schema (draft-07) that editors check budget files with."""
+    using = tables()
+    print(schema_text(using.metrics, using.front_ends).rstrip())
+    return DONE
+
+
+@dataclass(frozen=True, slots=True)
+class ShownModel:
+    """A model that was loaded and measured, for every way of showing it."""
+
+    loaded: LoadedModel
+    costed: CostedGraph
+    measurements: Mapping[str, Measurement]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every metric covers every operation."""
+        return all(measurement.complete for measurement in self.measurements.values())
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print a model's layers (or operations) and totals."""
+    using = tables()
+    model = shown_model(source_of(options, using), using)
+    as_json = options.format == "json"
+    print(record_text(model, options) if as_json else table_text(model, options))
+    return DONE if model.complete else UNMEASURED
+
+
+def shown_model(source: ModelSource, using: Tables) -> ShownModel:
+    """The model behind a source; what its code prints goes to standard error."""
+    with redirect_stdout(sys.stderr), first_on_path(source.base):
+        loaded = using.front_ends[source.format].load(source, using.ops)
+    costed = CostedGraph(loaded.graph, using.ops)
+    return ShownModel(loaded, costed, {k: m.measure(costed) for k, m in using.metrics.items()})
+
+
+def table_text(model: ShownModel, options: argparse.Namespace) -> str:
+    """Layers or operations, then totals, then how the numbers came about."""
+    width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
+    if options.ops:
+        shown = [census_text(model.costed), ops_text(model.costed)]
+    else:
+        shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
+    traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
+    said = "\n".join(filter(None, [traced, *model.loaded.notes]))
+    return "\n\n".join(filter(None, [*shown, totals_text(model.measurements, width), said]))
+
+
+def record_text(model: ShownModel, options: argparse.Namespace) -> str:
+    """The same as JSON."""
+    table = layer_table(model.loaded, model.costed, options.depth)
+    record = layer_record(model.loaded, table, model.measurements)
+    if options.ops:
+        record.update(op_record(model.costed))
+    return json.dumps(record, indent=1, allow_nan=False)
+
+
+def source_of(options: argparse.Namespace, using: Tables) -> ModelSource:
+    """The model source that the command's words name."""
+    base = Path.cwd()
+    words = Words(Reading(base, base, using.metrics, using.front_ends, using.ops))
+    key = source_format(options.source, using)
+    inputs = words.inputs(options.input)
+    if not inputs and key not in SELF_DESCRIBING:
+        raise InputError(f"{options.source} needs inputs: --input 'float32 1x3x224x224'")
+    return ModelSource(
+        key,
+        options.source,
+        inputs,
+        args=words.listed(options.args),
+        kwargs=words.mapped("--kwargs", options.kwargs),
+        dtype=words.dtype(options.dtype),
+        dims=words.dims(options.dims),
+        base=base,
+    )
+
+
+def source_format(source: str, using: Tables) -> str:
+    """The key of the front end that reads a source, told by its spelling."""
+    if re.fullmatch(MODULE_TARGET, source):
+        return "torch"
+    suffix = Path(source).suffix
+    for front_end in using.front_ends.values():
+        if suffix and suffix in front_end.suffixes:
+            return front_end.key
+    known = ", ".join(each for end in using.front_ends.values() for each in end.suffixes)
+    raise SourceError(f"'{source}' is neither package.module:callable nor a file ({known})")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The command line's values, read as the same words in a budget file are."""
+
+    reading: Reading
+
+    def inputs(self, specs: Sequence[str]) -> InputSpecs:
+        """Positional inputs in their order, and those spelled NAME=SPEC by name."""
+        positional: list[InputSpec] = []
+        named: dict[str, InputSpec] = {}
+        for word in specs:
+            name, spec = _split(word)
+            read = read_inputs(self._node("--input", spec), self.reading)
+            self._refuse("--input", word)
+            if read.named or len(read.positional) != 1:
+                raise InputError(f"--input '{word}' is not one input: repeat --input for several")
+            if name is None:
+                positional.append(read.positional[0])
+            else:
+                named[name] = read.positional[0]
+        return InputSpecs(tuple(positional), named)
+
+    def listed(self, words: Sequence[str]) -> tuple[object, ...]:
+        """Plain values; one JSON list stands for its items."""
+        values = [self._value("--args", word) for word in words]
+        if len(values) == 1 and isinstance(values[0], list):
+            return tuple(values[0])
+        return tuple(values)
+
+    def mapped(self, option: str, words: Sequence[str]) -> dict[str, object]:
+        """Plain values by name, from pairs or JSON objects."""
+        values: dict[str, object] = {}
+        for word in words:
+            name, text = _split(word)
+            value = self._value(option, text)
+            if name is not None:
+                values[name] = value
+            elif isinstance(value, dict):
+                values.update(value)
+            else:
+                raise InputError(f"{option} '{word}' is neither KEY=VALUE nor a JSON object")
+        return values
+
+    def dtype(self, name: str | None) -> str | None:
+        """The name of a floating-point type."""
+        if name is None:
+            return None
+        dtype = read_model_dtype(self._node("--dtype", name), self.reading)
+        self._refuse("--dtype", name)
+        return dtype
+
+    def dims(self, words: Sequence[str]) -> Mapping[str, int]:
+        """Sizes by symbol."""
+        if not words:
+            return {}
+        pairs = json.dumps(self.mapped("--dims", words))
+        dims = read_dims(self._node("--dims", pairs), self.reading)
+        self._refuse("--dims", " ".join(words))
+        return dims
+
+    def _value(self, option: str, word: str) -> object:
+        value = plain_value(self._node(option, word), self.reading)
+        self._refuse(option, word)
+        return value
+
+    def _node(self, option: str, word: str) -> Node:
+        """The words of one option as a YAML tree, of which JSON is a part."""
+        try:
+            node, problems = tree(word, option)
+        except BudgetFileError as error:
+            raise InputError(f"{option} '{word}': {_messages(error.problems)}") from error
+        self.reading.problems.extend(problems)
+        return node
+
+    def _refuse(self, option: str, word: str) -> None:
+        if self.reading.problems:
+            raise InputError(f"{option} '{word}': {_messages(self.reading.problems)}")
+
+
+def _split(word: str) -> tuple[str | None, str]:
+    """(name, value) of NAME=VALUE; (None, word) of anything else."""
+    match = _NAMED.fullmatch(word)
+    return (match[1], match[2]) if match else (None, word)
+
+
+def _messages(problems: Sequence[Problem]) -> str:
+    return "; ".join(problem.message for problem in problems)
+
+
+def _one_line(error: ModelBudgetError) -> str:
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
