@@ -1,0 +1,25 @@
+"""What this project does for one cell of the scoreboard: build, trace, and all metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_modelbudget.check import measured, tables
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
+
+TABLES = tables()
+
+
+def all_metrics(
+    target: object, shapes: tuple[tuple[int, ...], ...], kwargs: Mapping[str, object]
+) -> int:
+    """MACs of a model that was built, traced and measured by every metric; raises on failure."""
+    inputs = InputSpecs(tuple(TensorSpec("float32", shape) for shape in shapes))
+    source = ModelSource("torch", target, inputs, kwargs=kwargs)
+    model = measured(source, TABLES, root=Path.cwd())
+    if model.failure:
+        raise model.failure
+    if not model.measurements["macs"].complete:
+        raise ValueError(f"{target} has unmeasured operations")
+    return int(model.measurements["macs"].value)
