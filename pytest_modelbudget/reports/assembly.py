@@ -13,7 +13,6 @@ import json
 from pytest_modelbudget.reports.report import (
     MeasuredModel,
     Record,
-    fails,
     lost_check_record,
     model_record,
     report,
@@ -59,19 +58,9 @@ class Assembly:
             self._checks[node_id] = lost_check_record(node_id, reason)
 
     @property
-    def limits(self) -> int:
-        """How many limits have an answer, unknown ones included."""
-        return len(self._checks)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no limit was judged and no file found broken."""
-        return not self._checks and not self._broken
-
-    @property
-    def fails(self) -> bool:
-        """Whether the gate must be red."""
-        return bool(self._broken) or any(fails(check) for check in self._checks.values())
+    def answered(self) -> int:
+        """How many items have spoken: limits, unknown ones included, and unreadable files."""
+        return len(self._checks) + len(self._broken)
 
     def report(self, *, selected: bool) -> Record:
         """The record for all renderers."""

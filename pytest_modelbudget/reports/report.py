@@ -45,7 +45,8 @@ class MeasuredModel:
     """Every number of one model, or why there is none.
 
     failure is set where the model could not be loaded, and all else is then empty. failures holds
-    the metrics that could not be worked out, by key. seconds is wall time, for eyes only.
+    the metrics that could not be worked out, by key. scopes are the paths of all its modules.
+    seconds is wall time, for eyes only.
     """
 
     format: str
@@ -54,6 +55,7 @@ class MeasuredModel:
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     failures: Mapping[str, ModelBudgetError] = field(default_factory=dict)
     census: tuple[OpCount, ...] = ()
+    scopes: tuple[str, ...] = ()
     failure: ModelBudgetError | None = None
     seconds: float = 0.0
 
@@ -159,14 +161,13 @@ def lost_check_record(node_id: str, reason: str) -> Record:
 
 def fails(check: Record) -> bool:
     """Whether a check makes the gate red."""
-    return check["outcome"] == "unknown" or (
-        check["outcome"] == "over" and check["level"] == "error"
-    )
+    outcome, level = str(check["outcome"]), str(check["level"])
+    return outcome == "unknown" or (outcome == "over" and level == "error")
 
 
 def warns(check: Record) -> bool:
     """Whether a check is over and only said aloud."""
-    return check["outcome"] == "over" and not fails(check)
+    return str(check["outcome"]) == "over" and not fails(check)
 
 
 def environment() -> dict[str, str]:

@@ -125,9 +125,7 @@ def _row(model: Record, check: Record, detail: int) -> Row:
         return Row(colour, name, _number(actual, unit), "-", "", layers)
     measured, limit = readable_pair(actual, bound, unit)
     least = ">= " if check.get("lower_bound") else ""
-    return Row(
-        colour, name, least + measured, limit, _room(headroom(check)), layers
-    )
+    return Row(colour, name, least + measured, limit, _room(headroom(check)), layers)
 
 
 def _room(share: Fraction | None) -> str:

@@ -1,0 +1,302 @@
+"""Budgets as pytest sees them: file, model, variant, and one item per limit.
+
+budgets/vision.yaml::detector::params, budgets/vision.yaml::detector::batch8::params
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_modelbudget.budget.budget import AnyLimit, Budget, Limit, ModelBudget, Place
+from pytest_modelbudget.budget.problem import BudgetFileError, suggestion
+from pytest_modelbudget.budget.read_yaml import is_budget, read_budget
+from pytest_modelbudget.check import MeasuredModels, Tables, checked, measured, model_source, tables
+from pytest_modelbudget.errors import BudgetError, ModelBudgetError
+from pytest_modelbudget.reports.assembly import broken_statement, check_statement
+from pytest_modelbudget.reports.failure_text import failure_lines, one_line
+from pytest_modelbudget.reports.report import MeasuredModel, Record, check_record, model_record
+from pytest_modelbudget.units import quantity
+
+MARKER = "model_budget"
+PROPERTY = "model_budget"
+BROKEN = "budget"  # name of the item that a file without readable limits has
+
+_MODELS = pytest.StashKey[MeasuredModels]()
+_DECLARED = pytest.StashKey[int]()
+
+
+def models_of(config: pytest.Config) -> MeasuredModels:
+    """The models of this session, measured with all installed and given extensions.
+
+    Raises ExtensionError, at every call, where an extension is broken.
+    """
+    if _MODELS not in config.stash:
+        given = config.hook.pytest_model_budget_extensions(config=config)
+        config.stash[_MODELS] = MeasuredModels(tables(_flat(given)), root=config.rootpath)
+    return config.stash[_MODELS]
+
+
+def declared_limits(config: pytest.Config) -> int:
+    """How many limits the files hold that this session has read."""
+    return config.stash.get(_DECLARED, 0)
+
+
+def _flat(given: Iterable[object]) -> Iterator[object]:
+    for each in given:
+        if isinstance(each, (list, tuple)):
+            yield from each
+        elif each is not None:
+            yield each
+
+
+class BrokenLimitError(Exception):
+    """Raised by an item to fail; lines are what the reader sees, the first one is the summary."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
+class BudgetItem(pytest.Item):
+    """Anything that the plugin adds to a session; place is where it stands in its file.
+
+    statement is what it tells the report, set once it ran.
+    """
+
+    def __init__(self, *, place: Place, title: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+        self.title = title
+        self.statement: str | None = None
+        self.add_marker(MARKER)
+
+    def reportinfo(self) -> tuple[Any, int, str]:
+        """File, line counted from 0, and the heading above a failure."""
+        return self.path, self.place.line - 1, f"model budget: {self.title}"
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The failure as lines, with the budget's own line as its place."""
+        error = excinfo.value
+        if isinstance(error, BrokenLimitError):
+            return self._shown(excinfo, error.lines)
+        if self.config.getoption("fulltrace"):
+            return super().repr_failure(excinfo)
+        text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
+        way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
+        return self._shown(excinfo, (f"{text}   {self.place}", way_out))
+
+    def _shown(self, excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str]) -> Any:
+        shown = excinfo.getrepr(style="value")
+        entry = shown.reprtraceback.reprentries[0]
+        entry.lines = list(lines)
+        if shown.reprcrash is not None:
+            shown.reprcrash.path = self.place.file
+            shown.reprcrash.lineno = self.place.line
+            shown.reprcrash.message = lines[0].removesuffix(f"   {self.place}")
+        return shown
+
+    def _fail(self, lines: Sequence[str]) -> NoReturn:
+        raise BrokenLimitError(lines) from None
+
+
+class BudgetFile(pytest.File):
+    """One budget; a file that cannot be read is one failing item."""
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """The models of the file, in its order."""
+        try:
+            using = models_of(self.config).using
+            budget = read_budget(
+                self.path,
+                root=self.config.rootpath,
+                metrics=using.metrics,
+                front_ends=using.front_ends,
+                ops=using.ops,
+            )
+        except ModelBudgetError as error:
+            yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
+            return
+        count = sum(len(model.limits) for model in budget.models)
+        self.config.stash[_DECLARED] = declared_limits(self.config) + count
+        yield from self._models(budget)
+
+    def _models(self, budget: Budget) -> Iterator[ModelNode]:
+        by_name: dict[str, list[ModelBudget]] = {}
+        for model in budget.models:
+            by_name.setdefault(model.name, []).append(model)
+        for name, models in by_name.items():
+            yield ModelNode.from_parent(self, name=name, models=models)
+
+
+class BrokenBudget(BudgetItem):
+    """A budget file that does not say what it must say: all its problems, each in its place."""
+
+    def __init__(self, *, error: ModelBudgetError, file: str, **kwargs: Any) -> None:
+        problems = error.problems if isinstance(error, BudgetFileError) else ()
+        place = problems[0].place if problems else Place(file, 1)
+        super().__init__(place=place, title=place.file, **kwargs)
+        texts = [str(problem) for problem in problems] or [f"{place}:1: {one_line(str(error))}"]
+        self.problems = tuple(texts)
+
+    def runtest(self) -> None:
+        """Fail, with every problem on a line of its own."""
+        self.statement = broken_statement(self.nodeid, self.problems)
+        count = len(self.problems)
+        first = self.problems[0].removeprefix(f"{self.place}:{self.place.column}: ")
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        self._fail((f"broken budget: {first}{more}", *self.problems))
+
+
+class ModelNode(pytest.Collector):
+    """One model under one set of inputs; its variants stand below it."""
+
+    def __init__(self, *, models: Sequence[ModelBudget], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.models = models
+        self._measured: MeasuredModel | None = None
+        self._told = False
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """The model's limits, then its variants."""
+        for model in self.models:
+            if model.variant is None or isinstance(self, VariantNode):
+                for limit in model.limits:
+                    yield LimitItem.from_parent(self, name=_limit_name(limit), limit=limit)
+            else:
+                yield VariantNode.from_parent(self, name=model.variant, models=[model])
+
+    @property
+    def budget(self) -> ModelBudget:
+        """What the file asks of this model."""
+        return self.models[0]
+
+    def measured(self) -> MeasuredModel:
+        """The model's numbers, measured at the first call in this process."""
+        if self._measured is None:
+            model = models_of(self.config).of(self.budget.source)
+            if model.failure is None:
+                self.ihook.pytest_model_budget_measured(
+                    config=self.config, model_id=self.nodeid, measurements=model.measurements
+                )
+            self._measured = model
+        return self._measured
+
+    def told_once(self) -> Record | None:
+        """The model's record for the report: at the first call, and never again."""
+        if self._told:
+            return None
+        self._told = True
+        place = self.budget.place
+        return model_record(self.nodeid, place.file, place.line, self.measured())
+
+
+class VariantNode(ModelNode):
+    """The same model under other inputs."""
+
+
+class LimitItem(BudgetItem):
+    """One limit of one model."""
+
+    def __init__(self, *, limit: AnyLimit, parent: ModelNode, name: str, **kwargs: Any) -> None:
+        path = parent.nodeid.split("::")[1:]
+        title = " / ".join((*path, name))
+        super().__init__(place=limit.place, title=title, parent=parent, name=name, **kwargs)
+        self.limit = limit
+        self.model = parent
+
+    def runtest(self) -> None:
+        """Measure the model if nobody has, judge the limit, and fail if it is broken."""
+        measured = self.model.measured()
+        verdict = checked(self.limit, measured)
+        self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
+        check = check_record(self.nodeid, verdict)
+        self.statement = check_statement(check, self.model.told_once(), measured.seconds)
+        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
+        self.user_properties.append((PROPERTY, json.dumps(check)))
+        if verdict.fails:
+            self._fail(failure_lines(verdict))
+
+
+class BudgetedModel:
+    """A model that a test holds against limits: ``model_budget(model, inputs)``."""
+
+    def __init__(self, model: MeasuredModel, using: Tables, place: Place) -> None:
+        self.model = model
+        self.using = using
+        self.place = place
+
+    def within(self, **limits: str | int | Mapping[str, str | int]) -> None:
+        """Fail the test if any metric is above its limit: ``within(params="12 M")``.
+
+        A limit is a maximum as a budget file writes it, a number of the metric's own unit, or a
+        mapping with min and max.
+        """
+        __tracebackhide__ = True
+        texts: list[str] = []
+        for metric, written in limits.items():
+            try:
+                verdict = checked(self._limit(metric, written), self.model)
+            except ModelBudgetError as error:
+                texts.append(f"{metric}: {error}")
+                continue
+            if verdict.fails:
+                texts.extend(failure_lines(verdict))
+        if texts:
+            pytest.fail("\n".join(texts))
+
+    def _limit(self, metric: str, written: str | int | Mapping[str, str | int]) -> Limit:
+        if metric not in self.using.metrics:
+            known = suggestion(metric, self.using.metrics)
+            raise BudgetError(f"no metric is called so: {known}")
+        unit = self.using.metrics[metric].unit
+        bounds = written if isinstance(written, Mapping) else {"max": written}
+        if not bounds or not set(bounds) <= {"max", "min"}:
+            raise BudgetError("a limit is a quantity, or a mapping with max, min or both")
+        return Limit(
+            metric,
+            self.place,
+            max=quantity(str(bounds["max"]), unit) if "max" in bounds else None,
+            min=quantity(str(bounds["min"]), unit, round_up=True) if "min" in bounds else None,
+            written=str(written),
+        )
+
+
+def budgeted_model(request: pytest.FixtureRequest) -> Callable[..., BudgetedModel]:
+    """What the fixture ``model_budget`` is: a call that measures one model."""
+    item, config = request.node, request.config
+    file, line, _ = item.location
+    place = Place(str(file), (line or 0) + 1)
+
+    def measured_model(source: object, inputs: object = None, **options: Any) -> BudgetedModel:
+        """Measure a model as ``measure()`` does, with args, kwargs and dims as options."""
+        __tracebackhide__ = True
+        try:
+            models = models_of(config)
+            asked = model_source(
+                source, inputs, using=models.using, base=config.rootpath, **options
+            )
+        except ModelBudgetError as error:
+            pytest.fail(str(error))
+        # Not models.of(asked): a test may have changed the module since it was last measured.
+        model = measured(asked, models.using, root=config.rootpath)
+        return BudgetedModel(model, models.using, place)
+
+    return measured_model
+
+
+def is_marked(path: Path) -> bool:
+    """Whether a YAML file says that it is a budget; one that cannot be read may be one."""
+    try:
+        return is_budget(path.read_bytes())
+    except OSError:
+        return True
+
+
+def _limit_name(limit: AnyLimit) -> str:
+    """Name of an item: "macs", or "macs@layer4.*" for a limit on a part of the model."""
+    return limit.metric if limit.scope is None else f"{limit.metric}@{limit.scope}"
