@@ -23,7 +23,8 @@ NO_PREFIXES: Mapping[str, int] = MappingProxyType({})
 LONGEST = 60  # characters of a quantity; keeps a hostile exponent or digit string cheap
 
 _DIGITS = r"(?:[0-9]{1,3}(?:_[0-9]{3})+|[0-9]+)"
-_NUMBER = rf"{_DIGITS}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{{1,2}})?"
+_EXPONENT = r"(?:[eE][+-]?[0-9]{1,2})"
+_NUMBER = rf"{_DIGITS}(?:\.[0-9]+)?{_EXPONENT}?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})(?![0-9_.])\s*(.*?)\s*", re.DOTALL)
 
 
@@ -106,14 +107,15 @@ def quantity(text: str, unit: str, *, round_up: bool = False) -> Number:
 
 
 def quantity_pattern(unit: str) -> str:
-    """Regular expression of the quantities of ``unit`` that carry a suffix, for editors."""
+    """Regular expression of quantities of ``unit``, for editors: a bare number is a whole one."""
     suffixes = sorted(unit_named(unit).suffixes(), key=lambda suffix: (-len(suffix), suffix))
     written = "|".join(re.escape(suffix).replace("\\%", "%") for suffix in suffixes if suffix)
-    return rf"^\s*{_NUMBER}\s*({written})\s*$"
+    bare = rf"|{_DIGITS}|{_DIGITS}(?:\.[0-9]+)?{_EXPONENT}" if unit_named(unit).bare else ""
+    return rf"^\s*({_NUMBER}\s*({written}){bare})\s*$"
 
 
 def _split(text: str, unit: Unit) -> tuple[str, str]:
-    """Number and suffix of a quantity, as written but for underscores and inner space."""
+    """Number and suffix of a quantity, as written but for underscores."""
     stripped = text.strip()
     if not stripped or len(stripped) > LONGEST:
         raise UnitError(f"a quantity is a number and a unit, such as '{_example(unit)}'")
@@ -126,7 +128,7 @@ def _split(text: str, unit: Unit) -> tuple[str, str]:
     match = _QUANTITY.fullmatch(stripped)
     if match is None:
         raise UnitError(f"'{stripped}' is no quantity: write one such as '{_example(unit)}'")
-    return match[1].replace("_", ""), " ".join(match[2].split()).replace(" ", "", 1)
+    return match[1].replace("_", ""), match[2]
 
 
 def _example(unit: Unit) -> str:

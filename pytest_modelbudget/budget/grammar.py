@@ -43,10 +43,10 @@ class Form(str, Enum):
     MODELS = "models"
     TARGET = "target"
     VALUES = "values"
-    NAMED_VALUES = "named values"
+    NAMED_VALUES = "named_values"
     INPUTS = "inputs"
     DTYPE = "dtype"
-    FLOATING_DTYPE = "floating dtype"
+    FLOATING_DTYPE = "floating_dtype"
     SHAPE = "shape"
     INTEGER = "integer"
     DIMS = "dims"
@@ -54,12 +54,12 @@ class Form(str, Enum):
     SCOPES = "scopes"
     VARIANTS = "variants"
     LIMIT = "limit"
-    OPS_LIMIT = "ops limit"
+    OPS_LIMIT = "ops_limit"
     QUANTITY = "quantity"
     LEVEL = "level"
-    OP_NAMES = "op names"
+    OP_NAMES = "op_names"
     SELECTORS = "selectors"
-    OP_COUNTS = "op counts"
+    OP_COUNTS = "op_counts"
 
 
 @dataclass(frozen=True, slots=True)
