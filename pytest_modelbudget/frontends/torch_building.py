@@ -19,14 +19,13 @@ from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
 
-FILLS = frozenset(
-    getattr(torch.Tensor, name)
-    for name in (
-        "normal_", "uniform_", "fill_", "zero_", "copy_", "exponential_", "random_",
-        "bernoulli_", "log_normal_", "cauchy_", "geometric_", "erfinv_", "mul_", "add_",
-        "sub_", "div_", "clamp_",
-    )
-)  # fmt: skip
+INITIALISERS = frozenset(
+    name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")
+)
+FILLS = INITIALISERS | frozenset(
+    "fill_ zero_ copy_ exponential_ random_ bernoulli_ log_normal_ cauchy_ geometric_ erfinv_ "
+    "mul_ add_ sub_ div_ clamp_".split()
+)
 DATA_OF = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a C getset descriptor
 
 
@@ -44,8 +43,10 @@ class UnfilledParameters(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Return the parameter as it is for a fill; call everything else."""
-        if func in FILLS and self.is_parameter(args[0]):
-            return args[0]
+        if getattr(func, "__name__", "") in FILLS:  # by name: libraries wrap torch.nn.init
+            target = args[0] if args else kwargs.get("tensor")
+            if self.is_parameter(target):
+                return target
         result = func(*args, **(kwargs or {}))
         if func is DATA_OF and isinstance(args[0], nn.Parameter):
             self._unwrapped[id(result)] = result
@@ -58,10 +59,13 @@ class UnfilledParameters(TorchFunctionMode):
 
 @contextmanager
 def initialisation_skipped() -> Iterator[None]:
-    """``torch.nn.init`` and in-place fills leave parameters alone inside this context."""
+    """``torch.nn.init`` and in-place fills leave parameters alone inside this context.
+
+    Not every initialiser asks modes (``trunc_normal_`` does not), so they are also replaced by
+    name, for as long as the context lasts.
+    """
     mode = UnfilledParameters()
-    names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
-    originals = {name: getattr(nn.init, name) for name in names}
+    originals = {name: getattr(nn.init, name) for name in INITIALISERS}
     for name, original in originals.items():
         setattr(nn.init, name, _skipping(original, mode))
     try:
