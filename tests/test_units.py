@@ -99,7 +99,7 @@ def test_quantity(text: str, unit: str, value: int | Fraction) -> None:
         ("MB", "B", ["no quantity"]),
         ("1.5.2 MB", "B", ["no quantity"]),
         ("1_0 MB", "B", ["no quantity"]),
-        ("1e999 MB", "B", ["'1 MB'"]),
+        ("1e999 MB", "B", ["'e999 MB'"]),
         ("9" * 61, "B", ["number and a unit"]),
         ("٣ MB", "B", ["no quantity"]),
     ],

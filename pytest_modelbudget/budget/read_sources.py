@@ -179,5 +179,6 @@ def _path_problem(target: str, front_end: FrontEnd, reading: Reading) -> str | N
     suffix = PurePosixPath(target).suffix
     for other in reading.front_ends.values():
         if suffix in other.suffixes and suffix not in front_end.suffixes:
-            return f"{shown(target)} is a {other.target.removeprefix('path of ')}: {other.key}:"
+            kind = other.target.removeprefix("path of ")
+            return f"{shown(target)} is {kind}: write it under {other.key}:"
     return None

@@ -62,32 +62,29 @@ def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
 
     Raises BudgetFileError where the text is no YAML, holds no document, or more than one.
     """
-    composer = _Composer(text, file)
+    problems: list[Problem] = []
     try:
-        root = composer.get_single_node()
+        root = _Composer(text, file, problems).get_single_node()
     except yaml.MarkedYAMLError as error:
-        raise BudgetFileError([*composer.problems, _syntax_problem(error, text, file)]) from error
+        raise BudgetFileError([*problems, _syntax_problem(error, text, file)]) from error
     except yaml.reader.ReaderError as error:
         place = _place_at(text, error.position, file)
         message = f"the character {error.character!r} may not stand in YAML: remove it"
         raise BudgetFileError([Problem(place, message)]) from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\U99999999", %YAML 9…9
-        place = Place(file, composer.line + 1, composer.column + 1)
-        raise BudgetFileError([Problem(place, f"broken YAML: {error}")]) from error
-    finally:
-        composer.dispose()
+        raise BudgetFileError([Problem(Place(file, 1), f"broken YAML: {error}")]) from error
     if root is None:
         raise BudgetFileError([Problem(Place(file, 1), "the file is empty")])
-    return _converted(root, file, composer.problems), composer.problems
+    return _converted(root, file, problems), problems
 
 
 class _Composer(yaml.SafeLoader):
     """PyYAML's composer, without aliases and tags and with a bound on depth."""
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, problems: list[Problem]) -> None:
         super().__init__(text)
         self.file = file
-        self.problems: list[Problem] = []
+        self.problems = problems
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:

@@ -1,0 +1,204 @@
+"""Broken budgets: each is refused in its place, with what is wrong and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Problems = Callable[["str | bytes"], list[str]]
+
+VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
+
+
+def model(text: str, *, limits: str = "{params: 1 k}") -> str:
+    """A budget of one torch model with more keys of its own."""
+    body = f"    torch: a:b\n    limits: {limits}\n" if limits else "    torch: a:b\n"
+    return f"model_budget: 1\nmodels:\n  net:\n{body}{text}\n"
+
+
+def inputs(spec: str) -> str:
+    return model(f"    inputs: {spec}")
+
+
+def limits(text: str) -> str:
+    return model("    inputs: float32 1x3", limits=text)
+
+
+BROKEN = [
+    pytest.param(
+        VISION.replace("models:", "modles:"),
+        ["1:1: a budget file needs the key 'models'",
+         "4:1: unknown key 'modles' in a budget file: did you mean 'models'?"],
+        id="unknown key",
+    ),
+    pytest.param("model_budget: 2\nwhatever: x", ["1:15: model_budget: 2 is read by a newer"],
+                 id="newer version"),
+    pytest.param("model_budget: yes", ["1:1: a budget file needs", "1:15: model_budget must be 1"],
+                 id="no version"),
+    pytest.param("model_budget: 1\nmodels: {}", ["2:9: expected models: a mapping"],
+                 id="no models"),
+    pytest.param("model_budget: 1\nmodels:", ["2:8: expected models: a mapping"],
+                 id="models of nothing"),
+    pytest.param("", ["1:1: the file is empty"], id="empty"),
+    pytest.param("model_budget: 1\n---\na: b", ["2:1: a second document"], id="documents"),
+    pytest.param("model_budget: 1\nmodels: {a: [}", ["2:14: broken YAML"], id="syntax"),
+    pytest.param("model_budget: 1\nmodels:\n\ta: 1", ["3:1: broken YAML", "not tabs"], id="tab"),
+    pytest.param(b"model_budget: 1\nx: \xff", ["2:4: not UTF-8"], id="not UTF-8"),
+    pytest.param("model_budget: 1\nx: \x07", ["2:4: the character"], id="control character"),
+    pytest.param('model_budget: 1\nx: "\\U99999999"', ["broken YAML"], id="no such character"),
+    pytest.param('model_budget: 1\nmodels: {"\\ud800": 1}', ["2:10: half a character"],
+                 id="surrogate"),
+    pytest.param("model_budget: 1\nmodels: " + "[" * 40, ["nested deeper than 32"], id="deep"),
+    pytest.param("model_budget: 1\n#" + "x" * 1_000_000, ["1,000,017 bytes"], id="large"),
+    pytest.param("- model_budget", ["1:1: expected a budget file: a mapping"], id="list"),
+    pytest.param("model_budget: 1\nmodels: {a: &x {}, b: *x}", ["the alias *x is refused"],
+                 id="alias"),
+    pytest.param(inputs("float32 1x3") + "    <<: {dtype: float32}",
+                 ["7:5: merge keys are refused"], id="merge key"),
+    pytest.param(inputs("!!str float32 1x3"), ["6:13: the tag"], id="tag"),
+    pytest.param(inputs("float32 1x3") + "    torch: c:d", ["7:5: the key 'torch' is given twice, "
+                 "first on line 4"], id="duplicate key"),
+    pytest.param(inputs("float32 1x3") + "    ? [a]\n    : b", ["7:7: a key must be one word"],
+                 id="list as key"),
+    pytest.param(model("", limits="{params: 1}"), ["3:3: the model 'net' has no inputs"],
+                 id="no inputs"),
+    pytest.param(inputs("float23 1x3"), ["6:13: 'float23' is not an element type: did you mean "
+                 "'float32'"], id="no dtype"),
+    pytest.param(inputs("[float32[1, 3]]"), ["6:21: broken YAML", "needs quotes inside {…} and"],
+                 id="unquoted spec"),
+    pytest.param(inputs("{x: float32[1, 3]}"), ["needs quotes inside {…} and […]"],
+                 id="unquoted named spec"),
+    pytest.param(inputs("float32"), ["6:13: 'float32' has no shape"], id="no shape"),
+    pytest.param(inputs("float32 1x-3"), ["6:13: 'float32 1x-3' is no input"], id="negative size"),
+    pytest.param(inputs("float32 " + "x".join("1" * 17)), ["17 dimensions"], id="dimensions"),
+    pytest.param(inputs("float32 99999999999999999999"), ["larger than 2^63"], id="huge size"),
+    pytest.param(inputs("{dtype: int64, shape: [1, -1]}"), ["6:39: a dimension of -1"],
+                 id="negative listed size"),
+    pytest.param(inputs("{dtype: int64, shape: [1.5]}"), ["6:36: expected a dimension"],
+                 id="fractional size"),
+    pytest.param(inputs("{dtype: int64}"), ["6:13: an input needs the key 'shape'"],
+                 id="spec without shape"),
+    pytest.param(inputs("{dtype: int64, shape: [1], low: 5, high: 5}"),
+                 ["6:54: no integer is at least 5 and below 5"], id="empty range"),
+    pytest.param(inputs("{dtype: float32, shape: [1], high: 5}"), ["6:42: 'high' is for integer"],
+                 id="range of floats"),
+    pytest.param(inputs("float32 1x3") + "    dtype: int8", ["7:12: 'int8' is not a floating"],
+                 id="integer model"),
+    pytest.param(inputs("float32 1x3") + "    dims: {batch: 1}", ["7:5: 'dims' binds symbols"],
+                 id="dims of torch"),
+    pytest.param(inputs("float32 1x3") + "    kwargs: {a b: 1}", ["7:14: 'a b' is no name"],
+                 id="no argument's name"),
+    pytest.param(inputs("float32 1x3") + f"    args: [{'9' * 101}]", ["101 digits"],
+                 id="huge argument"),
+    pytest.param(VISION.replace("torchvision.models:resnet18", "torchvision.models.resnet18"),
+                 ["6:12: 'torchvision.models.resnet18' is no module:attribute: did you mean "
+                  "torchvision.models:resnet18?"], id="dotted target"),
+    pytest.param(VISION.replace("torchvision.models:resnet18", "weights/resnet.pt"),
+                 ["6:12: 'weights/resnet.pt' is a file, and a state dict is no model: name a "
+                  "factory that loads it", "torchscript:"], id="state dict"),
+    pytest.param(VISION.replace("../models/alexnet.pt", "../../x.pt"),
+                 ["18:27: '../../x.pt' lies outside the project"], id="outside"),
+    pytest.param(VISION.replace("../models/alexnet.pt", "/etc/x.pt"), ["outside the project"],
+                 id="absolute"),
+    pytest.param(VISION.replace("../models/alexnet.pt", "..\\x.pt"), ["folders with /"],
+                 id="backslash"),
+    pytest.param(VISION.replace("../models/alexnet.pt", "a.pt2"),
+                 ["18:27: 'a.pt2' is an exported program: write it under exported:"],
+                 id="other format"),
+    pytest.param(VISION.replace("torchscript: ", "onnx: "),
+                 ["18:3: the model 'scripted' names no source", "18:14: 'onnx' is not available"],
+                 id="onnx"),
+    pytest.param(VISION.replace("{torchscript:", "{torch: a:b, torchscript:"),
+                 ["18:26: 'torchscript' is a second source beside 'torch'"], id="two sources"),
+    pytest.param(VISION.replace("{torchscript:", "{args: [1], torchscript:"),
+                 ["18:14: 'args' is for a callable"], id="arguments of a file"),
+    pytest.param(VISION.replace("scripted:", "'a::b':"), ["18:3: the model name 'a::b' may not"],
+                 id="colons in a name"),
+    pytest.param(VISION.replace("scripted:", "a[1]:"), ["18:3: the model name"], id="bracket"),
+    pytest.param(VISION.replace("scripted:", "a@b:"), ["18:3: the model name"], id="at sign"),
+    pytest.param(VISION.replace("scripted:", '"a\\nb":'), ["18:3: 'a\\nb' is no name"],
+                 id="line break"),
+    pytest.param(VISION.replace("scripted:", '"":'), ["18:3: '' is no name"], id="empty name"),
+    pytest.param(VISION.replace("      batch8: {inputs", "      macs: {inputs"),
+                 ["17:7: a variant may not be called 'macs'"], id="variant called like a metric"),
+    pytest.param(VISION.replace("      batch8: {inputs", "      equivalence: {inputs"),
+                 ["17:7: a variant may not be called"], id="variant called equivalence"),
+    pytest.param(VISION.replace(", limits: {peak_activation: 52 MiB}", ""),
+                 ["17:7: the variant 'batch8' has no limits"], id="variant without limits"),
+    pytest.param(inputs("float32 1x3").replace("    limits: {params: 1 k}\n", ""),
+                 ["3:3: the model 'net' has no limits"], id="no limits"),
+    pytest.param(limits("{}"), ["5:13: no limits"], id="empty limits"),
+    pytest.param(limits("{parms: 1 k}"), ["5:14: unknown key 'parms' in limits: did you mean "
+                 "'params'?"], id="unknown metric"),
+    pytest.param(limits("{params: 26 mb}"), ["5:22: params: '26 mb'"], id="unit"),
+    pytest.param(limits("{params: 1.5}"), ["5:22: params: '1.5' has no unit"], id="bare float"),
+    pytest.param(limits("{params: }"), ["found nothing"], id="no quantity"),
+    pytest.param(limits("{params: [1]}"), ["5:22: expected a quantity of param"], id="list"),
+    pytest.param(limits("{macs: 1,5 GMAC}"), ["'5 GMAC' after a comma: write decimals with"],
+                 id="decimal comma in a flow"),
+    pytest.param(limits("{macs: {max: 1 k, min: 2 k}}"), ["5:14: min 2 k is above max 1 k"],
+                 id="no room"),
+    pytest.param(limits("{macs: {level: warn}}"), ["5:14: the limit on macs needs 'max' or 'min'"],
+                 id="no bound"),
+    pytest.param(limits("{macs: {max: 1 k, level: warning}}"), ["5:38: 'warning' is no level"],
+                 id="level"),
+    pytest.param(limits("{macs: {max: 1 k, grow: 2%, floor: 1 k}}"),
+                 ["5:31: 'grow' is not available in this version", "5:41: 'floor' is not"],
+                 id="growth"),
+    pytest.param(limits("{macs: auto}"), ["5:20: the value 'auto' is not available"], id="auto"),
+    pytest.param(limits("{macs: {max: auto}}"), ["5:26: the value 'auto'"], id="max: auto"),
+    pytest.param(limits("{macs: {max: 1, allow_unmeasured: [foo]}}"), ["5:48: 'foo' is no op name"],
+                 id="op name"),
+    pytest.param(limits("{arithmetic_intensity: {min: 1, allow_unmeasured: [a::b]}}"),
+                 ["5:45: a ratio over unmeasured ops is never known"], id="allowing in a ratio"),
+    pytest.param(limits("{ops: 20}"), ["5:19: expected limits on ops"], id="ops: 20"),
+    pytest.param(limits("{ops: {max: 20}}"), ["5:25: expected a mapping of op kinds"],
+                 id="ops: {max: 20}"),
+    pytest.param(limits("{ops: {level: warn}}"), ["5:14: the limit on ops needs"], id="no ops"),
+    pytest.param(limits("{ops: {deny: [lstmm]}}"), ["5:27: no op rule knows 'lstmm': did you mean "
+                 "'lstm'?"], id="unknown kind"),
+    pytest.param(limits("{ops: {deny: [aten::lstmm]}}"), ["did you mean 'aten::lstm'?"],
+                 id="unknown foreign name"),
+    pytest.param(limits("{ops: {max: {lstm: 1.5}}}"), ["5:32: lstm: '1.5'"], id="half an op"),
+    pytest.param(limits("{ops: {allow: []}}"), ["5:27: the list names no op"], id="allow nothing"),
+    *(
+        pytest.param(limits(f"{{{key}: 1}}"), [f"5:14: '{key}' is not available in this version"],
+                     id=key)
+        for key in ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
+    ),
+    *(
+        pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: '{key}' is not available"],
+                     id=key)
+        for key in ("fits", "measured", "statistics", "transforms", "loosen")
+    ),
+    pytest.param(VISION + "hardware: {}", ["25:1: 'hardware' is not available"], id="hardware"),
+    pytest.param(VISION.replace("{params: 8.4 M}", "{peak_activation: 1 MB}"),
+                 ["15:18: 'peak_activation' of a part of a model is not defined"], id="peak"),
+    pytest.param(VISION.replace("{params: 8.4 M}", "{arithmetic_intensity: 1}"),
+                 ["15:18: 'arithmetic_intensity' of a part"], id="ratio of scope"),
+    pytest.param(VISION.replace("layer4.*:", "'a::b':"), ["15:7: 'a::b' is no glob"], id="glob"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), BROKEN)
+def test_broken(problems: Problems, text: str | bytes, said: list[str]) -> None:
+    """A broken budget is refused with place and way out."""
+    found = problems(text)
+    assert found
+    for expected in said:
+        assert any(expected in line for line in found), found
+
+
+def test_all_problems_at_once(problems: Problems) -> None:
+    """Every problem of a file is reported, in the order of the file, and none twice."""
+    text = VISION.replace("11.7 M", "11,7 M").replace("level: warn", "level: wran")
+    text = text.replace("  scripted: {torchscript", "  'a@b': {torchscipt")
+    assert [line.partition(": ")[0] for line in problems(text)] == [
+        "9:15",
+        "11:39",
+        "18:3",
+        "18:3",
+        "18:11",
+    ]
