@@ -1,0 +1,135 @@
+"""The editor schema: made from the reader's tables, and of one mind with the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+
+from pytest_modelbudget.budget import json_schema as schema_module
+from pytest_modelbudget.budget.json_schema import FILE_NAME, json_schema, schema_text
+from pytest_modelbudget.budget.plain_values import scalar
+from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node, Text, tree
+from pytest_modelbudget.frontends.frontend_table import frontend_table
+from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.metric_table import metric_table
+
+Problems = Callable[[str], list[str]]
+
+VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
+
+
+@cache
+def validator() -> Draft7Validator:
+    return Draft7Validator(json_schema(metric_table(), frontend_table()))
+
+
+def plain(node: Node) -> Any:
+    """A tree as JSON has it: what an editor that follows YAML 1.2 hands to the schema."""
+    if isinstance(node, Block):
+        return {key.text: plain(value) for key, value in node.entries}
+    if isinstance(node, Listing):
+        return [plain(item) for item in node.items]
+    assert isinstance(node, Text)
+    return scalar(node.text) if node.plain else node.text
+
+
+def accepts(text: str) -> bool:
+    return validator().is_valid(plain(tree(text, "b.yaml")[0]))
+
+
+def test_shipped_file() -> None:
+    """The shipped file is the generated one: ``modelbudget schema`` writes it anew."""
+    shipped = Path(schema_module.__file__).with_name(FILE_NAME).read_text(encoding="utf-8")
+    assert shipped == schema_text(metric_table(), frontend_table())
+
+
+def test_schema_is_valid() -> None:
+    """The schema is itself valid draft-07, and every reference in it leads somewhere."""
+    schema = json_schema(metric_table(), frontend_table())
+    Draft7Validator.check_schema(schema)
+    references = {
+        line.strip().removeprefix('"$ref": "#/definitions/').rstrip('",')
+        for line in schema_text(metric_table(), frontend_table()).splitlines()
+        if '"$ref"' in line
+    }
+    assert references <= set(schema["definitions"])
+
+
+def test_new_metric() -> None:
+    """A metric of an extension gets its key and its unit without more ado."""
+    metric = Metric("energy", "J", "energy of one run", lambda _: Measurement(0, "J"))
+    schema = Draft7Validator(json_schema(metric_table([metric]), frontend_table()))
+    budget = {"torch": "a:b", "inputs": "float32 1x3", "limits": {"energy": "3 kJ"}}
+    assert schema.is_valid({"model_budget": 1, "models": {"net": budget}})
+    assert not accepts(VISION.replace("params: 11.7 M", "energy: 3 kJ"))
+
+
+GOOD = {
+    "itself": ("", ""),
+    "bare count": ("11.7 M", "11700000"),
+    "exponent": ("11.7 M", "1e6"),
+    "underscores": ("11.7 M", "11_700_000"),
+    "quoted": ("11.7 M", "'11.7 M'"),
+    "IEC": ("118 MB", "112 MiB"),
+    "named inputs": ("inputs: float32 1x", "inputs:\n    x: float32 1x"),
+    "spelled out": ("inputs: float32 1x3x224x224", "inputs: {dtype: float32, shape: [1, 3]}"),
+    "scalar": ("1x3x224x224\nmodels", "()\nmodels"),
+    "lists": ("inputs: float32 1x3x224x224", "inputs: [[float32 1x3], int64 2]"),
+    "model dtype": ("    kwargs", "    dtype: bfloat16\n    kwargs"),
+    "ops by name": ("deny: [lstm]", "allow: ['aten::conv2d']"),
+    "allowed": ("level: error", "allow_unmeasured: [my.lib::op]"),
+}
+BAD = {
+    "version": ("model_budget: 1", "model_budget: 2"),
+    "unknown key": ("defaults:", "default:"),
+    "unknown metric": ("params: 11.7 M", "parms: 11.7 M"),
+    "wrong unit": ("1.82 GMAC", "1.82 GFLOP"),
+    "wrong case": ("118 MB", "118 mb"),
+    "comma": ("11.7 M", "'11,7 M'"),
+    "bare float": ("11.7 M", "11.5"),
+    "percentage": ("118 MB", "2%"),
+    "negative": ("11.7 M", "-5"),
+    "level": ("level: warn", "level: warning"),
+    "no bound": ("{max: 118 MB, level: warn}", "{level: warn}"),
+    "growth": ("level: error", "grow: 2%"),
+    "reserved metric": ("params: 11.7 M", "latency_bound: 1 ms"),
+    "reserved key": ("    kwargs", "    fits: cortex\n    kwargs"),
+    "format to come": ("torchscript:", "onnx:"),
+    "two sources": ("torchscript:", "exported: a.pt2, torchscript:"),
+    "no source": ("torchscript:", "dtype:"),
+    "arguments of a file": ("torchscript:", "args: [1], torchscript:"),
+    "dims of torch": ("    kwargs", "    dims: {batch: 1}\n    kwargs"),
+    "no limits": (", limits: {macs: 715 MMAC}", ""),
+    "empty limits": ("limits: {macs: 715 MMAC}", "limits: {}"),
+    "spec": ("float32 1x3x224x224\nmodels", "float32\nmodels"),
+    "dtype": ("    kwargs", "    dtype: int8\n    kwargs"),
+    "dimension": ("{batch: 1, height: 64}", "{batch: -1}"),
+    "model name": ("scripted:", "'a::b':"),
+    "variant name": ("batch8: {inputs", "macs: {inputs"),
+    "op name": ("level: error", "allow_unmeasured: [foo]"),
+    "ops count": ("convolution: 20", "convolution: 2.5"),
+    "peak of a scope": ("params: 8.4 M", "peak_activation: 1 MB"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), GOOD.values(), ids=list(GOOD))
+def test_agreement_on_good(problems: Problems, old: str, new: str) -> None:
+    """What the reader reads, the schema accepts."""
+    text = VISION.replace(old, new, 1) if old else VISION
+    assert (text != VISION) == bool(old)
+    assert problems(text) == []
+    assert accepts(text)
+
+
+@pytest.mark.parametrize(("old", "new"), BAD.values(), ids=list(BAD))
+def test_agreement_on_bad(problems: Problems, old: str, new: str) -> None:
+    """What the schema of a file's keys, shapes and units rejects, the reader refuses."""
+    text = VISION.replace(old, new, 1)
+    assert text != VISION
+    assert problems(text) != []
+    assert not accepts(text)
