@@ -281,7 +281,7 @@ def _is_selected(row: OpCount, selector: str, unruled: set[str]) -> bool:
 
 def _refused(limit: OpsLimit, rows: Iterable[OpCount], unruled: set[str]) -> Iterator[str]:
     for row in rows:
-        where = _where(row.places[0][0]) if row.places else ""
+        where = ", first in " + (row.places[0][0] or "the model itself") if row.places else ""
         if any(_is_selected(row, selector, unruled) for selector in limit.deny):
             yield f"{row.count} {row.name} > 0   denied{where}"
         elif limit.allow is not None and row.name not in unruled and not any(
@@ -295,6 +295,6 @@ def _too_many(limit: OpsLimit, rows: Sequence[OpCount], unruled: set[str]) -> It
         selected = [row for row in rows if _is_selected(row, selector, unruled)]
         count = sum(row.count for row in selected)
         if count > most:
-            scopes = [scope for row in selected for scope, _ in row.places]
-            where = _where(scopes[-1]) if scopes else ""
-            yield f"{count:,} {selector} > {most:,}   over by {count - most:,}, the last{where}"
+            scopes = [scope for row in selected for scope, _ in row.places if scope]
+            where = f", the last in {scopes[-1]}" if scopes else ""
+            yield f"{count:,} {selector} > {most:,}   over by {count - most:,}{where}"
