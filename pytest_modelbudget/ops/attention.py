@@ -65,7 +65,9 @@ ATTENTION: tuple[OpRule, ...] = (
         kind="attention",
         names={
             "aten::scaled_dot_product_attention": ("query", "key", "value", "mask"),
-            "aten::_scaled_dot_product_flash_attention": ("query", "key", "value"),
+            "aten::_scaled_dot_product_flash_attention": (
+                "query", "key", "value", "query_scale", "key_scale", "value_scale",
+            ),
             "aten::_scaled_dot_product_flash_attention_for_cpu": ("query", "key", "value", "mask"),
             "aten::_scaled_dot_product_efficient_attention": ("query", "key", "value", "mask"),
             "aten::_scaled_dot_product_cudnn_attention": ("query", "key", "value", "mask"),

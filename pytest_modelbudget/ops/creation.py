@@ -12,6 +12,8 @@ CREATION: tuple[OpRule, ...] = (
             "aten::linspace aten::logspace aten::eye aten::scalar_tensor aten::tril_indices "
             "aten::triu_indices aten::hann_window aten::hamming_window aten::range "
             "aten::_efficientzerotensor",
+            "start",
+            "end",
         ),
         "values known before the run are written, nothing is computed",
     ),

@@ -50,6 +50,17 @@ def trilinear_macs(*, x: Tensor, weight: Tensor, y: Tensor) -> int:
     return bilinear_macs(x=x, y=y, weight=weight)
 
 
+def grouped_macs(*, x: Tensor, y: Tensor, out: Tensor) -> int:
+    """Groups of rows, or of contracted columns where both operands are matrices.
+
+    x (m, k) · y (g, k, n) → (m, n): m·n·k. x (m, k) · y (k, n) → (g, m, n): k is split among the
+    groups, hence m·k·n in all.
+    """
+    if len(x.shape) == 2 and len(y.shape) == 2:
+        return x.elements * y.shape[-1]
+    return out.elements * x.shape[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class EinsumStep:
     """One step of an einsum: a contraction of a pair, or elementwise products and sums."""
@@ -166,6 +177,29 @@ DENSE: tuple[OpRule, ...] = (
         macs=batch_sum_macs,
         flops=addition_flops,
         because="bias + the sum of x·y over the batch: torch.addbmm",
+    ),
+    OpRule(
+        kind="matmul",
+        names=under(
+            "aten::_scaled_mm aten::_weight_int8pack_mm aten::_weight_int4pack_mm "
+            "aten::_weight_int4pack_mm_for_cpu",
+            "x",
+            "y",
+            "scale",
+            "other_scale",
+            "bias",
+            "result_scale",
+        ),
+        macs=linear_macs,
+        flops=bias_flops,
+        because="x·y over packed or scaled operands: the MACs of the float product",
+    ),
+    OpRule(
+        kind="matmul",
+        names={"aten::_grouped_mm": ("x", "y", "offsets", "bias")},
+        macs=grouped_macs,
+        flops=bias_flops,
+        because="each row meets the matrix of its group: one product as large as an ungrouped one",
     ),
     OpRule(
         kind="einsum",

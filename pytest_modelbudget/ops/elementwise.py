@@ -59,6 +59,7 @@ BINARY = {
     "atan2": "atan2 arctan2 hypot copysign nextafter heaviside xlogy special_xlogy logaddexp",
     "outer": "outer ger",
     "complex": "complex polar",
+    "loss": "mse_loss smooth_l1_loss huber_loss soft_margin_loss",
 }
 TERNARY = {
     "where": "where",

@@ -77,7 +77,8 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::roll aten::repeat aten::tile aten::repeat_interleave aten::pixel_shuffle "
             "aten::pixel_unshuffle aten::channel_shuffle aten::native_channel_shuffle "
             "aten::tril aten::triu aten::tril_ aten::triu_ aten::diag aten::diag_embed "
-            "aten::block_diag aten::to_dense aten::im2col aten::col2im aten::unfold_copy",
+            "aten::block_diag aten::to_dense aten::im2col aten::col2im aten::unfold_copy "
+            "aten::max_unpool2d aten::max_unpool3d aten::_pack_padded_sequence",
             "x", "repeats",
         ),
         COPY,
@@ -105,8 +106,7 @@ MOVEMENT: tuple[OpRule, ...] = (
     free(
         "cast",
         under(
-            "aten::to aten::_to_copy aten::type_as aten::float aten::half aten::double "
-            "aten::int aten::long aten::bool aten::cpu aten::cuda aten::_autocast_to_reduced_precision "
+            "aten::to aten::_to_copy aten::type_as aten::_autocast_to_reduced_precision "
             "aten::_autocast_to_full_precision",
             "x", "like",
         ),

@@ -55,9 +55,17 @@ NORMALISATION: tuple[OpRule, ...] = (
         "rms_norm", under("aten::rms_norm aten::_fused_rms_norm", "x", "weight"), 4
     ),
     _normalisation(
+        "weight_norm",
+        under("aten::_weight_norm aten::_weight_norm_interface", "x", "magnitude"),
+        4,
+        "a norm, a quotient and a product per weight, as an RMS norm; nothing is contracted",
+    ),
+    _normalisation(
         "softmax",
         under(
-            "aten::softmax aten::_softmax aten::special_softmax aten::_safe_softmax", "x"
+            "aten::softmax aten::_softmax aten::special_softmax aten::_safe_softmax "
+            "aten::_masked_softmax",
+            "x", "mask",
         ),
         5,
         "a maximum, a difference, an exponential, a sum and a division per element",

@@ -40,19 +40,17 @@ def two_per_tap(taps: int) -> Callable[..., int]:
 
 
 def _pooling(dimensions: int) -> OpRule:
-    names = " ".join(
-        f"aten::{name}{dimensions}d{suffix}"
-        for name in ("max_pool", "avg_pool", "lp_pool", "mkldnn_max_pool", "quantized_max_pool")
-        for suffix in ("", "_with_indices")
+    d = f"{dimensions}d"
+    names = (
+        f"aten::max_pool{d} aten::max_pool{d}_with_indices aten::avg_pool{d} "
+        f"aten::quantized_max_pool{d}"
     )
     return OpRule("pooling", under(names, "x"), WINDOWS, flops=window_flops(dimensions))
 
 
 def _adaptive(dimensions: int) -> OpRule:
-    names = (
-        f"aten::adaptive_max_pool{dimensions}d aten::adaptive_avg_pool{dimensions}d "
-        f"aten::_adaptive_avg_pool{dimensions}d aten::mkldnn_adaptive_avg_pool{dimensions}d"
-    )
+    d = f"{dimensions}d"
+    names = f"aten::adaptive_max_pool{d} aten::adaptive_avg_pool{d}"
     return OpRule("adaptive_pooling", under(names, "x"), WINDOWS, flops=one_per_input)
 
 
@@ -68,6 +66,22 @@ def no_flops() -> int:
 POOLING: tuple[OpRule, ...] = (
     *(_pooling(dimensions) for dimensions in (1, 2, 3)),
     *(_adaptive(dimensions) for dimensions in (1, 2, 3)),
+    OpRule(
+        "pooling",
+        under("aten::mkldnn_max_pool2d aten::mkldnn_max_pool3d", "x"),
+        WINDOWS,
+        flops=window_flops(2),
+    ),
+    OpRule(
+        "adaptive_pooling",
+        under(
+            "aten::_adaptive_avg_pool2d aten::_adaptive_avg_pool3d "
+            "aten::mkldnn_adaptive_avg_pool2d",
+            "x",
+        ),
+        WINDOWS,
+        flops=one_per_input,
+    ),
     _interpolation(
         "aten::upsample_nearest1d aten::upsample_nearest2d aten::upsample_nearest3d "
         "aten::_upsample_nearest_exact1d aten::_upsample_nearest_exact2d "

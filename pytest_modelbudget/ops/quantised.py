@@ -45,13 +45,13 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     OpRule(
         "add",
-        under("quantized::add quantized::add_relu quantized::add_scalar", "x", "y"),
+        under("quantized::add quantized::add_relu quantized::add_scalar", "x", "y", "into"),
         "one sum per output element, requantised",
         flops=one_per_element,
     ),
     OpRule(
         "mul",
-        under("quantized::mul quantized::mul_relu quantized::mul_scalar", "x", "y"),
+        under("quantized::mul quantized::mul_relu quantized::mul_scalar", "x", "y", "into"),
         "one product per output element, requantised",
         flops=one_per_element,
     ),

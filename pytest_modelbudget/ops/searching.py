@@ -16,7 +16,7 @@ SEARCHING: tuple[OpRule, ...] = (
         "aten::sort aten::argsort aten::topk aten::msort aten::kthvalue aten::median "
         "aten::nanmedian aten::mode aten::quantile aten::searchsorted aten::bucketize",
         "comparisons only",
-        "x", "y",
+        "x", "y", "order",
     ),
     _uncontracted(
         "unique",
