@@ -1,0 +1,205 @@
+"""One item per limit: its id, its outcome, and what a broken one says."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from .conftest import Project
+
+# The model net.widths has 4 * 8 + 8 * 2 = 48 parameters.
+PARAMS = 4 * 8 + 8 * 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [
+        pytest.param(PARAMS - 1, "over", id="limit-1"),
+        pytest.param(PARAMS, "within", id="limit"),
+        pytest.param(PARAMS + 1, "within", id="limit+1"),
+    ],
+)
+def test_at_the_limit_is_within(project: Project, limit: int, outcome: str) -> None:
+    """A limit is inclusive, to the unit."""
+    project.budget(f"  net: {{widths: net.widths, limits: {{params: {limit}}}}}\n")
+    report = project.report()
+    (check,) = report["models"][0]["checks"]
+    assert (check["outcome"], check["limit"], check["actual"]) == (outcome, limit, PARAMS)
+
+
+def test_ids_name_file_model_variant_and_limit(project: Project) -> None:
+    """Models, variants and scopes each have their part of an id."""
+    project.budget(
+        "  net:\n"
+        "    widths: net.widths\n"
+        "    limits: {params: 48, macs: 48 MAC, ops: {deny: [lstm]}}\n"
+        "    scopes: {layer1.*: {params: 16}, 'layer[01]': {params: 48}}\n"
+        "    variants: {batch8: {inputs: float32 8x4, limits: {macs: 384 MAC}}}\n"
+    )
+    result = project.run("--co", "-q")
+    assert result.ret == 0
+    assert [line for line in result.outlines if "::" in line] == [
+        "budgets/a.yaml::net::params",
+        "budgets/a.yaml::net::macs",
+        "budgets/a.yaml::net::ops",
+        "budgets/a.yaml::net::params@layer1.*",
+        "budgets/a.yaml::net::params@layer[01]",
+        "budgets/a.yaml::net::batch8::macs",
+    ]
+    result = project.run("budgets/a.yaml::net::params@layer[01]", "budgets/a.yaml::net::batch8")
+    result.assert_outcomes(passed=2)
+
+
+def test_one_measurement_serves_all_limits(project: Project) -> None:
+    """However many limits and files ask, a source is loaded once; other inputs are another."""
+    limits = "{params: 48, macs: 48 MAC, weight_memory: 192 B}"
+    project.budget(f"  net: {{widths: net.widths, limits: {limits}}}\n")
+    project.budget(
+        f"  again: {{widths: net.widths, limits: {limits}}}\n"
+        f"  larger: {{widths: net.widths, inputs: float32 2x4, limits: {{params: 48}}}}\n",
+        name="budgets/b.yaml",
+    )
+    project.run().assert_outcomes(passed=7)
+    assert project.loads == ["net.widths", "net.widths"]
+
+
+def test_a_failure_names_numbers_place_and_way_out(project: Project) -> None:
+    """The block reads: what is over by how much, who it is made of, how to mend it."""
+    project.budget("  net:\n    widths: net.widths\n    limits:\n      params: 47\n")
+    result = project.run()
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "*__ model budget: net / params __*",
+            "params 48 > 47   over by 1 (+2.1%)   budgets/a.yaml:7",
+            "  32  layer0",
+            "  16  layer1",
+            "fix: * budgets/a.yaml:7",
+        ],
+        consecutive=True,
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*pytest_items.py*")
+
+
+@pytest.mark.parametrize("style", ["auto", "long", "short", "native", "line"])
+def test_every_traceback_style_shows_the_limit_not_our_code(project: Project, style: str) -> None:
+    """``--tb`` changes how much is shown, never whose code."""
+    project.budget("  net:\n    widths: net.widths\n    limits:\n      params: 47\n")
+    result = project.run(f"--tb={style}")
+    result.stdout.fnmatch_lines(["*params 48 > 47*"])
+    result.stdout.no_fnmatch_line("*pytest_items*")
+    if style == "line":
+        result.stdout.fnmatch_lines(["budgets/a.yaml:7: params 48 > 47*"])
+
+
+def test_the_ci_summary_is_one_line_with_the_number_first(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With CI set pytest cuts nothing, so the message must be short by itself."""
+    monkeypatch.setenv("CI", "true")
+    project.budget("  net:\n    widths: net.widths\n    limits:\n      params: 47\n")
+    lines = project.run("-rf").outlines
+    (index,) = (i for i, line in enumerate(lines) if line.startswith("FAILED budgets"))
+    assert lines[index].startswith("FAILED budgets/a.yaml::net::params - params 48 > 47   over")
+    assert lines[index + 1].startswith("=")
+
+
+def test_exact_integers_where_rounded_ones_look_alike(project: Project) -> None:
+    """1000 x 1000 against 999,999 is not "1 M > 1 M"."""
+    project.write("budgets/wide.widths", "1000 1000")
+    project.budget(
+        "  wide: {widths: wide.widths, inputs: float32 1x1000, limits: {params: 999999}}\n"
+    )
+    result = project.run()
+    result.stdout.fnmatch_lines(["params 1,000,000 > 999,999*", "over*1,000,000*999,999*"])
+
+
+def test_a_model_that_cannot_be_loaded_fails_and_the_others_run(project: Project) -> None:
+    """A user's exception is one line with type, text and place; its limits are unknown."""
+    project.write("budgets/bad.widths", "raise")
+    project.budget(
+        "  bad: {widths: bad.widths, limits: {params: 1, macs: {max: 1 MAC, level: warn}}}\n"
+        "  net: {widths: net.widths, limits: {params: 48}}\n"
+    )
+    result = project.run()
+    result.assert_outcomes(failed=2, passed=1)
+    result.stdout.fnmatch_lines(["params unknown: reading bad.widths raised ValueError: first*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    model = project.report()["models"][0]
+    assert model["error"].startswith("reading bad.widths raised ValueError: first line")
+    assert [check["outcome"] for check in model["checks"]] == ["unknown", "unknown"]
+
+
+def test_an_unmeasured_op_is_never_green(project: Project) -> None:
+    """No rule means unknown, at level warn too."""
+    project.write("budgets/odd.widths", "4 8 ?")
+    project.budget("  odd: {widths: odd.widths, limits: {macs: {max: 1 GMAC, level: warn}}}\n")
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*test::mystery in layer0*", "unknown odd::macs*"])
+
+
+def test_a_broken_budget_is_one_item_with_all_its_problems(project: Project) -> None:
+    """Every problem has its file, line and column, and other files still run."""
+    project.budget(
+        "  net: {widths: net.widths, limits: {parms: 3, macs: 26 mb}}\n", name="budgets/bad.yaml"
+    )
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    result = project.run()
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "broken budget: *(and 1 more)",
+            "budgets/bad.yaml:4:38: *did you mean 'params'*",
+            "budgets/bad.yaml:4:*: *26 mb*",
+            "broken  budgets/bad.yaml: 2 problems",
+        ]
+    )
+    report = project.report()
+    assert report["broken"][0]["id"] == "budgets/bad.yaml::budget"
+    assert len(report["broken"][0]["problems"]) == 2
+
+
+@pytest.mark.parametrize("text", ["model_budget: 1\n  x: [", "model_budget: 1\n\x00", "model_budget: 2\n"])
+def test_no_yaml_ends_a_session(project: Project, text: str) -> None:
+    """Broken syntax, control characters and a newer version fail as items."""
+    project.write("budgets/bad.yaml", text)
+    result = project.run()
+    assert result.ret == 1
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*INTERNAL*")
+
+
+def test_over_at_level_warn_passes_and_is_said(project: Project) -> None:
+    """A warning is counted and shown, and is no Python warning, which -W error would raise."""
+    project.budget("  net: {widths: net.widths, limits: {params: {max: 40, level: warn}}}\n")
+    result = project.run()
+    result.assert_outcomes(passed=1, warnings=0)
+    result.stdout.fnmatch_lines(
+        ["warn    net::params * 48 * 40 *-20.0%", "1 limit: 1 over (warning)"]
+    )
+
+
+def test_verbosity_adds_limits_and_then_layers(project: Project) -> None:
+    """The tightest limit of a model by default, all with -v, the largest shares with -vv."""
+    project.budget("  net: {widths: net.widths, limits: {params: 100, macs: 50 MAC}}\n")
+    texts = [project.run(*args).stdout.str() for args in ((), ("-v",), ("-vv",))]
+    assert ["within  net::params" in text for text in texts] == [False, True, True]
+    assert ["within  net::macs" in text for text in texts] == [True, True, True]
+    assert ["66.7%  layer0" in text for text in texts] == [False, False, True]
+
+
+def test_junit_carries_the_figures(project: Project) -> None:
+    """pytest's own --junitxml has one property, a JSON string, on every case."""
+    project.budget("  net: {widths: net.widths, limits: {params: 47}}\n")
+    project.run("--junitxml", "junit.xml")
+    case = next(ElementTree.parse(project.path / "junit.xml").getroot().iter("testcase"))
+    (prop,) = case.iter("property")
+    assert prop.get("name") == "model_budget"
+    assert json.loads(prop.get("value", ""))["actual"] == PARAMS
+    (failure,) = case.iter("failure")
+    assert failure.get("message", "").startswith("params 48 > 47")
+    assert "\n" not in failure.get("message", "")

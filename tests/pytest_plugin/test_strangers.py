@@ -1,0 +1,76 @@
+"""A repository that has nothing to do with budgets does not notice the plugin."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+FRAMEWORKS = "torch onnx onnxruntime numpy yaml ruamel"
+SESSION = {
+    "test_own.py": "def test_own(): pass\n",
+    "budgets/stray.yaml": "a: [1\n",
+    "budgets/marked.yaml": "model_budget: 1\nmodels: {a: {}}\n",
+    "config.yml": "model_budget_is_not_this: true\n",
+    "test_scenario.yaml": "- step: 1\n",
+    "pytest.ini": "[pytest]\naddopts = --strict-markers --strict-config\n",
+}
+
+
+@pytest.fixture
+def stranger(pytester: pytest.Pytester) -> pytest.Pytester:
+    for name, text in SESSION.items():
+        path = pytester.path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return pytester
+
+
+@pytest.mark.parametrize("args", [(), ("-v",), ("--co", "-q"), (".", "budgets"), ("-rA", "-Werror")])
+def test_a_stranger_sees_no_difference(stranger: pytest.Pytester, args: tuple[str, ...]) -> None:
+    """Plain pytest prints and returns the same with and without the plugin."""
+    outputs = []
+    for without in ((), ("-p", "no:modelbudget")):
+        result = stranger.runpytest_inprocess("-p", "no:cacheprovider", *without, *args)
+        text = re.sub(r"in [0-9.]+s|, modelbudget-\S+|modelbudget-\S+, ", "", result.stdout.str())
+        outputs.append((int(result.ret), text, result.stderr.str()))
+    assert outputs[0] == outputs[1]
+
+
+def test_a_plain_session_imports_nothing_heavy(stranger: pytest.Pytester) -> None:
+    """With the plugin installed and not asked, no framework and no type of ours is loaded."""
+    stranger.makepyfile(
+        test_own=f"""
+        import sys
+
+        def test_own():
+            assert not set("{FRAMEWORKS}".split()) & set(sys.modules)
+            ours = {{name for name in sys.modules if name.startswith("pytest_modelbudget.")}}
+            assert ours == {{
+                "pytest_modelbudget.pytest_plugin",
+                "pytest_modelbudget.pytest_hookspecs",
+                "pytest_modelbudget.reports",
+                "pytest_modelbudget.reports.report_table",
+            }}
+        """
+    )
+    result = stranger.runpytest_subprocess("-p", "no:hypothesispytest", "-p", "no:anyio")
+    result.assert_outcomes(passed=1)
+
+
+def test_the_plugin_imports_in_under_5_ms() -> None:
+    """The best of several processes: the others were kept waiting by something else."""
+    code = (
+        "import time, pytest\n"
+        "began = time.perf_counter()\n"
+        "import pytest_modelbudget.pytest_plugin, pytest_modelbudget.pytest_hookspecs\n"
+        "import pytest_modelbudget.reports.report_table\n"
+        "print(1000 * (time.perf_counter() - began))\n"
+    )
+    times = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(5)
+    ]
+    assert min(times) < 5
