@@ -117,7 +117,7 @@ def quantity_pattern(unit: str) -> str:
 def _split(text: str, unit: Unit) -> tuple[str, str]:
     """Number and suffix of a quantity, as written but for underscores."""
     stripped = text.strip()
-    if not stripped or len(stripped) > LONGEST:
+    if not stripped or len(stripped) > LONGEST or not stripped.isprintable():
         raise UnitError(f"a quantity is a number and a unit, such as '{_example(unit)}'")
     if stripped.startswith(("-", "+", "\N{MINUS SIGN}")):
         raise UnitError(f"'{stripped}' has a sign: a quantity is zero or more, written without one")

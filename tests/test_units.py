@@ -96,6 +96,7 @@ def test_quantity(text: str, unit: str, value: int | Fraction) -> None:
         ("-3 MB", "B", ["sign"]),
         ("+3 MB", "B", ["sign"]),
         ("", "B", ["number and a unit"]),
+        ("1\n2 MB", "B", ["number and a unit"]),
         ("MB", "B", ["no quantity"]),
         ("1.5.2 MB", "B", ["no quantity"]),
         ("1_0 MB", "B", ["no quantity"]),

@@ -19,9 +19,6 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 INTEGER = ("int8", "int16", "int32", "int64", "uint8")
 DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
 
-# Files that bring their own inputs: defaults do not reach them, and dims bind their symbols.
-SELF_DESCRIBING = frozenset({"exported", "onnx"})
-
 # Keys whose issue is still to come.
 RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
 RESERVED_FORMATS = ("onnx",)
@@ -36,7 +33,7 @@ UNSCOPED = {
 
 
 class Form(str, Enum):
-    """What a value looks like; each has one reader and one schema."""
+    """What a value looks like; each has one schema, and a reader that agrees with it."""
 
     VERSION = "version"
     DEFAULTS = "defaults"

@@ -109,7 +109,7 @@ def _model(front_ends: Mapping[str, FrontEnd]) -> Schema:
         others = [other for other in front_ends if other != key]
         if is_path_format(front_end):
             others += ["args", "kwargs"]
-        if key not in grammar.SELF_DESCRIBING:
+        if not front_end.brings_inputs:
             others.append("dims")
         absent = [{"required": [other]} for other in others]
         sources.append({"required": [key], "not": {"anyOf": absent}})

@@ -36,11 +36,9 @@ class BudgetFileError(BudgetError):
 def shown(word: str, longest: int = 60) -> str:
     """A word of the file in quotes, on one line and not too long for a message."""
     text = word if len(word) <= longest else word[: longest - 1] + "…"
-    return (
-        f"'{text.encode('unicode_escape').decode('ascii')}'"
-        if not text.isprintable()
-        else (f"'{text}'")
-    )
+    if not text.isprintable():
+        text = text.encode("unicode_escape").decode("ascii")
+    return f"'{text}'"
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, Number, Ops
 from pytest_modelbudget.budget.grammar import AUTO, LIMIT, OPS_LIMIT, UNSCOPED, limits_grammar
 from pytest_modelbudget.budget.problem import shown, suggestion
 from pytest_modelbudget.budget.reading import NOT_YET, Entry, Reading
-from pytest_modelbudget.budget.yaml_nodes import Block, Node, Text
+from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node, Text
 from pytest_modelbudget.errors import UnitError
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.units import quantity, unit_named
@@ -177,7 +177,7 @@ def _ops_limit(
 
 def _selectors(node: Node, reading: Reading) -> tuple[str, ...]:
     items = reading.items(node, "a list of op kinds such as [lstm, convolution]")
-    if not items:
+    if isinstance(node, Listing) and not items:
         reading.refuse(node.place, "the list names no op: name at least one kind")
     texts = [reading.text(item, "an op kind such as convolution") for item in items]
     return tuple(text.text for text in texts if text and _is_known_op(text, reading))

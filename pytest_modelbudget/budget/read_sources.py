@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 
-from pytest_modelbudget.budget.grammar import LARGEST_SIZE, SELF_DESCRIBING
+from pytest_modelbudget.budget.grammar import LARGEST_SIZE
 from pytest_modelbudget.budget.plain_values import integer, plain_value
 from pytest_modelbudget.budget.problem import shown
 from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
@@ -98,7 +98,7 @@ def _inputs(
 ) -> InputSpecs | None:
     if "inputs" in given:
         return read_inputs(given["inputs"].value, reading)
-    if front_end.key in SELF_DESCRIBING:
+    if front_end.brings_inputs:
         return InputSpecs()
     if defaults.inputs is None and "variants" not in given:
         reading.refuse(name.place, f"the model {shown(name.text)} has {_NO_INPUTS}")
@@ -112,7 +112,7 @@ def _refuse_what_does_not_fit(
         if key in given and is_path_format(front_end):
             message = f"'{key}' is for a callable, and {front_end.key}: names a file: remove it"
             reading.refuse(given[key].key.place, message)
-    if "dims" in given and front_end.key not in SELF_DESCRIBING:
+    if "dims" in given and not front_end.brings_inputs:
         message = f"'dims' binds symbols that a file brings: under {front_end.key}: write inputs"
         reading.refuse(given["dims"].key.place, message)
 

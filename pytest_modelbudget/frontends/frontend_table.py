@@ -20,13 +20,15 @@ Load = Callable[["ModelSource", "OpTable"], LoadedModel]
 class FrontEnd:
     """One model format: its key, what its target is, and where its reader lives.
 
-    The reader's module is named and not imported, because it brings a framework in.
+    The reader's module is named and not imported, because it brings a framework in. A format that
+    brings_inputs needs none from the budget, whose dims then bind the symbols of the file's own.
     """
 
     key: str
     target: str
     module: str
     suffixes: tuple[str, ...] = ()
+    brings_inputs: bool = False
 
     def load(self, source: ModelSource, rules: OpTable) -> LoadedModel:
         """The model's graph; imports the framework."""
@@ -49,6 +51,7 @@ FRONT_ENDS: tuple[FrontEnd, ...] = (
         "path of an exported program",
         "pytest_modelbudget.frontends.torch_exported_program",
         suffixes=(".pt2",),
+        brings_inputs=True,
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,8 @@ Problems = Callable[["str | bytes"], list[str]]
 VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
 PIECES = ("{", "}", "[", "]", ": ", "- ", "&a ", "*a", "<<: ", "!!int ", "'", '"', "|", ">", "#",
           "\t", "\n", "? ", "%YAML 1.1\n", "---\n", "...\n", "~", ".nan", "1e99", "\\U99999999",
-          "\x00", "\ud800", "\u2028", "é", ",", "::", "-1", "auto", "ops", "scopes: ")  # fmt: skip
+          "\x00", "\ud800", "\u2028", "é", ",", "::", "-1", "auto", "ops", "scopes: ",
+          "[]", "{}", "{a: 1}", "[{}]", "{? [a] : b}", "{dtype: [], shape: {}}")  # fmt: skip
 
 
 @st.composite
@@ -23,10 +25,13 @@ def mutated_budgets(draw: st.DrawFn) -> str:
     """A good budget with a few cuts, copies and insertions."""
     text = VISION
     for _ in range(draw(st.integers(1, 4))):
-        start = draw(st.integers(0, len(text)))
-        length = draw(st.integers(0, 12))
-        inserted = draw(st.sampled_from(PIECES) | st.just(text[start : start + length]))
-        text = text[:start] + inserted + text[start + length * draw(st.integers(0, 1)) :]
+        words = [word.span() for word in re.finditer(r"[\w.:/]+|\{[^{}]*\}|\[[^\]]*\]", text)]
+        anywhere = st.tuples(st.integers(0, len(text)), st.integers(0, 12)).map(
+            lambda place: (place[0], sum(place))
+        )
+        start, end = draw(anywhere | st.sampled_from(words or [(0, 0)]))
+        inserted = draw(st.sampled_from(PIECES) | st.just(text[start:end]))
+        text = text[:start] + inserted + text[draw(st.sampled_from([start, end])) :]
     return text
 
 
