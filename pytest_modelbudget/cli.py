@@ -13,7 +13,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_modelbudget.budget.grammar import SELF_DESCRIBING
 from pytest_modelbudget.budget.json_schema import schema_text
 from pytest_modelbudget.budget.plain_values import plain_value
 from pytest_modelbudget.budget.problem import BudgetFileError, Problem
@@ -174,7 +173,7 @@ def source_of(options: argparse.Namespace, using: Tables) -> ModelSource:
     words = Words(Reading(base, base, using.metrics, using.front_ends, using.ops))
     key = source_format(options.source, using)
     inputs = words.inputs(options.input)
-    if not inputs and key not in SELF_DESCRIBING:
+    if not inputs and not using.front_ends[key].brings_inputs:
         raise InputError(f"{options.source} needs inputs: --input 'float32 1x3x224x224'")
     return ModelSource(
         key,

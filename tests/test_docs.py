@@ -68,7 +68,8 @@ def test_readme_lists_every_metric_with_its_unit() -> None:
 )
 def test_budgets_in_documents_are_valid(document: str, text: str, tmp_path: Path) -> None:
     """Every budget that a document shows is one that the reader takes."""
-    path = tmp_path / "budget.yaml"
+    path = tmp_path / "budgets" / "budget.yaml"
+    path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
     tables = {"metrics": metric_table(), "front_ends": frontend_table(), "ops": builtin_ops()}
     assert read_budget(path, root=tmp_path, **tables).models, document

@@ -138,7 +138,9 @@ def test_file_names_promise_something(path: Path) -> None:
 
 @pytest.mark.parametrize("path", ALL_SOURCES, ids=from_root)
 def test_every_file_says_what_it_is(path: Path) -> None:
-    """A one-sentence docstring opens every file."""
+    """A one-sentence docstring opens every file that holds anything."""
+    if not path.read_text(encoding="utf-8").strip():
+        return
     docstring = ast.get_docstring(syntax(path))
     assert docstring
     assert docstring.splitlines()[0].endswith((".", ":", "?"))
