@@ -30,7 +30,7 @@ class LayerRow:
     """One line of the table; the numbers of all lines add up to the totals.
 
     params, macs and output_nbytes are None in a container whose layers stand below it. calls is
-    0 for a layer that never ran; shapes are those of the first call. unmeasured counts operations
+    0 for a layer that was never called; shapes are those of the first call. unmeasured counts operations
     without a MAC formula, which makes macs a lower bound.
     """
 
@@ -52,7 +52,7 @@ class LayerRow:
         return "" if self.type in {OWN_OPERATIONS, OWN_PARAMETERS} else leaf_name(self.scope)
 
     @property
-    def never_ran(self) -> bool:
+    def never_called(self) -> bool:
         """Whether neither a call nor an operation of it was recorded."""
         return self.params is not None and not (
             self.calls or self.macs or self.output_nbytes or self.unmeasured
@@ -61,7 +61,7 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """The rows of a model in call order, layers that never ran last in their container."""
+    """The rows of a model in call order, layers never called last in their container."""
 
     rows: tuple[LayerRow, ...]
 
@@ -128,7 +128,7 @@ class _Layer:
 
 
 def _tree(model: LoadedModel, costed: CostedGraph) -> _Layer:
-    """Module paths as a tree: layers in the order of their calls, then those that never ran."""
+    """Module paths as a tree: layers in the order of their calls, then those never called."""
     root = _Layer("")
     for call in model.layers:
         _at(root, call.scope).calls.append(call)

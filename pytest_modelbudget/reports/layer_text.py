@@ -48,8 +48,8 @@ def _label(row: LayerRow) -> str:
     words = [row.name, row.type] if row.name else [row.type or "model"]
     if row.name and row.calls > 1:
         words.append(f"x{row.calls}")
-    if row.name and row.never_ran:
-        words.append("(never ran)")
+    if row.name and row.never_called:
+        words.append("(never called)")
     return "  " * row.depth + " ".join(filter(None, words))
 
 

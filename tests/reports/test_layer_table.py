@@ -76,7 +76,7 @@ def test_columns_add_up_at_every_depth(depth: int | None) -> None:
 
 
 def test_rows_follow_the_calls() -> None:
-    """Containers carry no numbers, own operations a row, and a layer that never ran its params."""
+    """Containers carry no numbers, own operations a row, and a layer never called its params."""
     rows = table_of(residual_net()).rows
     assert [(r.scope, r.type, r.calls, r.params, r.macs, r.output_nbytes) for r in rows] == [
         ("", "Net", 1, None, None, None),
@@ -86,7 +86,7 @@ def test_rows_follow_the_calls() -> None:
         ("block.act", "ReLU", 1, 0, 0, 32),
         ("spare", "", 0, 9, 0, 0),
     ]
-    assert rows[-1].never_ran
+    assert rows[-1].never_called
 
 
 def test_an_op_without_a_rule_marks_its_row() -> None:
@@ -116,4 +116,4 @@ def test_a_wide_terminal_shows_every_column() -> None:
     ]  # fmt: skip
     assert "left out" not in text
     assert "fc Linear x2" in text
-    assert "spare (never ran)" in text
+    assert "spare (never called)" in text
