@@ -25,7 +25,7 @@ from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_rule import OpRule
-from pytest_modelbudget.ops.op_table import OpTable, builtin_ops
+from pytest_modelbudget.ops.op_table import FAMILIES, OpTable
 from pytest_modelbudget.reports.report import MeasuredModel
 from pytest_modelbudget.verdict import Outcome, Verdict, judge, judge_ops, known_scopes
 
@@ -56,7 +56,8 @@ def tables(modules: Iterable[object] = ()) -> Tables:
     metrics = tuple(
         metric for module in extensions for metric in _entries(module, "METRICS", Metric)
     )
-    return Tables(builtin_ops().extended(ops), metric_table(metrics), frontend_table())
+    rules = OpTable((*(rule for family in FAMILIES for rule in family), *ops))
+    return Tables(rules, metric_table(metrics), frontend_table())
 
 
 def installed_extensions() -> tuple[object, ...]:
@@ -80,10 +81,11 @@ def measured(source: ModelSource, using: Tables, *, root: Path) -> MeasuredModel
     """The model loaded once, and all metrics of it."""
     began = perf_counter()
     try:
-        with first_on_path(root):
+        with first_on_path(root), user_code("loading the model", SourceError):
             loaded = using.front_ends[source.format].load(source, using.ops)
         costed = CostedGraph(loaded.graph, using.ops)
-        counts = census(costed)
+        with user_code("working out what each operation costs", ExtensionError):
+            counts = census(costed)
     except ModelBudgetError as error:
         return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
     measurements: dict[str, Measurement] = {}

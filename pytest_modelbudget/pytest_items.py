@@ -16,7 +16,8 @@ from pytest_modelbudget.budget.budget import AnyLimit, Budget, Limit, ModelBudge
 from pytest_modelbudget.budget.problem import BudgetFileError, suggestion
 from pytest_modelbudget.budget.read_yaml import is_budget, read_budget
 from pytest_modelbudget.check import MeasuredModels, Tables, checked, measured, model_source, tables
-from pytest_modelbudget.errors import BudgetError, ModelBudgetError
+from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError
+from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.reports.assembly import broken_statement, check_statement
 from pytest_modelbudget.reports.failure_text import failure_lines, one_line
 from pytest_modelbudget.reports.report import MeasuredModel, Record, check_record, model_record
@@ -36,8 +37,10 @@ def models_of(config: pytest.Config) -> MeasuredModels:
     Raises ExtensionError, at every call, where an extension is broken.
     """
     if _MODELS not in config.stash:
-        given = config.hook.pytest_model_budget_extensions(config=config)
-        config.stash[_MODELS] = MeasuredModels(tables(_flat(given)), root=config.rootpath)
+        with user_code("the hook pytest_model_budget_extensions", ExtensionError):
+            given = config.hook.pytest_model_budget_extensions(config=config)
+            using = tables(_flat(given))
+        config.stash[_MODELS] = MeasuredModels(using, root=config.rootpath)
     return config.stash[_MODELS]
 
 
@@ -110,20 +113,25 @@ class BudgetFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """The models of the file, in its order."""
         try:
-            using = models_of(self.config).using
-            budget = read_budget(
-                self.path,
-                root=self.config.rootpath,
-                metrics=using.metrics,
-                front_ends=using.front_ends,
-                ops=using.ops,
-            )
+            # An exception in collect() would end the whole session: there must be none.
+            with user_code("reading the file", BudgetError):
+                budget = self._budget()
         except ModelBudgetError as error:
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
         count = sum(len(model.limits) for model in budget.models)
         self.config.stash[_DECLARED] = declared_limits(self.config) + count
         yield from self._models(budget)
+
+    def _budget(self) -> Budget:
+        using = models_of(self.config).using
+        return read_budget(
+            self.path,
+            root=self.config.rootpath,
+            metrics=using.metrics,
+            front_ends=using.front_ends,
+            ops=using.ops,
+        )
 
     def _models(self, budget: Budget) -> Iterator[ModelNode]:
         by_name: dict[str, list[ModelBudget]] = {}

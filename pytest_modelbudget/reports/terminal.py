@@ -2,7 +2,7 @@
 
 budgets/vision.yaml                            measured        limit headroom
 over    mobilenet_v2::params                     3.73 M       3.51 M    -6.2%
-within  resnet18::macs                        1.81 GMAC    1.82 GMAC     0.3%
+within  resnet18::macs                        1.81 GMAC    1.82 GMAC    0.33%
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
 NARROWEST_NAME = 16
 LARGEST_SHARES = 5
-LEAST_ROOM = Fraction(1, 1000)
+LEAST_ROOM, MOST_ROOM = Fraction(1, 1000), Fraction(10)
 
 
 class Detail(IntEnum):
@@ -129,11 +129,13 @@ def _row(model: Record, check: Record, detail: int) -> Row:
 
 
 def _room(share: Fraction | None) -> str:
-    """Headroom as a percentage; what would round to nothing keeps its sign."""
+    """Headroom as a percentage; what is very small or large is bounded."""
     if share is None:
         return ""
     if share and abs(share) < LEAST_ROOM:
         return "<0.1%" if share > 0 else ">-0.1%"
+    if abs(share) >= MOST_ROOM:
+        return ">999%" if share > 0 else "<-999%"
     return percentage(share)
 
 

@@ -163,7 +163,9 @@ def test_a_broken_budget_is_one_item_with_all_its_problems(project: Project) -> 
     assert len(report["broken"][0]["problems"]) == 2
 
 
-@pytest.mark.parametrize("text", ["model_budget: 1\n  x: [", "model_budget: 1\n\x00", "model_budget: 2\n"])
+@pytest.mark.parametrize(
+    "text", ["model_budget: 1\n  x: [", "model_budget: 1\n\x00", "model_budget: 2\n"]
+)
 def test_no_yaml_ends_a_session(project: Project, text: str) -> None:
     """Broken syntax, control characters and a newer version fail as items."""
     project.write("budgets/bad.yaml", text)

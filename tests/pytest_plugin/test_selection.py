@@ -98,7 +98,9 @@ def test_budgets_are_found_from_everywhere(
 
 def test_paths_on_the_command_line_replace_the_default(two_models: Project) -> None:
     """A file or a directory names what is measured, and nothing else is."""
-    two_models.budget("  net: {widths: ../budgets/net.widths, limits: {params: 48}}\n", "more/b.yml")
+    two_models.budget(
+        "  net: {widths: ../budgets/net.widths, limits: {params: 48}}\n", "more/b.yml"
+    )
     two_models.run("more").assert_outcomes(passed=1)
     two_models.run("more/b.yml").assert_outcomes(passed=1)
     two_models.run("more", "budgets").assert_outcomes(passed=3, failed=1)
@@ -106,7 +108,9 @@ def test_paths_on_the_command_line_replace_the_default(two_models: Project) -> N
 
 def test_the_configured_paths_are_taken_from_rootdir(two_models: Project) -> None:
     """model_budget_paths may name several directories and files."""
-    two_models.budget("  net: {widths: ../budgets/net.widths, limits: {params: 48}}\n", "more/b.yml")
+    two_models.budget(
+        "  net: {widths: ../budgets/net.widths, limits: {params: 48}}\n", "more/b.yml"
+    )
     two_models.write("pytest.ini", "[pytest]\nmodel_budget_paths = more budgets/a.yaml\n")
     assert len(collected(two_models.run("--co", "-q"))) == 5
 

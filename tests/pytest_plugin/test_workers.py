@@ -16,7 +16,9 @@ MODELS = "".join(
 )
 
 
-def ran(project: Project, monkeypatch: pytest.MonkeyPatch, seed: str, *args: str) -> tuple[object, ...]:
+def ran(
+    project: Project, monkeypatch: pytest.MonkeyPatch, seed: str, *args: str
+) -> tuple[object, ...]:
     """Exit code, sorted (outcome, id) lines and report of a run in processes of its own."""
     monkeypatch.setenv("PYTHONHASHSEED", seed)
     file = Path("out.json")

@@ -8,6 +8,7 @@ file ``loads`` beside the model.
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
@@ -42,7 +43,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
 def _layers(op: str, batch: int, widths: list[int]) -> Graph:
     x = _tensor("x", (batch, widths[0]), StorageKind.ACTIVATION)
     inputs, ops, weights = (x,), [], []
-    for position, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+    for position, (before, after) in enumerate(pairwise(widths)):
         scope = f"layer{position}"
         weight = _tensor(f"{scope}.weight", (after, before), StorageKind.PARAMETER)
         out = _tensor(scope, (batch, after), StorageKind.ACTIVATION)

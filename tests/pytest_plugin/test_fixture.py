@@ -1,0 +1,62 @@
+"""The fixture ``model_budget``: budgets written in a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Project
+
+HEAD = """
+from pathlib import Path
+
+NET = Path("budgets/net.widths")
+"""
+
+
+def ran(project: Project, body: str) -> pytest.RunResult:
+    project.write("test_net.py", f"{HEAD}\ndef test_net(model_budget):\n    {body}\n")
+    return project.run(switch=False)
+
+
+def test_within_all_limits_passes(project: Project) -> None:
+    """Maxima as strings or numbers, minima in a mapping; no switch needed."""
+    body = (
+        "model_budget(NET, 'float32 1x4')"
+        ".within(params='48', macs=48, arithmetic_intensity={'min': '0.1 FLOP/B'})"
+    )
+    ran(project, body).assert_outcomes(passed=1)
+
+
+def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> None:
+    """All broken limits are told, with the test as their place."""
+    result = ran(project, "model_budget(NET, 'float32 1x4').within(params='47', macs='1 MAC')")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["E*params 48 > 47   over by 1 (+2.1%)   test_net.py:6", "E*macs 48 MAC > 1 MAC*"]
+    )
+    result.stdout.no_fnmatch_line("*pytest_items*")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param(
+            "model_budget(NET, 'float32 1x4').within(parms=1)",
+            "*parms: no metric is called so: did you mean 'params'?",
+            id="metric",
+        ),
+        pytest.param(
+            "model_budget(NET, 'float32 1x4').within(weight_memory='26 mb')",
+            "*weight_memory: *26 mb*26 MB*",
+            id="unit",
+        ),
+        pytest.param("model_budget(NET, 'flat32 1x4')", "*flat32*float32*", id="inputs"),
+        pytest.param("model_budget('net.safetensors')", "*neither module:callable*", id="source"),
+    ],
+)
+def test_what_cannot_be_read_fails_with_a_way_out(project: Project, body: str, text: str) -> None:
+    """A wrong word in a test is said without a traceback through the plugin."""
+    result = ran(project, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"E{text}"])
+    result.stdout.no_fnmatch_line("*pytest_items*")

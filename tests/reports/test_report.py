@@ -1,0 +1,131 @@
+"""The record: JSON-able, exact, and the same whichever order it came in."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_modelbudget.budget.budget import Level, Limit, Place
+from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
+from pytest_modelbudget.reports.assembly import Assembly, broken_statement, check_statement
+from pytest_modelbudget.reports.report import (
+    MeasuredModel,
+    check_record,
+    environment,
+    fails,
+    measurement_record,
+    model_record,
+    number_record,
+    warns,
+)
+from pytest_modelbudget.verdict import judge
+
+FILE = "budgets/a.yaml"
+
+
+@pytest.mark.parametrize(
+    ("value", "record"),
+    [
+        pytest.param(1814073344, 1814073344, id="int"),
+        pytest.param(Fraction(3628146688, 116950592), "31.02", id="ratio"),
+        pytest.param(Fraction(1, 3), "0.3333", id="no end"),
+        pytest.param(Fraction("12.345678"), "12.345678", id="short is exact"),
+        pytest.param(Fraction(2), "2", id="whole ratio"),
+    ],
+)
+def test_counts_are_ints_and_ratios_decimal_strings(value: Fraction, record: object) -> None:
+    """No float gets into the record."""
+    assert number_record(value) == record
+
+
+def test_a_measurement_tells_all_it_knows() -> None:
+    """Value, unit, completeness, what is unmeasured, parts, the exact pair, and shares."""
+    measurement = Measurement(
+        Fraction(6, 4),
+        "FLOP/B",
+        shares=(Share("a", Fraction(1, 2)),),
+        unmeasured=(UnmeasuredOp("aten::foo", 3, "head", "no rule"),),
+        parts={"read": 4},
+        unreduced=(6, 4),
+    )
+    assert measurement_record(measurement) == {
+        "value": "1.5",
+        "unit": "FLOP/B",
+        "complete": False,
+        "unmeasured": [{"op": "aten::foo", "count": 3, "scope": "head", "why": "no rule"}],
+        "parts": {"read": 4},
+        "exact": [6, 4],
+        "shares": [{"scope": "a", "value": "0.5"}],
+    }
+
+
+def statements(models: int) -> list[str]:
+    """Two limits of each of so many models, and a broken file."""
+    said = [broken_statement("budgets/b.yaml::budget", ("budgets/b.yaml:1:1: no",))]
+    for number in range(models):
+        model_id = f"{FILE}::net{number}"
+        measurement = Measurement(number, "param", shares=(Share("fc", number),))
+        model = MeasuredModel("torch", "meta", measurements={"params": measurement})
+        for line, most in enumerate((0, 5)):
+            limit = Limit("params", Place(FILE, 10 * number + line + 1), max=most)
+            check = check_record(f"{model_id}::params{line}", judge(limit, measurement))
+            record = model_record(model_id, FILE, 10 * number, model) if not line else None
+            said.append(check_statement(check, record, 0.5))
+    return said
+
+
+@given(st.permutations(statements(3)))
+def test_the_order_of_arrival_changes_nothing(said: list[str]) -> None:
+    """Workers finish as they like; the report is sorted by file and line."""
+    assembly = Assembly()
+    for statement in said:
+        assembly.add(statement)
+    in_order = Assembly()
+    for statement in statements(3):
+        in_order.add(statement)
+    assert json.dumps(assembly.report(selected=False)) == json.dumps(
+        in_order.report(selected=False)
+    )
+    assert assembly.answered == 3 * 2 + 1
+
+
+def test_an_item_that_runs_again_replaces_its_verdict() -> None:
+    """A rerun counts once."""
+    assembly = Assembly()
+    for statement in (*statements(1), *statements(1)):
+        assembly.add(statement)
+    assert len(assembly.report(selected=False)["models"][0]["checks"]) == 2
+
+
+def test_a_lost_limit_of_an_unheard_model_is_unknown() -> None:
+    """A worker that crashed leaves a model with nothing but its limit."""
+    assembly = Assembly()
+    assembly.lose(f"{FILE}::net::params@layer4.*", "worker 'gw0' crashed")
+    (model,) = assembly.report(selected=True)["models"]
+    (check,) = model["checks"]
+    assert (model["file"], check["metric"], check["outcome"]) == (FILE, "params", "unknown")
+    assert fails(check)
+
+
+@pytest.mark.parametrize(
+    ("level", "actual", "failing", "warning"),
+    [
+        pytest.param(Level.ERROR, 11, True, False, id="over"),
+        pytest.param(Level.WARN, 11, False, True, id="over, to be warned of"),
+        pytest.param(Level.WARN, 10, False, False, id="within"),
+    ],
+)
+def test_level_softens_over(level: Level, actual: int, failing: bool, warning: bool) -> None:
+    """A warning is over without failing."""
+    limit = Limit("params", Place(FILE, 1), max=10, level=level)
+    check = check_record("id", judge(limit, Measurement(actual, "param")))
+    assert (fails(check), warns(check)) == (failing, warning)
+
+
+def test_the_environment_names_what_numbers_depend_on() -> None:
+    """Python and this project always; frameworks where they are installed."""
+    assert list(environment())[:2] == ["python", "pytest-modelbudget"]

@@ -1,0 +1,115 @@
+"""The table at the end of a run: 80 columns, figures aligned, what matters first."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from pytest_modelbudget.budget.budget import Level, Limit, Place
+from pytest_modelbudget.metrics.measurement import Measurement, Share
+from pytest_modelbudget.reports.report import (
+    MeasuredModel,
+    Record,
+    check_record,
+    model_record,
+    report,
+)
+from pytest_modelbudget.reports.terminal import Detail, counted, headroom, lines
+from pytest_modelbudget.verdict import judge
+
+FILE = "budgets/vision.yaml"
+MACS = Measurement(1_814_073_344, "MAC", shares=(Share("layer1", 814_073_344), Share("fc", 10**9)))
+PARAMS = Measurement(11_689_512, "param", shares=(Share("", 11_689_512),))
+
+
+def one_model(*limits: Limit, name: str = "resnet18") -> Record:
+    model_id = f"{FILE}::{name}"
+    measurements = {"macs": MACS, "params": PARAMS}
+    model = MeasuredModel("torch", "meta", measurements=measurements)
+    checks = [
+        check_record(f"{model_id}::{limit.metric}", judge(limit, measurements[limit.metric]))
+        for limit in limits
+    ]
+    record = model_record(model_id, FILE, 3, model)
+    return report(models=[record], checks={model_id: checks}, broken=(), timings={}, selected=False)
+
+
+def limit(metric: str, most: int, level: Level = Level.ERROR) -> Limit:
+    return Limit(metric, Place(FILE, most % 97 + 1), max=most, level=level)
+
+
+def text(record: Record, detail: Detail) -> list[str]:
+    return [line.text for line in lines(record, detail)]
+
+
+def test_the_table_is_aligned_and_fits() -> None:
+    """Measured, limit and headroom end in the same column on every line."""
+    record = one_model(limit("macs", 1_820_000_000), limit("params", 11_000_000))
+    shown = text(record, Detail.ALL)
+    assert shown == [
+        "budgets/vision.yaml                                 measured     limit headroom",
+        "over    resnet18::params                              11.7 M    11.0 M    -6.3%",
+        "within  resnet18::macs                             1.81 GMAC 1.82 GMAC    0.33%",
+        "2 limits: 1 within, 1 over",
+    ]
+    assert max(map(len, shown)) < 80
+
+
+@pytest.mark.parametrize("length", [1, 30, 200])
+def test_a_long_name_is_cut_in_its_middle(length: int) -> None:
+    """Its beginning and the metric stay readable."""
+    shown = text(one_model(limit("macs", 10), name="m" * length), Detail.LAYERS)
+    assert max(map(len, shown)) < 80
+    assert shown[1].startswith("over    m")
+    assert "::macs " in shown[1]
+
+
+def test_by_default_a_model_shows_its_tightest_row_and_what_is_not_within() -> None:
+    """Warnings are shown whatever the level of detail."""
+    record = one_model(
+        limit("macs", 2_000_000_000),
+        limit("params", 12_000_000),
+        limit("params", 10_000_000, Level.WARN),
+    )
+    shown = text(record, Detail.TIGHTEST)
+    assert [line.split()[0] for line in shown[1:-1]] == ["warn"]
+    assert shown[-1] == "3 limits: 2 within, 1 over (warning)"
+
+
+def test_layers_are_the_largest_shares_first() -> None:
+    """With -vv each limit is followed by who its number is made of."""
+    shown = text(one_model(limit("macs", 2_000_000_000)), Detail.LAYERS)
+    assert shown[2:4] == [
+        "             1.00 GMAC   55.1%  fc",
+        "              814 MMAC   44.9%  layer1",
+    ]
+
+
+def test_figures_that_round_alike_are_exact() -> None:
+    """One parameter too many is seen."""
+    shown = text(one_model(limit("params", 11_689_511)), Detail.TIGHTEST)
+    assert "11,689,512 11,689,511" in shown[1]
+    assert shown[1].endswith(">-0.1%")
+
+
+@pytest.mark.parametrize(
+    ("check", "room"),
+    [
+        pytest.param({"actual": 90, "limit": 100}, Fraction(10, 100), id="maximum"),
+        pytest.param({"actual": 110, "limit": 100}, Fraction(-10, 100), id="over"),
+        pytest.param({"actual": "1.5", "limit": None, "min": 1}, Fraction(1, 2), id="minimum"),
+        pytest.param({"actual": 12, "limit": 16, "min": 10}, Fraction(2, 10), id="nearer end"),
+        pytest.param({"actual": 3, "limit": 0}, None, id="of nothing"),
+        pytest.param({"actual": None, "limit": 9}, None, id="unknown"),
+    ],
+)
+def test_headroom_is_a_share_of_the_nearer_bound(check: Record, room: Fraction | None) -> None:
+    """How much of the limit is left, negative when over."""
+    assert headroom(check) == room
+
+
+def test_a_session_without_limits_is_counted_too() -> None:
+    """Zero is said, not left out."""
+    empty = report(models=[], checks={}, broken=[], timings={}, selected=False)
+    assert counted(empty) == "0 limits: none"

@@ -1,0 +1,177 @@
+"""Every axis of change has one table: a dummy joins it in one entry and comes out in JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import pytest_modelbudget.pytest_items
+from pytest_modelbudget import check
+from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.frontends import frontend_table
+from pytest_modelbudget.frontends.frontend_table import FrontEnd
+from pytest_modelbudget.frontends.loaded_model import LoadedModel
+from pytest_modelbudget.ir.graph import Graph, Op
+from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor, dense
+from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.ops.op_rule import OpRule
+from pytest_modelbudget.reports import report_table
+from pytest_modelbudget.reports.report_table import FileReport
+
+BUDGET = """
+model_budget: 1
+models:
+  one:
+    dummy: one.dummy
+    inputs: float32 1x6
+    limits: {macs: {max: 6 MAC, allow_unmeasured: [dummy::mystery]}}
+"""
+# For one session: what the user's conftest.py returns as extensions.
+JOINED: list[object] = []
+CONFTEST = """
+import extension_of_this_test
+
+def pytest_model_budget_extensions(config):
+    return extension_of_this_test.JOINED
+"""
+
+
+def _tensor(name: str) -> Tensor:
+    return dense(name, (1, 6), DType("float32", 32), Storage(name, 24, StorageKind.ACTIVATION))
+
+
+def load(source: object, rules: object) -> LoadedModel:
+    """A model of one operation that no rule of the project knows, on six elements."""
+    x, y = _tensor("x"), _tensor("y")
+    return LoadedModel(
+        Graph((Op("dummy::mystery", (x,), (y,), scope="only"),), (x,), (y,)), "dummy"
+    )
+
+
+def render(report: dict[str, Any]) -> str:
+    """A report that is the number of models."""
+    return str(len(report["models"]))
+
+
+def mystery_macs(*, x: Tensor) -> int:
+    return x.elements
+
+
+RULE = OpRule("mystery", {"dummy::mystery": ("x",)}, "one per element", macs=mystery_macs)
+METRIC = Metric("op_count", "op", "operations", lambda costed: Measurement(len(costed.costs), "op"))
+FORMAT = FrontEnd("dummy", "path of a dummy file", __name__, suffixes=(".dummy",))
+
+
+@pytest.fixture
+def report(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the gate over the dummy model with these extensions; the JSON report."""
+    monkeypatch.setattr(frontend_table, "FRONT_ENDS", (*frontend_table.FRONT_ENDS, FORMAT))
+    this_file = ModuleType("extension_of_this_test")
+    monkeypatch.setitem(sys.modules, this_file.__name__, this_file)
+    pytester.mkdir("budgets").joinpath("one.dummy").touch()
+    (pytester.path / "budgets" / "one.yaml").write_text(BUDGET)
+    pytester.makeconftest(CONFTEST)
+
+    def run(*extensions: object, args: tuple[str, ...] = ()) -> Any:
+        this_file.JOINED = extensions  # type: ignore[attr-defined]
+        pytester.runpytest_inprocess("--model-budget", "--model-budget-json", "out.json", *args)
+        return json.loads((pytester.path / "out.json").read_text())
+
+    return run
+
+
+def test_a_front_end_is_one_entry(report: Any) -> None:
+    """A format needs its key, its suffixes and a module with ``load``."""
+    (model,) = report()["models"]
+    assert model["format"] == "dummy"
+    assert model["ops"] == [{"kind": "unknown", "name": "dummy::mystery", "count": 1}]
+    assert model["metrics"]["macs"]["unmeasured"] == [
+        {"op": "dummy::mystery", "count": 1, "scope": "only", "why": "no rule"}
+    ]
+    assert model["checks"][0]["lower_bound"] is True
+
+
+def test_an_op_rule_is_one_entry(report: Any) -> None:
+    """A formula for a foreign name makes the number complete."""
+    (model,) = report(SimpleNamespace(OPS=(RULE,)))["models"]
+    assert model["ops"] == [{"kind": "mystery", "name": "dummy::mystery", "count": 1}]
+    macs = model["metrics"]["macs"]
+    assert (macs["value"], macs["complete"]) == (6, True)
+
+
+def test_a_metric_is_one_entry(report: Any) -> None:
+    """A metric has its key in the report, and may be limited by it."""
+    (model,) = report(SimpleNamespace(METRICS=(METRIC,)))["models"]
+    assert model["metrics"]["op_count"] == {
+        "value": 1, "unit": "op", "complete": True, "shares": []
+    }  # fmt: skip
+
+
+def test_a_metric_that_raises_is_unknown_and_spares_the_others(report: Any) -> None:
+    """An extension's mistake is told under its key."""
+    broken = Metric("broken", "op", "raises", lambda costed: Measurement(1 // 0, "op"))
+    (model,) = report(SimpleNamespace(METRICS=(broken,)))["models"]
+    assert "measuring broken raised ZeroDivisionError" in model["metrics"]["broken"]["error"]
+    assert model["checks"][0]["actual"] == 0
+
+
+def test_a_report_is_one_entry(
+    report: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report file needs its option and a module with ``render``."""
+    entry = FileReport("--model-budget-count", "the number of models", __name__)
+    monkeypatch.setattr(report_table, "FILE_REPORTS", (*report_table.FILE_REPORTS, entry))
+    report(args=("--model-budget-count", "count.txt"))
+    assert (pytester.path / "count.txt").read_text() == "1"
+
+
+def test_installed_extensions_are_read_by_every_way_of_measuring(
+    monkeypatch: pytest.MonkeyPatch, report: Any
+) -> None:
+    """The entry point group joins pytest's tables as it joins those of measure()."""
+    module = ModuleType("an_installed_extension")
+    module.METRICS = (METRIC,)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    points = [EntryPoint("one", module.__name__, check.EXTENSIONS)]
+    monkeypatch.setattr(check, "entry_points", lambda group: points)
+    assert "op_count" in check.tables().metrics
+    assert "op_count" in report()["models"][0]["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        pytest.param(SimpleNamespace(OPS=(RULE, RULE)), None, id="one rule twice is one rule"),
+        pytest.param(SimpleNamespace(METRICS=[METRIC]), "METRICS must be a tuple", id="list"),
+        pytest.param(SimpleNamespace(OPS=(METRIC,)), "OPS must be a tuple of OpRule", id="kind"),
+        pytest.param(SimpleNamespace(METRICS=(METRIC, METRIC)), "declared twice", id="key"),
+        pytest.param(
+            SimpleNamespace(OPS=(OpRule("mine", {"aten::linear": ("x",)}, "mine"),)),
+            "aten::linear is claimed by two rules",
+            id="name",
+        ),
+    ],
+)
+def test_double_claims_and_wrong_entries_are_refused(module: object, says: str | None) -> None:
+    """Two answers to one question are an error, and not a matter of order."""
+    if says is None:
+        assert "dummy::mystery" in check.tables([module]).ops
+        return
+    with pytest.raises(ExtensionError, match=says):
+        check.tables([module])
+
+
+def test_an_extension_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the entry point and the cause."""
+    points = [EntryPoint("gone", "no_such_extension", check.EXTENSIONS)]
+    monkeypatch.setattr(check, "entry_points", lambda group: points)
+    with pytest.raises(ExtensionError, match=r"extension 'gone' \(no_such_extension\) raised"):
+        check.tables()
+
+
+assert pytest_modelbudget.pytest_items  # loaded before pytester, which forgets what runs import
