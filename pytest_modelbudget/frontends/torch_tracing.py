@@ -23,6 +23,7 @@ from pytest_modelbudget.frontends.torch_packed import PackedWeights
 from pytest_modelbudget.frontends.torch_recording import Recorder
 from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.frontends.torch_weights import (
+    NamedWeight,
     memoryless,
     module_state_kept,
     named_weights,
@@ -33,6 +34,7 @@ from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.ir.graph import Graph, Operand
 from pytest_modelbudget.ops.op_table import OpTable
 
+WAYS = ("meta", "fake", "real")
 AUTOGRAD_COMPLAINTS = ("nference tensor", "does not require grad", "inference_mode")
 
 
@@ -76,7 +78,12 @@ class Attempt:
 
 
 def traced(
-    subject: Subject, specs: InputSpecs, rules: OpTable, dtype: torch.dtype | None = None
+    subject: Subject,
+    specs: InputSpecs,
+    rules: OpTable,
+    dtype: torch.dtype | None = None,
+    *,
+    ways: tuple[str, ...] = WAYS,
 ) -> LoadedModel:
     """Record a forward pass, with as little computing as the model allows.
 
@@ -84,7 +91,9 @@ def traced(
     otherwise the next way is tried. Raises TraceError with the last failure.
     """
     failure: TraceError | None = None
-    for name in ("meta", "real") if subject.on_meta else ("meta", "fake", "real"):
+    for name in ways:
+        if name == "fake" and subject.on_meta:
+            continue  # a script module's weights cannot be replaced by fake ones
         try:
             return _with_or_without_autograd(Attempt(name), subject, specs, rules, dtype)
         except TraceError as error:
@@ -145,7 +154,7 @@ def _recorded(
         enter(untouched_globals())
         enter(module_state_kept(subject.model))
         enter(exact_operators())
-        stage = _stage(attempt.traced, subject, dtype)
+        stage = _stage(attempt.traced, () if subject.on_meta else weights, dtype)
         stored = (*registered(weights, values, stage.twins), *packed.register(subject.model))
         inputs = call_inputs(specs, stage.make)
         graph_inputs = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
@@ -177,8 +186,10 @@ class Stage:
     mode: AbstractContextManager[Any]
 
 
-def _stage(traced: str, subject: Subject, dtype: torch.dtype | None) -> Stage:
-    weights = tuple(named_weights(subject.model))
+def _stage(
+    traced: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
+) -> Stage:
+    """Stand-ins for these weights, and what the forward pass runs on with them."""
     if traced == "real":
         generator = torch.Generator().manual_seed(0)
         return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
@@ -192,8 +203,7 @@ def _stage(traced: str, subject: Subject, dtype: torch.dtype | None) -> Stage:
                 return empty(spec, "cpu")
 
         return Stage(twins, make, mode)
-    twins = {} if subject.on_meta else memoryless(weights, dtype, "meta")
-    return Stage(twins, lambda spec: empty(spec, "meta"), nullcontext())
+    return Stage(memoryless(weights, dtype, "meta"), lambda spec: empty(spec, "meta"), nullcontext())
 
 
 @contextmanager

@@ -33,6 +33,7 @@ class TorchValues:
         self._storages: dict[int, Storage] = {}
         self._references: list[StorageWeakRef] = []
         self._twins: dict[int, torch.Tensor] = {}
+        self._tensors: dict[tuple[object, ...], Tensor] = {}
         self._names = 0
 
     def knows(self, tensor: torch.Tensor) -> bool:
@@ -47,14 +48,15 @@ class TorchValues:
     ) -> Tensor:
         """The graph tensor of a torch tensor; new memory gets this kind and name."""
         storage = self.storage(tensor, kind, name)
-        return Tensor(
-            name() if name else storage.name,
-            tuple(tensor.shape),
-            dtype_of(tensor.dtype),
-            storage,
-            tensor.storage_offset(),
-            tensor.stride(),
-        )
+        shape, strides = tuple(tensor.shape), tensor.stride()
+        offset, dtype = tensor.storage_offset(), tensor.dtype
+        called = name() if name else storage.name
+        key = (called, storage, offset, shape, strides, dtype)
+        known = self._tensors.get(key)
+        if known is None:
+            known = Tensor(called, shape, dtype_of(dtype), storage, offset, strides)
+            self._tensors[key] = known
+        return known
 
     def storage(
         self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None

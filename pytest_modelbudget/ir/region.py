@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-from pytest_modelbudget.ir.tensor import Storage, Tensor, nbytes_of
+from math import prod
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +21,7 @@ class Region:
 
     @property
     def is_dense(self) -> bool:
+        """Whether the elements are one unbroken interval."""
         return not self.runs or (len(self.runs) == 1 and self.runs[0][0] == 1)
 
     @property
@@ -31,40 +30,53 @@ class Region:
         return self.offset + 1 + sum(stride * (size - 1) for stride, size in self.runs)
 
 
-def region_of(tensor: Tensor) -> Region:
-    """The region of one tensor; overlapping windows (as_strided) are bounded by their span."""
-    if tensor.elements == 0:
-        return Region(tensor.offset, ((1, 0),), 0)
+def region(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Region:
+    """The region of a tensor; overlapping windows (as_strided) are bounded by their span."""
+    elements = prod(shape)
+    if elements == 0:
+        return Region(offset, ((1, 0),), 0)
+    if strides == contiguous_strides(shape):
+        return Region(offset, ((1, elements),) if elements > 1 else (), elements)
     steps = sorted(
         (stride, size)
-        for stride, size in zip(tensor.strides, tensor.shape, strict=True)
+        for stride, size in zip(strides, shape, strict=True)
         if size > 1 and stride != 0
     )
     runs: list[tuple[int, int]] = []
-    elements = 1
+    touched = 1
     for stride, size in steps:
-        elements *= size
+        touched *= size
         if runs and runs[-1][0] * runs[-1][1] == stride:
             runs[-1] = (runs[-1][0], runs[-1][1] * size)
         else:
             runs.append((stride, size))
     span = 1 + sum(stride * (size - 1) for stride, size in runs)
-    return Region(tensor.offset, tuple(runs), min(elements, span))
+    return Region(offset, tuple(runs), min(touched, span))
 
 
-def distinct_elements(tensors: Iterable[Tensor]) -> int:
-    """Elements of one storage that at least one of these tensors touches.
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a dense row-major tensor of this shape."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def distinct_elements(regions: Iterable[Region]) -> int:
+    """Elements of one storage that at least one of these regions holds.
 
     Dense regions are joined exactly. A strided region that lies inside a dense one adds nothing;
     strided regions that overlap one another in part are added up, bounded by their common span.
     """
-    regions = {region_of(tensor) for tensor in tensors}
-    if len(regions) == 1:
-        return next(iter(regions)).elements
-    intervals = _joined(sorted((r.offset, r.end) for r in regions if r.is_dense and r.elements))
+    distinct = set(regions)
+    if len(distinct) == 1:
+        return next(iter(distinct)).elements
+    intervals = _joined(sorted((r.offset, r.end) for r in distinct if r.is_dense and r.elements))
     strided = [
         r
-        for r in regions
+        for r in distinct
         if not r.is_dense and not any(a <= r.offset and r.end <= b for a, b in intervals)
     ]
     counted = sum(end - start for start, end in intervals) + sum(r.elements for r in strided)
@@ -83,13 +95,3 @@ def _joined(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((start, end))
     return joined
-
-
-def distinct_nbytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes that these tensors touch together, each byte once."""
-    groups: dict[tuple[Storage, int], list[Tensor]] = defaultdict(list)
-    for tensor in tensors:
-        groups[tensor.storage, tensor.dtype.bits].append(tensor)
-    return sum(
-        nbytes_of(distinct_elements(group), group[0].dtype) for group in groups.values()
-    )

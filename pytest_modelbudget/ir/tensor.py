@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from math import prod
 
 from pytest_modelbudget.errors import GraphError
+from pytest_modelbudget.ir.region import (
+    Region,
+    contiguous_strides,
+    distinct_elements,
+    region,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +79,15 @@ class Tensor:
         """Bytes of the logical elements, rounded up."""
         return nbytes_of(self.elements, self.dtype)
 
+    @cached_property
+    def region(self) -> Region:
+        """The elements of its storage that it touches."""
+        return region(self.offset, self.shape, self.strides)
+
     @property
     def is_immediate(self) -> bool:
         """Whether this is a rank-0 constant, which an instruction carries within itself."""
         return not self.shape and self.storage.kind is StorageKind.CONSTANT
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of a dense row-major tensor of this shape."""
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
-    return tuple(strides)
 
 
 def dense(name: str, shape: tuple[int, ...], dtype: DType, storage: Storage) -> Tensor:
@@ -91,3 +95,14 @@ def dense(name: str, shape: tuple[int, ...], dtype: DType, storage: Storage) -> 
     if any(size < 0 for size in shape):
         raise GraphError(f"tensor {name} has a negative dimension: {shape}")
     return Tensor(name, shape, dtype, storage, 0, contiguous_strides(shape))
+
+
+def distinct_nbytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes that these tensors touch together, each byte once."""
+    groups: dict[tuple[Storage, int], list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault((tensor.storage, tensor.dtype.bits), []).append(tensor)
+    return sum(
+        nbytes_of(distinct_elements(tensor.region for tensor in group), group[0].dtype)
+        for group in groups.values()
+    )

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from pytest_modelbudget.ir.graph import Graph
-from pytest_modelbudget.ir.region import distinct_nbytes
-from pytest_modelbudget.ir.tensor import Storage, Tensor
+from pytest_modelbudget.ir.tensor import Storage, Tensor, distinct_nbytes
 from pytest_modelbudget.metrics.costed_graph import CostedGraph, Traffic
 from pytest_modelbudget.metrics.macs import macs
 from pytest_modelbudget.metrics.measurement import (

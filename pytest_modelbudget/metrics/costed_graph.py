@@ -11,8 +11,7 @@ from typing import Union
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.ir.graph import Graph, Op, Operand
 from pytest_modelbudget.ir.liveness import dead_storages
-from pytest_modelbudget.ir.region import distinct_nbytes
-from pytest_modelbudget.ir.tensor import Storage, Tensor
+from pytest_modelbudget.ir.tensor import Storage, Tensor, distinct_nbytes
 from pytest_modelbudget.ops.op_rule import OpRule, nothing
 from pytest_modelbudget.ops.op_table import OpTable
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from pytest_modelbudget.ir.graph import Weight
-from pytest_modelbudget.ir.region import distinct_elements, distinct_nbytes
-from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor
+from pytest_modelbudget.ir.region import distinct_elements
+from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor, distinct_nbytes
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of
 
@@ -16,12 +16,12 @@ STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
 
 def params(costed: CostedGraph) -> Measurement:
     """Elements of distinct parameters, tied or viewed ones once, unused and frozen ones too."""
-    return _stored("param", costed, _is_parameter, distinct_elements)
+    return _stored("param", costed, _is_parameter, elements_of)
 
 
 def trainable_params(costed: CostedGraph) -> Measurement:
     """Elements of distinct parameters that training would change."""
-    return _stored("param", costed, lambda weight: weight.trainable, distinct_elements)
+    return _stored("param", costed, lambda weight: weight.trainable, elements_of)
 
 
 def weight_memory(costed: CostedGraph) -> Measurement:
@@ -32,6 +32,11 @@ def weight_memory(costed: CostedGraph) -> Measurement:
 def model_size(costed: CostedGraph) -> Measurement:
     """Bytes of all that a saved model holds: parameters and persistent buffers."""
     return _stored("B", costed, lambda weight: weight.persistent, distinct_nbytes)
+
+
+def elements_of(tensors: Iterable[Tensor]) -> int:
+    """Distinct elements of tensors on one storage."""
+    return distinct_elements(tensor.region for tensor in tensors)
 
 
 def _is_parameter(weight: Weight) -> bool:
