@@ -68,7 +68,8 @@ class SelfAttention(nn.Module):
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.attention(x, x, x, need_weights=False)[0]
+        attended: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return attended
 
 
 class Parent(nn.Module):
@@ -79,7 +80,8 @@ class Parent(nn.Module):
         self.layer = layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)
+        result: torch.Tensor = self.layer(x)
+        return result
 
 
 def shared_linear() -> nn.Module:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 import torch
@@ -101,23 +102,21 @@ def our_count(model: Published) -> int:
     return all_metrics(target, (model.shape,), KWARGS.get(model.name, {}))
 
 
+def counts() -> Mapping[str, Callable[[Published], int | None]]:
+    """What every tool does for one cell of the table, ours first."""
+    return {OURS: our_count, **{tool: partial(peer_count, peer) for tool, peer in PEERS.items()}}
+
+
 def real_models(names: Sequence[str], rounds: int) -> Board:
     """All tools on all models, tools in rotating order."""
     models = [published(name) for name in names]
-    board: Board = {(tool, name): Cell() for tool in (OURS, *PEERS) for name in names}
-    tools = [OURS, *PEERS]
+    tools = list(counts().items())
+    board: Board = {(tool, name): Cell() for tool, _ in tools for name in names}
     for turn in range(rounds):
         for number, model in enumerate(models):
             shift = (turn + number) % len(tools)
-            for tool in tools[shift:] + tools[:shift]:
-                if tool == OURS:
-                    timed(board[tool, model.name], lambda model=model: our_count(model))
-                else:
-                    counter = PEERS[tool]
-                    timed(
-                        board[tool, model.name],
-                        lambda counter=counter, model=model: peer_count(counter, model),
-                    )
+            for tool, count in tools[shift:] + tools[:shift]:
+                timed(board[tool, model.name], partial(count, model))
     return board
 
 
