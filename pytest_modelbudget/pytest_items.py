@@ -28,7 +28,7 @@ PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 _MODELS = pytest.StashKey[MeasuredModels]()
-_DECLARED = pytest.StashKey[int]()
+_DECLARED = pytest.StashKey[dict[str, int]]()
 
 
 def models_of(config: pytest.Config) -> MeasuredModels:
@@ -46,7 +46,7 @@ def models_of(config: pytest.Config) -> MeasuredModels:
 
 def declared_limits(config: pytest.Config) -> int:
     """How many limits the files hold that this session has read."""
-    return config.stash.get(_DECLARED, 0)
+    return sum(config.stash.get(_DECLARED, {}).values())
 
 
 def _flat(given: Iterable[object]) -> Iterator[object]:
@@ -119,8 +119,8 @@ class BudgetFile(pytest.File):
         except ModelBudgetError as error:
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
-        count = sum(len(model.limits) for model in budget.models)
-        self.config.stash[_DECLARED] = declared_limits(self.config) + count
+        declared = self.config.stash.setdefault(_DECLARED, {})
+        declared[self.nodeid] = sum(len(model.limits) for model in budget.models)
         yield from self._models(budget)
 
     def _budget(self) -> Budget:

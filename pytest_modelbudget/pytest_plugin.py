@@ -271,7 +271,7 @@ class Gate:
             for text, colour in table:
                 terminalreporter.write_line(text, **COLOURS.get(colour, {}))
         unmeasured = self.declared - self.collected
-        if unmeasured > 0 or self._selection():
+        if unmeasured > 0 or (self._selection() and (self.files or self._has_node_ids())):
             self.remarks.append(
                 f"{self.assembly.answered} of {_limits(self.declared)} measured, "
                 f"{unmeasured} left out by {', '.join(self._selection()) or 'selection'}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
 NARROWEST_NAME = 16
 LARGEST_SHARES = 5
+LEAST_CUT = 5  # "a...b"
 LEAST_ROOM, MOST_ROOM = Fraction(1, 1000), Fraction(10)
 
 
@@ -150,8 +152,9 @@ def _nearer_bound(check: Record) -> Fraction | None:
 def _layers(model: Record, check: Record) -> Iterator[str]:
     """The largest shares of a check's metric, with their part of the whole."""
     metric = model["metrics"].get(check["metric"], {})
-    shares = metric.get("shares", ())
-    total = Fraction(metric.get("value", 0))
+    glob = check.get("scope", "*")
+    shares = [share for share in metric.get("shares", ()) if _is_under(share["scope"], glob)]
+    total = Fraction(check["actual"] or 0)
     largest = sorted(shares, key=lambda share: -Fraction(share["value"]))[:LARGEST_SHARES]
     for share in largest:
         value = Fraction(share["value"])
@@ -160,6 +163,12 @@ def _layers(model: Record, check: Record) -> Iterator[str]:
         yield _cut(
             f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {share['scope'] or '(model)'}", WIDTH
         )
+
+
+def _is_under(scope: str, glob: str) -> bool:
+    """Whether a glob names this module path or one around it, as it does in a budget."""
+    names = scope.split(".")
+    return any(fnmatchcase(".".join(names[:end]), glob) for end in range(1, len(names) + 1))
 
 
 def _number(value: Fraction, unit: str) -> str:
@@ -179,9 +188,16 @@ def _aligned(
     """One line: the name, cut in its middle if need be, and three right-aligned columns."""
     space = WIDTH - sum(widths) - HEADROOM_WIDTH - 2
     space = max(space, lead + NARROWEST_NAME)
-    name = name[:lead] + _cut(name[lead:], space - lead)
+    name = name[:lead] + _cut_name(name[lead:], space - lead)
     figures = f"{measured:>{widths[0]}} {limit:>{widths[1]}}{room:>{HEADROOM_WIDTH}}"
     return f"{name:<{space}} {figures}".rstrip()
+
+
+def _cut_name(name: str, width: int) -> str:
+    """A name of at most that width; the model's part of it gives way first."""
+    model, colons, metric = name.rpartition("::")
+    room = width - len(metric) - len(colons)
+    return f"{_cut(model, room)}{colons}{metric}" if room >= LEAST_CUT else _cut(name, width)
 
 
 def _cut(text: str, width: int) -> str:

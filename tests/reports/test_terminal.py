@@ -113,3 +113,10 @@ def test_a_session_without_limits_is_counted_too() -> None:
     """Zero is said, not left out."""
     empty = report(models=[], checks={}, broken=[], timings={}, selected=False)
     assert counted(empty) == "0 limits: none"
+
+
+def test_a_scopes_limit_shows_the_layers_of_the_scope() -> None:
+    """Shares outside it are not part of its number."""
+    scoped = Limit("macs", Place(FILE, 1), max=2 * 10**9, scope="layer*")
+    shown = text(one_model(scoped), Detail.LAYERS)
+    assert shown[2:-1] == ["              814 MMAC  100.0%  layer1"]
