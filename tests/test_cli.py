@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,29 @@ def test_what_is_wrong_is_one_sentence(
     assert error.startswith("modelbudget: error: ")
     assert says in error
     assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("torchvision.models:alexnet", "torch_module"),
+        ("net.pt", "torch_script_file"),
+        ("net.pt2", "torch_exported_program"),
+    ],
+)
+def test_a_missing_extra_names_its_installation(
+    source: str,
+    module: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without torch, every format that needs it says what to install, in one sentence."""
+    monkeypatch.delitem(sys.modules, f"pytest_modelbudget.frontends.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["show", source, "--input", "float32 1"]) == 2
+    error = capsys.readouterr().err
+    assert "needs torch, which is not installed: pip install 'pytest-modelbudget[torch]'" in error
+    assert len(error.splitlines()) == 1
 
 
 def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pytest_modelbudget.errors import MissingExtraError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class FrontEnd:
 
     The reader's module is named and not imported, because it brings a framework in. A format that
     brings_inputs needs none from the budget, whose dims then bind the symbols of the file's own.
+    extra is the framework that reads it, which is also the name of the extra that installs it.
     """
 
     key: str
@@ -29,22 +31,30 @@ class FrontEnd:
     module: str
     suffixes: tuple[str, ...] = ()
     brings_inputs: bool = False
+    extra: str = ""
 
     def load(self, source: ModelSource, rules: OpTable) -> LoadedModel:
-        """The model's graph; imports the framework."""
-        reader: Load = import_module(self.module).load
+        """The model's graph; imports the framework, or raises MissingExtraError without it."""
+        try:
+            reader: Load = import_module(self.module).load
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name != self.extra:
+                raise
+            needed_for = f"the {self.key} model {source.target}"
+            raise MissingExtraError(needed_for, package=self.extra, extra=self.extra) from error
         return reader(source, rules)
 
 
 FRONT_ENDS: tuple[FrontEnd, ...] = (
     FrontEnd(
-        "torch", "module:attribute", "pytest_modelbudget.frontends.torch_module"
+        "torch", "module:attribute", "pytest_modelbudget.frontends.torch_module", extra="torch"
     ),
     FrontEnd(
         "torchscript",
         "path of a TorchScript file",
         "pytest_modelbudget.frontends.torch_script_file",
         suffixes=(".pt", ".pth", ".ts", ".torchscript"),
+        extra="torch",
     ),
     FrontEnd(
         "exported",
@@ -52,6 +62,7 @@ FRONT_ENDS: tuple[FrontEnd, ...] = (
         "pytest_modelbudget.frontends.torch_exported_program",
         suffixes=(".pt2",),
         brings_inputs=True,
+        extra="torch",
     ),
 )
 
