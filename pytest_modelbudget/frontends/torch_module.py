@@ -14,7 +14,7 @@ from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.torch_building import built, converted
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import ModuleScopes
-from pytest_modelbudget.frontends.torch_script_file import script_subject
+from pytest_modelbudget.frontends.torch_script_file import saved_copy, script_graph
 from pytest_modelbudget.frontends.torch_tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.ops.op_table import OpTable
 
@@ -26,7 +26,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     if isinstance(model, torch.jit.ScriptModule):
         if dtype is not None:
             raise SourceError("dtype converts modules, not TorchScript: save it in that type")
-        return traced(script_subject(model, "torch"), source.inputs, rules)
+        return script_graph("torch", saved_copy(model), source.inputs, rules)
     return traced(module_subject(model, source, dtype), source.inputs, rules, dtype)
 
 
@@ -48,6 +48,6 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
         return module_subject(true, source, None)
 
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
-        return model(*inputs.args, **inputs.kwargs)
+        return model.eval()(*inputs.args, **inputs.kwargs)
 
     return Subject("torch", model, run, lambda values: ModuleScopes(model, values), real)

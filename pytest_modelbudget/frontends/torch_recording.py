@@ -63,7 +63,8 @@ def signature(func: Any) -> Signature:
         for arg in schema.arguments
     )
     devices = [i for i, arg in enumerate(arguments) if arg.name == "device"]
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+    queries = schema.name.startswith("prim::")  # asks for a property; no dispatcher entry
+    composite = not queries and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeImplicitAutograd"
     )
     return Signature(
@@ -71,7 +72,7 @@ def signature(func: Any) -> Signature:
         overload=f"{schema.name}.{schema.overload_name}",
         arguments=arguments,
         mutates=schema.is_mutable,
-        decomposes=composite and not schema.name.startswith("prim::"),
+        decomposes=composite,
         device_at=devices[0] if devices else None,
     )
 

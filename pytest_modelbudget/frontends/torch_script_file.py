@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import SourceError, TraceError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.model_files import existing_file
-from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import WeightScopes
 from pytest_modelbudget.frontends.torch_tracing import Subject, WatchedScopes, traced
@@ -26,46 +25,55 @@ DEPRECATION = "`torch.jit"  # torch >= 2.15 warns at each use; the format stays 
 
 
 def load(source: ModelSource, rules: OpTable) -> LoadedModel:
-    """The graph of a TorchScript file, in eval mode; its weights are not read for a meta trace."""
+    """The graph of a TorchScript file, in eval mode."""
     path = existing_file(source, "a TorchScript file")
 
     def opened(device: str) -> torch.jit.ScriptModule:
         return _loaded(path, device)
 
-    return traced(_subject("torchscript", opened), source.inputs, rules)
+    return script_graph("torchscript", opened, source.inputs, rules)
 
 
 def _loaded(path: Path, device: str) -> torch.jit.ScriptModule:
-    with user_code(f"{path.name} is not a TorchScript file: reading it", SourceError), _quietly():
-        return torch.jit.load(str(path), map_location=device)
+    with user_code(f"{path.name} is not a TorchScript file: reading it", SourceError):
+        return _read(str(path), device)
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
+def _read(file: Any, device: str) -> torch.jit.ScriptModule:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=DEPRECATION)
-        yield
+        return torch.jit.load(file, map_location=device)
 
 
-def script_subject(model: torch.jit.ScriptModule, format: str) -> Subject:
-    """How the tracer runs a script module that lives in memory: through a saved copy."""
+def script_graph(
+    format: str, opened: Opener, specs: InputSpecs, rules: OpTable
+) -> LoadedModel:
+    """The graph of a script module: without its weights, else with them and meta inputs, else run.
 
-    def opened(device: str) -> torch.jit.ScriptModule:
-        with user_code("saving the script module", SourceError), _quietly():
-            saved = io.BytesIO()
-            torch.jit.save(model, saved)
-            saved.seek(0)
-            return torch.jit.load(saved, map_location=device)
+    TorchScript compares tensor constants by value, when reading a file and when first running it.
+    Meta tensors have none, so such a module is read with its weights, which are then not touched.
+    """
+    try:
+        return traced(_subject(format, opened, "meta"), specs, rules, ways=("meta",))
+    except (TraceError, SourceError):
+        return traced(_subject(format, opened, "cpu"), specs, rules, ways=("meta", "real"))
 
-    return _subject(format, opened)
+
+def saved_copy(model: torch.jit.ScriptModule) -> Opener:
+    """Reads a script module that lives in memory, through a copy saved in memory."""
+    saved = io.BytesIO()
+    with user_code("saving the script module", SourceError), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=DEPRECATION)
+        torch.jit.save(model, saved)
+    return lambda device: _read(io.BytesIO(saved.getvalue()), device)
 
 
-def _subject(format: str, opened: Opener, device: str = "meta") -> Subject:
+def _subject(format: str, opened: Opener, device: str) -> Subject:
     """A loaded script module: its operators carry no path, so weights tell where they run."""
     module = opened(device)
 
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
-        return module(*inputs.args, **inputs.kwargs)
+        return module.eval()(*inputs.args, **inputs.kwargs)
 
     return Subject(
         format,

@@ -31,7 +31,7 @@ from pytest_modelbudget.frontends.torch_weights import (
     replace,
 )
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.ir.graph import Graph, Operand
+from pytest_modelbudget.ir.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.op_table import OpTable
 
 WAYS = ("meta", "fake", "real")
@@ -54,9 +54,10 @@ class WatchedScopes(Protocol):
 class Subject:
     """What a torch format hands to the tracer.
 
-    model owns the weights; run calls it. scopes makes the follower of its modules. real gives the
+    model owns the weights; run calls it, in eval mode. scopes makes the follower of its modules. real gives the
     same subject with true weights, for a run. on_meta says that its weights have no memory
-    already, so that nothing is put in their place.
+    already, so that nothing is put in their place. stored_from_rank is the rank from which on a
+    file counts its tensors as stored, 0 for modules in memory.
     """
 
     format: str
@@ -155,11 +156,13 @@ def _recorded(
         enter(module_state_kept(subject.model))
         enter(exact_operators())
         stage = _stage(attempt.traced, () if subject.on_meta else weights, dtype)
-        stored = (*registered(weights, values, stage.twins), *packed.register(subject.model))
+        stored = (
+            *registered(weights, values, stage.twins, subject.stored_from_rank),
+            *packed.register(subject.model),
+        )
         inputs = call_inputs(specs, stage.make)
         graph_inputs = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
-        subject.model.eval()
         replace(subject.model, stage.twins)
         enter(_silenced("torch._subclasses.fake_tensor"))
         enter(stage.mode)
@@ -168,8 +171,10 @@ def _recorded(
         enter(recorder)
         result = subject.run(inputs, scopes)
     outputs = tuple(values.value(tensor) for tensor in output_tensors(result))
+    in_file = subject.stored_from_rank > 0
+    constants = tuple(Weight(c, persistent=in_file and bool(c.shape)) for c in recorder.constants)
     return LoadedModel(
-        Graph(tuple(recorder.ops), graph_inputs, outputs, stored),
+        Graph(tuple(recorder.ops), graph_inputs, outputs, (*stored, *constants)),
         subject.format,
         attempt.traced,
         tuple(scopes.calls),

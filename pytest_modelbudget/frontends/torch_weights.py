@@ -45,11 +45,15 @@ def named_weights(model: nn.Module) -> Iterator[NamedWeight]:
 
 
 def registered(
-    weights: tuple[NamedWeight, ...], values: TorchValues, twins: Mapping[int, torch.Tensor]
+    weights: tuple[NamedWeight, ...],
+    values: TorchValues,
+    twins: Mapping[int, torch.Tensor],
+    stored_from_rank: int,
 ) -> tuple[Weight, ...]:
     """Weights of the graph, on the memory of their twins where they have one.
 
-    Memory that a parameter and a buffer share is a parameter's, whichever comes first.
+    Memory that a parameter and a buffer share is a parameter's, whichever comes first. A file
+    stores tensors from rank 1 on; its scalars are immediates.
     """
 
     def value(weight: NamedWeight) -> Tensor:
@@ -64,7 +68,7 @@ def registered(
         Weight(
             value(weight),
             trainable=weight.is_parameter and weight.tensor.requires_grad,
-            persistent=weight.persistent,
+            persistent=weight.persistent and weight.tensor.dim() >= stored_from_rank,
         )
         for weight in weights
     )
