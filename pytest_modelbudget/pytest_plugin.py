@@ -25,6 +25,7 @@ DEFAULT_PATHS = ["budgets"]
 SUFFIXES = frozenset({".yaml", ".yml"})
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
+NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
 COLOURS = {
     "within": {"green": True},
     "over": {"red": True},
@@ -186,12 +187,16 @@ class Gate:
         if hasattr(self.config, "workerinput"):
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
-        if self.config.getoption("collectonly"):
+        is_started = self.assembly.answered or exitstatus not in NEVER_STARTED
+        if self.config.getoption("collectonly") or not is_started:
             return
         self.record = self.assembly.report(selected=self._is_selected())
         self.config.hook.pytest_model_budget_report(config=self.config, report=self.record)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
+        if self.collected > self.assembly.answered:
+            left = _limits(self.collected - self.assembly.answered)
+            self.remarks.append(f"{left} skipped or stopped, and so not measured")
         if not self._write_reports(self.record):
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
@@ -213,7 +218,6 @@ class Gate:
         """Pytest's own exit code, unless a limit stayed without an answer and nobody asked so."""
         answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
         if unanswered > 0:
-            self.remarks.append(f"{_limits(unanswered)} skipped or stopped, and so not measured")
             return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus

@@ -185,3 +185,18 @@ def test_a_report_that_cannot_be_written_is_a_usage_error(two_models: Project) -
     result = two_models.run("-k", "params", "--model-budget-json", "test_ordinary.py/out.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(["model budget: cannot write *out.json: *"])
+
+
+def test_a_session_that_stops_early_says_what_it_left(two_models: Project) -> None:
+    """After -x the report holds what ran, and is no whole one."""
+    result = two_models.run("-x")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["model budget: 1 limit skipped or stopped, and so not measured"])
+    assert two_models.report("-x")["selected"]
+
+
+def test_a_usage_error_leaves_no_report(two_models: Project) -> None:
+    """A path that does not exist measures nothing, and no file pretends otherwise."""
+    result = two_models.run("no_such_path", "--model-budget-json", "out.json")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert not (two_models.path / "out.json").exists()
