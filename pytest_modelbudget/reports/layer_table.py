@@ -30,8 +30,8 @@ class LayerRow:
     """One line of the table; the numbers of all lines add up to the totals.
 
     params, macs and output_nbytes are None in a container whose layers stand below it. calls is
-    0 for a layer that was never called; shapes are those of the first call. unmeasured counts operations
-    without a MAC formula, which makes macs a lower bound.
+    0 for a layer that was never called; shapes are those of the first call. unmeasured counts
+    operations without a MAC formula, which makes macs a lower bound.
     """
 
     scope: str
