@@ -8,7 +8,7 @@ import importlib
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,10 +22,11 @@ from pytest_modelbudget.frontends.user_code import user_code
 INITIALISERS = frozenset(
     name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")
 )
-FILLS = INITIALISERS | frozenset(
+OTHER_FILLS = (
     "fill_ zero_ copy_ exponential_ random_ bernoulli_ log_normal_ cauchy_ geometric_ erfinv_ "
-    "mul_ add_ sub_ div_ clamp_".split()
+    "mul_ add_ sub_ div_ clamp_"
 )
+FILLS = INITIALISERS.union(OTHER_FILLS.split())
 DATA_OF = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a C getset descriptor
 
 
@@ -37,6 +38,7 @@ class UnfilledParameters(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self.skipped = 0
         self._unwrapped: dict[int, torch.Tensor] = {}  # results of parameter.data, kept alive
 
     def __torch_function__(
@@ -45,20 +47,22 @@ class UnfilledParameters(TorchFunctionMode):
         """Return the parameter as it is for a fill; call everything else."""
         if getattr(func, "__name__", "") in FILLS:  # by name: libraries wrap torch.nn.init
             target = args[0] if args else kwargs.get("tensor")
-            if self.is_parameter(target):
+            if self.skips(target):
                 return target
         result = func(*args, **(kwargs or {}))
         if func is DATA_OF and isinstance(args[0], nn.Parameter):
             self._unwrapped[id(result)] = result
         return result
 
-    def is_parameter(self, tensor: object) -> bool:
-        """Whether this is a parameter, or the ``.data`` of one."""
-        return isinstance(tensor, nn.Parameter) or id(tensor) in self._unwrapped
+    def skips(self, tensor: object) -> bool:
+        """Whether a fill of this is skipped: of a parameter, or of the ``.data`` of one."""
+        skipped = isinstance(tensor, nn.Parameter) or id(tensor) in self._unwrapped
+        self.skipped += skipped
+        return skipped
 
 
 @contextmanager
-def initialisation_skipped() -> Iterator[None]:
+def initialisation_skipped() -> Iterator[UnfilledParameters]:
     """``torch.nn.init`` and in-place fills leave parameters alone inside this context.
 
     Not every initialiser asks modes (``trunc_normal_`` does not), so they are also replaced by
@@ -70,7 +74,7 @@ def initialisation_skipped() -> Iterator[None]:
         setattr(nn.init, name, _skipping(original, mode))
     try:
         with mode:
-            yield
+            yield mode
     finally:
         for name, original in originals.items():
             setattr(nn.init, name, original)
@@ -79,7 +83,7 @@ def initialisation_skipped() -> Iterator[None]:
 def _skipping(fill: Callable[..., Any], mode: UnfilledParameters) -> Callable[..., Any]:
     @functools.wraps(fill)
     def skip(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return tensor if mode.is_parameter(tensor) else fill(tensor, *args, **kwargs)
+        return tensor if mode.skips(tensor) else fill(tensor, *args, **kwargs)
 
     return skip
 
@@ -145,7 +149,8 @@ def _suggestion(name: str, owner: object) -> str:
 def built(source: ModelSource, *, initialised: bool = False) -> nn.Module:
     """The module that a source names: an instance as it is, a class or function called.
 
-    Parameters of a called one hold arbitrary memory unless ``initialised``.
+    Parameters of a called one hold arbitrary memory, unless ``initialised`` or its builder computes
+    with their values.
     """
     named = resolved(source.target) if isinstance(source.target, str) else source.target
     what = source.target if isinstance(source.target, str) else type(named).__name__
@@ -155,18 +160,30 @@ def built(source: ModelSource, *, initialised: bool = False) -> nn.Module:
         return named
     if not callable(named):
         raise SourceError(f"{what} is a {type(named).__name__}, not a module or a callable")
-    with ExitStack() as stack:
-        stack.enter_context(untouched_globals())
-        stack.enter_context(user_code(f"calling {what}", SourceError))
-        if not initialised:
-            stack.enter_context(initialisation_skipped())
-        model = named(*source.args, **source.kwargs)
+    build = functools.partial(_called, named, source, str(what))
+    model = build() if initialised else _built_unfilled(build)
     if not isinstance(model, nn.Module):
         raise SourceError(
             f"{what} returned a {type(model).__name__}, not a torch.nn.Module: "
             "name a callable that builds the model"
         )
     return model
+
+
+def _built_unfilled(build: Callable[[], object]) -> object:
+    """Build without filling parameters; again with, where a builder may have missed the values."""
+    with initialisation_skipped() as mode:
+        try:
+            return build()
+        except SourceError:
+            if not mode.skipped:
+                raise
+    return build()
+
+
+def _called(named: Callable[..., object], source: ModelSource, what: str) -> object:
+    with untouched_globals(), user_code(f"calling {what}", SourceError):
+        return named(*source.args, **source.kwargs)
 
 
 def converted(dtype: str | None) -> torch.dtype | None:

@@ -22,20 +22,12 @@ from pytest_modelbudget.ops.op_table import OpTable
 def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     """The graph of the module that ``source`` names, in eval mode."""
     dtype = converted(source.dtype)
-    model = _built_somehow(source)
+    model = built(source)
     if isinstance(model, torch.jit.ScriptModule):
         if dtype is not None:
             raise SourceError("dtype converts modules, not TorchScript: save it in that type")
         return script_graph("torch", saved_copy(model), source.inputs, rules)
     return traced(module_subject(model, source, dtype), source.inputs, rules, dtype)
-
-
-def _built_somehow(source: ModelSource) -> nn.Module:
-    """The model with unfilled weights, or with true ones where its builder computes with them."""
-    try:
-        return built(source)
-    except SourceError:
-        return built(source, initialised=True)
 
 
 def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | None) -> Subject:

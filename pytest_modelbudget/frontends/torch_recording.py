@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -54,7 +54,7 @@ class Signature:
         return self.overload if self.overload in rules else self.name
 
 
-@lru_cache(maxsize=None)
+@cache
 def signature(func: Any) -> Signature:
     """The signature of an operator overload, from its schema."""
     schema = func._schema
@@ -77,7 +77,7 @@ def signature(func: Any) -> Signature:
     )
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
     """Turns operator calls into graph ops.
 
     An op is the outermost operator the table knows. One that it does not know is taken apart
@@ -95,7 +95,7 @@ class Recorder(TorchDispatchMode):
         *,
         on_meta: bool,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
         self._rules = rules

@@ -42,12 +42,13 @@ def _loaded(path: Path, device: str) -> torch.jit.ScriptModule:
 def _read(file: Any, device: str) -> torch.jit.ScriptModule:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=DEPRECATION)
-        return torch.jit.load(file, map_location=device)
+        loaded: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
+            file, map_location=device
+        )
+    return loaded
 
 
-def script_graph(
-    format: str, opened: Opener, specs: InputSpecs, rules: OpTable
-) -> LoadedModel:
+def script_graph(format: str, opened: Opener, specs: InputSpecs, rules: OpTable) -> LoadedModel:
     """The graph of a script module: without its weights, else with them and meta inputs, else run.
 
     TorchScript compares tensor constants by value, when reading a file and when first running it.

@@ -83,7 +83,9 @@ def layer_norm(
     """Layer norm over the last dimensions; the result is dense whatever x was."""
     if tuple(x.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
         return NotImplemented
-    if weight is not None and (weight.dtype != x.dtype or tuple(weight.shape) != tuple(normalized_shape)):
+    if weight is not None and (
+        weight.dtype != x.dtype or tuple(weight.shape) != tuple(normalized_shape)
+    ):
         return NotImplemented
     return _dense(x.shape, x.dtype)
 
@@ -152,7 +154,9 @@ def cat(parts: Sequence[torch.Tensor], dim: int = 0) -> Any:
     return _dense(shape, first.dtype)
 
 
-def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any) -> Any:
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any
+) -> Any:
     """query (..., l, e), key (..., s, e), value (..., s, v) → (..., l, v), heads of the query."""
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4 or query.shape[0] != key.shape[0]:
         return NotImplemented
@@ -166,10 +170,10 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest
     return _dense((*query.shape[:-1], value.shape[-1]), query.dtype)
 
 
-UNARY = (
-    "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp clamp clamp_min rsqrt neg cos sin "
-    "softmax"
-)  # softmax takes a dimension, which changes no shape
+UNARY = (  # softmax takes a dimension, which changes no shape
+    "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp clamp clamp_min rsqrt neg "
+    "cos sin softmax"
+)
 IN_PLACE = "relu_ hardtanh_ hardswish_ silu_ sigmoid_ leaky_relu_ relu6_ hardsigmoid_"
 
 SHAPES: dict[str, Shape] = {

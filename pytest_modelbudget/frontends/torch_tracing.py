@@ -54,10 +54,10 @@ class WatchedScopes(Protocol):
 class Subject:
     """What a torch format hands to the tracer.
 
-    model owns the weights; run calls it, in eval mode. scopes makes the follower of its modules. real gives the
-    same subject with true weights, for a run. on_meta says that its weights have no memory
-    already, so that nothing is put in their place. stored_from_rank is the rank from which on a
-    file counts its tensors as stored, 0 for modules in memory.
+    model owns the weights; run calls it, in eval mode. scopes makes the follower of its modules.
+    real gives the same subject with true weights, for a run. on_meta says that its weights have
+    no memory already, or may stay where they are, so that nothing is put in their place.
+    stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
     """
 
     format: str
@@ -102,6 +102,8 @@ def traced(
                 break
             failure = error
     assert failure is not None
+    if not specs:
+        raise TraceError(f"{failure}; no inputs are given: write 'inputs:'") from failure
     raise failure
 
 
@@ -128,7 +130,8 @@ def _with_or_without_autograd(
 def _must_fit(subject: Subject) -> None:
     """A real run needs the weights in memory; one that cannot have them is refused."""
     needed = sum(
-        weight.tensor.numel() * weight.tensor.dtype.itemsize for weight in named_weights(subject.model)
+        weight.tensor.numel() * weight.tensor.dtype.itemsize
+        for weight in named_weights(subject.model)
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory // 2:
@@ -191,9 +194,7 @@ class Stage:
     mode: AbstractContextManager[Any]
 
 
-def _stage(
-    traced: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
-) -> Stage:
+def _stage(traced: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None) -> Stage:
     """Stand-ins for these weights, and what the forward pass runs on with them."""
     if traced == "real":
         generator = torch.Generator().manual_seed(0)
@@ -208,7 +209,9 @@ def _stage(
                 return empty(spec, "cpu")
 
         return Stage(twins, make, mode)
-    return Stage(memoryless(weights, dtype, "meta"), lambda spec: empty(spec, "meta"), nullcontext())
+    return Stage(
+        memoryless(weights, dtype, "meta"), lambda spec: empty(spec, "meta"), nullcontext()
+    )
 
 
 @contextmanager

@@ -49,7 +49,7 @@ class TorchValues:
         """The graph tensor of a torch tensor; new memory gets this kind and name."""
         storage = self.storage(tensor, kind, name)
         shape, strides = tuple(tensor.shape), tensor.stride()
-        offset, dtype = tensor.storage_offset(), tensor.dtype
+        offset, dtype = int(tensor.storage_offset()), tensor.dtype
         called = name() if name else storage.name
         key = (called, storage, offset, shape, strides, dtype)
         known = self._tensors.get(key)
@@ -68,7 +68,7 @@ class TorchValues:
             self._names += 1
             called = name() if name else f"{kind.value}.{self._names}"
             known = Storage(called, untyped.nbytes(), kind)
-            self._references.append(StorageWeakRef(untyped))
+            self._references.append(_weak(untyped))
             self._storages[untyped._cdata] = known
         return known
 
@@ -88,5 +88,9 @@ class TorchValues:
     def _adopt(self, tensor: torch.Tensor, storage: Storage) -> None:
         """Let a torch tensor's memory stand for a storage that exists already."""
         untyped = tensor.untyped_storage()
-        self._references.append(StorageWeakRef(untyped))
+        self._references.append(_weak(untyped))
         self._storages[untyped._cdata] = storage
+
+
+def _weak(storage: torch.UntypedStorage) -> StorageWeakRef:
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch gives no types

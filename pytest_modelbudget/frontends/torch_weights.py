@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.torch_values import TorchValues
@@ -34,7 +34,7 @@ def named_weights(model: nn.Module) -> Iterator[NamedWeight]:
         prefix = f"{path}." if path else ""
         transient: set[str] = getattr(module, "_non_persistent_buffers_set", set())
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            if isinstance(parameter, UninitializedTensorMixin):
+            if is_lazy(parameter):
                 raise TraceError(
                     f"{prefix}{name} has no shape yet (a lazy module): run the model once "
                     "inside the factory"
@@ -113,9 +113,7 @@ def module_state_kept(model: nn.Module) -> Iterator[None]:
     kept = []
     for module in model.modules():
         attributes = vars(module)
-        tables = [
-            (table, dict(table)) for table in attributes.values() if isinstance(table, dict)
-        ]
+        tables = [(table, dict(table)) for table in attributes.values() if isinstance(table, dict)]
         kept.append((attributes, dict(attributes), tables))
     try:
         yield

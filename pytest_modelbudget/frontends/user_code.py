@@ -18,7 +18,7 @@ def user_code(doing: str, error_type: type[ModelBudgetError]) -> Iterator[None]:
         yield
     except ModelBudgetError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # a model may raise anything
+    except (Exception, SystemExit) as error:  # a model may raise anything
         raise error_type(f"{doing} raised {described(error)}") from error
 
 

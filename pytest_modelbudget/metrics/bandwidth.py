@@ -116,17 +116,13 @@ def arithmetic_intensity(costed: CostedGraph) -> Measurement:
         Share(share.scope, Fraction(2 * int(per_scope.get(share.scope, 0)), int(share.value)))
         for share in moved.shares
     )
-    return Measurement(
-        Fraction(*pair), "FLOP/B", shares=ratios, unmeasured=missing, unreduced=pair
-    )
+    return Measurement(Fraction(*pair), "FLOP/B", shares=ratios, unmeasured=missing, unreduced=pair)
 
 
 BANDWIDTH = Metric(
     "bandwidth", "B", "bytes each op reads and writes, weights included, summed", bandwidth
 )
-TOTAL_ACTIVATION = Metric(
-    "total_activation", "B", "bytes written by all ops", total_activation
-)
+TOTAL_ACTIVATION = Metric("total_activation", "B", "bytes written by all ops", total_activation)
 BANDWIDTH_FLOOR = Metric(
     "bandwidth_floor", "B", "inputs, weights and outputs once: perfect fusion", bandwidth_floor
 )

@@ -76,9 +76,5 @@ PARAMS = Metric(
 TRAINABLE_PARAMS = Metric(
     "trainable_params", "param", "those of them that training would change", trainable_params
 )
-WEIGHT_MEMORY = Metric(
-    "weight_memory", "B", "bytes of those parameters as stored", weight_memory
-)
-MODEL_SIZE = Metric(
-    "model_size", "B", "weight_memory plus persistent buffers", model_size
-)
+WEIGHT_MEMORY = Metric("weight_memory", "B", "bytes of those parameters as stored", weight_memory)
+MODEL_SIZE = Metric("model_size", "B", "weight_memory plus persistent buffers", model_size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pytest_modelbudget.ir.liveness import Lifetime, lifetimes
 from pytest_modelbudget.ir.tensor import Storage
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
@@ -28,7 +30,7 @@ def peak_activation(costed: CostedGraph) -> Measurement:
     return Measurement(sum(nbytes for _, nbytes in owners), "B", shares=shares_of(owners))
 
 
-def _first_peak(alive: dict[Storage, Lifetime], positions: int) -> int:
+def _first_peak(alive: Mapping[Storage, Lifetime], positions: int) -> int:
     """Position of the op during which most bytes live."""
     change = [0] * (positions + 1)
     for storage, life in alive.items():
@@ -43,6 +45,8 @@ def _first_peak(alive: dict[Storage, Lifetime], positions: int) -> int:
 
 
 PEAK_ACTIVATION = Metric(
-    "peak_activation", "B", "most bytes of activations alive at once, in execution order",
+    "peak_activation",
+    "B",
+    "most bytes of activations alive at once, in execution order",
     peak_activation,
 )

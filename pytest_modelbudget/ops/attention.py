@@ -41,7 +41,11 @@ def native_attention_macs(
 
 
 def native_attention_flops(
-    *, query: Tensor, key: Tensor, value: Tensor, attributes: Mapping[str, object],
+    *,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attributes: Mapping[str, object],
     mask: Tensor | None = None,
 ) -> int:
     """Biases of the four projections, then softmax, scale and mask per score of every head."""
@@ -66,13 +70,22 @@ ATTENTION: tuple[OpRule, ...] = (
         names={
             "aten::scaled_dot_product_attention": ("query", "key", "value", "mask"),
             "aten::_scaled_dot_product_flash_attention": (
-                "query", "key", "value", "query_scale", "key_scale", "value_scale",
+                "query",
+                "key",
+                "value",
+                "query_scale",
+                "key_scale",
+                "value_scale",
             ),
             "aten::_scaled_dot_product_flash_attention_for_cpu": ("query", "key", "value", "mask"),
             "aten::_scaled_dot_product_efficient_attention": ("query", "key", "value", "mask"),
             "aten::_scaled_dot_product_cudnn_attention": ("query", "key", "value", "mask"),
             "aten::_scaled_dot_product_attention_math": (
-                "query", "key", "value", "mask", "dropout_mask",
+                "query",
+                "key",
+                "value",
+                "mask",
+                "dropout_mask",
             ),
         },
         macs=attention_macs,
@@ -83,7 +96,14 @@ ATTENTION: tuple[OpRule, ...] = (
         kind="multi_head_attention",
         names={
             "aten::_native_multi_head_attention": (
-                "query", "key", "value", "in_weight", "in_bias", "out_weight", "out_bias", "mask",
+                "query",
+                "key",
+                "value",
+                "in_weight",
+                "in_bias",
+                "out_weight",
+                "out_bias",
+                "mask",
             )
         },
         macs=native_attention_macs,
@@ -94,9 +114,20 @@ ATTENTION: tuple[OpRule, ...] = (
         kind="transformer_encoder_layer",
         names={
             "aten::_transformer_encoder_layer_fwd": (
-                "x", "in_weight", "in_bias", "out_weight", "out_bias",
-                "norm_weight_1", "norm_bias_1", "norm_weight_2", "norm_bias_2",
-                "feed_forward", "feed_forward_bias", "feed_back", "feed_back_bias", "mask",
+                "x",
+                "in_weight",
+                "in_bias",
+                "out_weight",
+                "out_bias",
+                "norm_weight_1",
+                "norm_bias_1",
+                "norm_weight_2",
+                "norm_bias_2",
+                "feed_forward",
+                "feed_forward_bias",
+                "feed_back",
+                "feed_back_bias",
+                "mask",
             )
         },
         macs=encoder_layer_macs,

@@ -120,7 +120,9 @@ def _expanded(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[st
         letters = "".join(terms).replace("...", "")
         result = "..." + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     ranks = [len(s) - len(t.replace("...", "")) for t, s in zip(terms, shapes, strict=True)]
-    widest = max((rank for rank, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
+    widest = max(
+        (rank for rank, term in zip(ranks, terms, strict=True) if "..." in term), default=0
+    )
     batch = [chr(0x100 + axis) for axis in range(widest)]  # letters no equation uses
     spelt = [
         term.replace("...", "".join(batch[widest - rank :]) if rank else "")

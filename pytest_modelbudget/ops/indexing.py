@@ -64,9 +64,7 @@ def put_written(*, x: Tensor, indices: tuple[Tensor | None, ...], source: Tensor
         raise UnmeasurableError("how much a boolean mask writes is decided by the data")
     positions = prod(_broadcast([index.shape for index in given]))
     untouched = [
-        size
-        for axis, size in enumerate(x.shape)
-        if axis >= len(indices) or indices[axis] is None
+        size for axis, size in enumerate(x.shape) if axis >= len(indices) or indices[axis] is None
     ]
     return nbytes_of(positions * prod(untouched), x.dtype)
 
@@ -83,7 +81,10 @@ INDEXING: tuple[OpRule, ...] = (
         "embedding_bag",
         under(
             "aten::embedding_bag aten::_embedding_bag aten::_embedding_bag_forward_only",
-            "x", "indices", "offsets", "per_sample_weights",
+            "x",
+            "indices",
+            "offsets",
+            "per_sample_weights",
         ),
         "adds up the rows that the indices name: sums, no products of pairs",
         flops=bag_flops,
@@ -94,7 +95,8 @@ INDEXING: tuple[OpRule, ...] = (
         under(
             "aten::index_select aten::gather aten::take aten::take_along_dim "
             "aten::masked_select aten::index aten::_unsafe_index",
-            "x", "*indices",
+            "x",
+            "*indices",
         ),
         ROWS,
         reads=rows_read,
@@ -143,7 +145,8 @@ INDEXING: tuple[OpRule, ...] = (
             "aten::index_put aten::scatter aten::index_copy aten::index_fill "
             "aten::masked_scatter aten::slice_scatter aten::select_scatter "
             "aten::diagonal_scatter",
-            "x", "*sources",
+            "x",
+            "*sources",
         ),
         "copies the target and writes into the copy",
     ),
@@ -152,7 +155,8 @@ INDEXING: tuple[OpRule, ...] = (
         under(
             "aten::scatter_add aten::scatter_add_ aten::index_add aten::index_add_ "
             "aten::scatter_reduce aten::scatter_reduce_ aten::index_reduce aten::index_reduce_",
-            "x", "*sources",
+            "x",
+            "*sources",
         ),
         "one addition per element that is scattered",
         flops=one_per_input,

@@ -21,7 +21,8 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::unflatten aten::view_as aten::reshape_as aten::ravel aten::squeeze "
             "aten::unsqueeze aten::squeeze_ aten::unsqueeze_ aten::view_copy "
             "aten::_reshape_copy aten::resize_ aten::resolve_conj aten::resolve_neg",
-            "x", "like",
+            "x",
+            "like",
         ),
         "the same elements under another shape: a view, or a copy where strides forbid one",
         shares_storage_of="x",
@@ -44,7 +45,8 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::chunk aten::unsafe_chunk aten::unsafe_split aten::unsafe_split_with_sizes "
             "aten::tensor_split aten::hsplit aten::vsplit aten::dsplit aten::unbind "
             "aten::diagonal aten::unfold aten::as_strided aten::as_strided_",
-            "x", "y",
+            "x",
+            "y",
         ),
         VIEW,
     ),
@@ -53,7 +55,8 @@ MOVEMENT: tuple[OpRule, ...] = (
         under(
             "aten::expand aten::expand_as aten::broadcast_to aten::broadcast_tensors "
             "aten::meshgrid aten::atleast_1d aten::atleast_2d aten::atleast_3d",
-            "x", "like",
+            "x",
+            "like",
         ),
         "a view with stride-0 dimensions: nothing moves",
         reads=lambda: {"like": 0},
@@ -79,7 +82,8 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::tril aten::triu aten::tril_ aten::triu_ aten::diag aten::diag_embed "
             "aten::block_diag aten::to_dense aten::im2col aten::col2im aten::unfold_copy "
             "aten::max_unpool2d aten::max_unpool3d aten::_pack_padded_sequence",
-            "x", "repeats",
+            "x",
+            "repeats",
         ),
         COPY,
     ),
@@ -108,7 +112,8 @@ MOVEMENT: tuple[OpRule, ...] = (
         under(
             "aten::to aten::_to_copy aten::type_as aten::_autocast_to_reduced_precision "
             "aten::_autocast_to_full_precision",
-            "x", "like",
+            "x",
+            "like",
         ),
         "the same values in another type or place; a view where nothing changes",
         reads=lambda: {"like": 0},

@@ -30,7 +30,11 @@ NORMALISATION: tuple[OpRule, ...] = (
             "aten::batch_norm aten::_batch_norm_impl_index aten::native_batch_norm "
             "aten::_native_batch_norm_legit aten::_native_batch_norm_legit_no_training "
             "aten::_batch_norm_no_update aten::cudnn_batch_norm aten::miopen_batch_norm",
-            "x", "weight", "bias", "mean", "variance",
+            "x",
+            "weight",
+            "bias",
+            "mean",
+            "variance",
         )
         | {"aten::_native_batch_norm_legit.no_stats": ("x", "weight", "bias")},
         2,
@@ -51,9 +55,7 @@ NORMALISATION: tuple[OpRule, ...] = (
         under("aten::instance_norm", "x", "weight", "bias", "mean", "variance"),
         5,
     ),
-    _normalisation(
-        "rms_norm", under("aten::rms_norm aten::_fused_rms_norm", "x", "weight"), 4
-    ),
+    _normalisation("rms_norm", under("aten::rms_norm aten::_fused_rms_norm", "x", "weight"), 4),
     _normalisation(
         "weight_norm",
         under("aten::_weight_norm aten::_weight_norm_interface", "x", "magnitude"),
@@ -65,7 +67,8 @@ NORMALISATION: tuple[OpRule, ...] = (
         under(
             "aten::softmax aten::_softmax aten::special_softmax aten::_safe_softmax "
             "aten::_masked_softmax",
-            "x", "mask",
+            "x",
+            "mask",
         ),
         5,
         "a maximum, a difference, an exponential, a sum and a division per element",

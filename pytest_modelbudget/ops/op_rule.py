@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TypeVar, Union
 
 from pytest_modelbudget.errors import ExtensionError, UnmeasurableError
@@ -27,7 +27,7 @@ def nothing() -> int:
     return 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OpRule:
     """What one kind of operation costs.
 
@@ -115,12 +115,12 @@ def under(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(names.split(), roles)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parameters(formula: Callable[..., object]) -> tuple[str, ...]:
     return tuple(inspect.signature(formula).parameters)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _required(formula: Callable[..., object]) -> frozenset[str]:
     parameters = inspect.signature(formula).parameters.values()
     return frozenset(p.name for p in parameters if p.default is p.empty)

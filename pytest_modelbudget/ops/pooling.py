@@ -97,7 +97,8 @@ POOLING: tuple[OpRule, ...] = (
         under(
             "aten::grid_sampler aten::grid_sampler_2d aten::grid_sampler_3d "
             "aten::cudnn_grid_sampler aten::_grid_sampler_2d_cpu_fallback",
-            "x", "grid",
+            "x",
+            "grid",
         ),
         "interpolation at positions that the data gives: nothing is contracted",
         flops=None,
@@ -107,7 +108,8 @@ POOLING: tuple[OpRule, ...] = (
         under(
             "torchvision::roi_align torchvision::roi_pool torchvision::ps_roi_align "
             "torchvision::ps_roi_pool",
-            "x", "boxes",
+            "x",
+            "boxes",
         ),
         "interpolation inside boxes that the data gives: nothing is contracted",
         flops=None,

@@ -16,7 +16,9 @@ QUANTISED: tuple[OpRule, ...] = (
             "quantized::conv1d quantized::conv1d_relu quantized::conv2d quantized::conv2d_relu "
             "quantized::conv2d.new quantized::conv2d_relu.new quantized::conv3d "
             "quantized::conv3d_relu quantized::conv2d_dynamic quantized::conv1d_dynamic",
-            "x", "weight", "bias",
+            "x",
+            "weight",
+            "bias",
         ),
         PACKED,
         macs=convolution_macs,
@@ -26,7 +28,9 @@ QUANTISED: tuple[OpRule, ...] = (
         "convolution",
         under(
             "quantized::conv_transpose1d quantized::conv_transpose2d quantized::conv_transpose3d",
-            "x", "weight", "bias",
+            "x",
+            "weight",
+            "bias",
         ),
         PACKED,
         macs=transposed_convolution_macs,
@@ -37,7 +41,9 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "quantized::linear quantized::linear_relu quantized::linear_dynamic "
             "quantized::linear_relu_dynamic quantized::linear_dynamic_fp16",
-            "x", "weight", "bias",
+            "x",
+            "weight",
+            "bias",
         ),
         PACKED,
         macs=linear_macs,
@@ -60,7 +66,8 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "quantized::hardswish quantized::leaky_relu quantized::sigmoid quantized::relu6 "
             "quantized::elu quantized::celu quantized::softmax quantized::prelu",
-            "x", "y",
+            "x",
+            "y",
         ),
         "one operation per output element",
         flops=one_per_element,
@@ -75,7 +82,9 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "aten::quantize_per_tensor aten::quantize_per_channel "
             "aten::quantize_per_tensor_dynamic",
-            "x", "scale", "zero_point",
+            "x",
+            "scale",
+            "zero_point",
         ),
         "one division and rounding per element, counted as one operation",
         flops=one_per_element,
@@ -90,7 +99,9 @@ QUANTISED: tuple[OpRule, ...] = (
         "fake_quantize",
         under(
             "aten::fake_quantize_per_tensor_affine aten::fake_quantize_per_channel_affine",
-            "x", "scale", "zero_point",
+            "x",
+            "scale",
+            "zero_point",
         ),
         "rounds each element to the grid, counted as one operation",
         flops=one_per_element,

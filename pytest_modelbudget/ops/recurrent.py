@@ -67,16 +67,12 @@ def lstm_cell_flops(
     return _cell_flops(state[1], 9, input_bias, hidden_bias)
 
 
-def gru_cell_flops(
-    *, state: Tensor, input_bias: Tensor | None, hidden_bias: Tensor | None
-) -> int:
+def gru_cell_flops(*, state: Tensor, input_bias: Tensor | None, hidden_bias: Tensor | None) -> int:
     """One GRU step; state (batch, h)."""
     return _cell_flops(state, 10, input_bias, hidden_bias)
 
 
-def rnn_cell_flops(
-    *, state: Tensor, input_bias: Tensor | None, hidden_bias: Tensor | None
-) -> int:
+def rnn_cell_flops(*, state: Tensor, input_bias: Tensor | None, hidden_bias: Tensor | None) -> int:
     """One RNN step; state (batch, h)."""
     return _cell_flops(state, 2, input_bias, hidden_bias)
 
@@ -118,7 +114,12 @@ RECURRENT: tuple[OpRule, ...] = (
         kind="lstm_cell",
         names={
             "aten::lstm_cell": (
-                "x", "state", "input_weight", "hidden_weight", "input_bias", "hidden_bias",
+                "x",
+                "state",
+                "input_weight",
+                "hidden_weight",
+                "input_bias",
+                "hidden_bias",
             )
         },
         macs=cell_macs,
@@ -129,7 +130,12 @@ RECURRENT: tuple[OpRule, ...] = (
         kind="gru_cell",
         names=under(
             "aten::gru_cell",
-            "x", "state", "input_weight", "hidden_weight", "input_bias", "hidden_bias",
+            "x",
+            "state",
+            "input_weight",
+            "hidden_weight",
+            "input_bias",
+            "hidden_bias",
         ),
         macs=cell_macs,
         flops=gru_cell_flops,
@@ -139,7 +145,12 @@ RECURRENT: tuple[OpRule, ...] = (
         kind="rnn_cell",
         names=under(
             "aten::rnn_tanh_cell aten::rnn_relu_cell",
-            "x", "state", "input_weight", "hidden_weight", "input_bias", "hidden_bias",
+            "x",
+            "state",
+            "input_weight",
+            "hidden_weight",
+            "input_bias",
+            "hidden_bias",
         ),
         macs=cell_macs,
         flops=rnn_cell_flops,

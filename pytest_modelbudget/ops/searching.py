@@ -16,16 +16,21 @@ SEARCHING: tuple[OpRule, ...] = (
         "aten::sort aten::argsort aten::topk aten::msort aten::kthvalue aten::median "
         "aten::nanmedian aten::mode aten::quantile aten::searchsorted aten::bucketize",
         "comparisons only",
-        "x", "y", "order",
+        "x",
+        "y",
+        "order",
     ),
     _uncontracted(
         "unique",
         "aten::_unique2 aten::_unique aten::unique_dim aten::unique_consecutive aten::bincount "
         "aten::histc aten::isin",
         "comparisons and counts only",
-        "x", "y",
+        "x",
+        "y",
     ),
-    _uncontracted("nms", "torchvision::nms", "boxes are compared, not contracted", "boxes", "scores"),
+    _uncontracted(
+        "nms", "torchvision::nms", "boxes are compared, not contracted", "boxes", "scores"
+    ),
     _uncontracted(
         "fft",
         "aten::fft_fft aten::fft_ifft aten::fft_rfft aten::fft_irfft aten::fft_fft2 "
@@ -33,7 +38,8 @@ SEARCHING: tuple[OpRule, ...] = (
         "aten::fft_rfftn aten::fft_irfftn aten::_fft_r2c aten::_fft_c2r aten::_fft_c2c "
         "aten::stft aten::istft",
         "butterflies, not a contraction; a formula for one algorithm would not hold for another",
-        "x", "window",
+        "x",
+        "window",
     ),
     _uncontracted(
         "random",
@@ -42,6 +48,8 @@ SEARCHING: tuple[OpRule, ...] = (
         "aten::uniform_ aten::random_ aten::exponential_ aten::multinomial aten::poisson "
         "aten::trunc_normal_",
         "numbers are drawn, not contracted",
-        "x", "y", "z",
+        "x",
+        "y",
+        "z",
     ),
 )

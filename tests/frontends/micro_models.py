@@ -2,126 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-
-class Apply(nn.Module):
-    """A module whose forward pass is one function."""
-
-    def __init__(self, function: Callable[..., Any], **weights: nn.Parameter) -> None:
-        super().__init__()
-        self.function = function
-        for name, weight in weights.items():
-            setattr(self, name, weight)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, with the module before its arguments where it has weights."""
-        owners = (self,) if self._parameters else ()
-        return self.function(*owners, *args, **kwargs)
-
-
-def weight(*shape: int) -> nn.Parameter:
-    """A parameter of this shape."""
-    return nn.Parameter(torch.randn(shape))
-
-
-@dataclass(frozen=True)
-class Micro:
-    """One model: how to build it, what to run it on, and what it must measure."""
-
-    id: str
-    build: Callable[[], nn.Module]
-    args: tuple[Any, ...]
-    params: int
-    macs: int
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-
-def spec(*shape: int, dtype: str = "float32") -> str:
-    """An input as a budget spells it."""
-    return f"{dtype}[{', '.join(map(str, shape))}]"
-
-
-class SharedUnderTwoParents(nn.Module):
-    """One Linear, reachable under two parents and called twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        shared = nn.Linear(8, 8, bias=False)
-        self.left, self.right = nn.Sequential(shared), nn.Sequential(shared)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.right(self.left(x))
-
-
-class TiedWeights(nn.Module):
-    """An embedding whose table is also the output projection."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(50, 16)
-        self.head = nn.Linear(16, 50, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.embedding(tokens))
-
-
-class ViewedWeights(nn.Module):
-    """Two parameters that overlap on one storage of 6 rows: rows 0-3 and rows 2-5."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        rows = torch.randn(6, 4)
-        self.first, self.second = nn.Parameter(rows[:4]), nn.Parameter(rows[2:])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(F.linear(x, self.first), self.second)
-
-
-class NeverCalled(nn.Module):
-    """A head that no forward pass reaches still belongs to the model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 100)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.used(x)
-
-
-class DictOutputs(nn.Module):
-    """Inputs by name, outputs in a dict that holds a tuple."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(4, 8), nn.Linear(6, 8)
-
-    def forward(self, *, a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
-        return {"a": self.left(a), "pair": (self.right(b), a)}
-
-
-def _grouped_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-
-
-def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def _einsum(equation: str) -> Callable[..., torch.Tensor]:
-    return lambda *parts: torch.einsum(equation, *parts)
-
-
-def _decoder_layer() -> nn.Module:
-    return nn.TransformerDecoderLayer(8, 2, dim_feedforward=32, batch_first=True)
-
+from .micro_modules import (
+    Apply,
+    DictOutputs,
+    Micro,
+    NeverCalled,
+    SharedUnderTwoParents,
+    TiedWeights,
+    ViewedWeights,
+    causal,
+    decoder_layer,
+    einsum,
+    grouped_queries,
+    spec,
+    weight,
+)
 
 # d = 8, heads 2, feed-forward 32: weights (4·d·d + 4·d) of one attention
 ATTENTION_PARAMS = 4 * 8 * 8 + 4 * 8
@@ -141,7 +40,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
     Micro("matmul_transposed", lambda: Apply(lambda x: x @ x.T), (spec(16, 16),), 0, 16**3),
     Micro(
         "einsum_bij_bkj",
-        lambda: Apply(_einsum("bij,bkj->bik")),
+        lambda: Apply(einsum("bij,bkj->bik")),
         (spec(4, 8, 16), spec(4, 8, 16)),
         0,
         4 * 8 * 8 * 16,
@@ -164,7 +63,19 @@ MICRO_MODELS: tuple[Micro, ...] = (
         "multihead_attention_without_weights",
         lambda: Apply(
             lambda m, x: F.multi_head_attention_forward(
-                x, x, x, 16, 2, m.w_in, None, None, None, False, 0.0, m.w_out, None,
+                x,
+                x,
+                x,
+                16,
+                2,
+                m.w_in,
+                None,
+                None,
+                None,
+                False,
+                0.0,
+                m.w_out,
+                None,
                 need_weights=False,
             )[0],
             w_in=weight(48, 16),
@@ -219,9 +130,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
         4 * 8 * 4 + 4 * 8 * 3 + 3 * 8 + 2 * 4 * 8,
         5 * 2 * (4 * 8 * 4 + 4 * 8 * 3 + 3 * 8),
     ),
-    Micro(
-        "rnn", lambda: nn.RNN(4, 8), (spec(5, 2, 4),), 8 * 12 + 16, 5 * 2 * 8 * (4 + 8)
-    ),
+    Micro("rnn", lambda: nn.RNN(4, 8), (spec(5, 2, 4),), 8 * 12 + 16, 5 * 2 * 8 * (4 + 8)),
     Micro("unbatched_gru", lambda: nn.GRU(4, 8), (spec(5, 4),), 24 * 12 + 48, 5 * 24 * 12),
     Micro("lstm_cell", lambda: nn.LSTMCell(4, 8), (spec(3, 4),), 32 * 12 + 64, 3 * 32 * 12),
     Micro("gru_cell", lambda: nn.GRUCell(4, 8), (spec(3, 4),), 24 * 12 + 48, 3 * 24 * 12),
@@ -291,12 +200,18 @@ MICRO_MODELS: tuple[Micro, ...] = (
     ),
     # matrix products
     Micro(
-        "baddbmm", lambda: Apply(torch.baddbmm), (spec(3, 4, 6), spec(3, 4, 5), spec(3, 5, 6)),
-        0, 3 * 4 * 5 * 6,
+        "baddbmm",
+        lambda: Apply(torch.baddbmm),
+        (spec(3, 4, 6), spec(3, 4, 5), spec(3, 5, 6)),
+        0,
+        3 * 4 * 5 * 6,
     ),
     Micro(
-        "addbmm", lambda: Apply(torch.addbmm), (spec(4, 6), spec(3, 4, 5), spec(3, 5, 6)),
-        0, 3 * 4 * 5 * 6,
+        "addbmm",
+        lambda: Apply(torch.addbmm),
+        (spec(4, 6), spec(3, 4, 5), spec(3, 5, 6)),
+        0,
+        3 * 4 * 5 * 6,
     ),
     Micro("addmm", lambda: Apply(torch.addmm), (spec(4, 6), spec(4, 5), spec(5, 6)), 0, 4 * 5 * 6),
     Micro("mv", lambda: Apply(torch.mv), (spec(7, 9), spec(9)), 0, 7 * 9),
@@ -304,17 +219,15 @@ MICRO_MODELS: tuple[Micro, ...] = (
     Micro("outer", lambda: Apply(torch.outer), (spec(9), spec(7)), 0, 0),
     Micro(
         "einsum_three_operands",
-        lambda: Apply(_einsum("ij,jk,kl->il")),
+        lambda: Apply(einsum("ij,jk,kl->il")),
         (spec(50, 30), spec(30, 40), spec(40, 2)),
         0,
         50 * 30 * 40 + 50 * 40 * 2,
     ),
-    Micro(
-        "einsum_elementwise", lambda: Apply(_einsum("ij,ij->ij")), (spec(5, 6),) * 2, 0, 0
-    ),
+    Micro("einsum_elementwise", lambda: Apply(einsum("ij,ij->ij")), (spec(5, 6),) * 2, 0, 0),
     Micro(
         "einsum_ellipsis",
-        lambda: Apply(_einsum("...ij,...jk->...ik")),
+        lambda: Apply(einsum("...ij,...jk->...ik")),
         (spec(2, 3, 4, 5), spec(2, 3, 5, 6)),
         0,
         2 * 3 * 4 * 5 * 6,
@@ -351,13 +264,16 @@ MICRO_MODELS: tuple[Micro, ...] = (
     # attention
     Micro(
         "grouped_query_attention",
-        lambda: Apply(_grouped_queries),
+        lambda: Apply(grouped_queries),
         (spec(1, 8, 16, 4), spec(1, 2, 16, 4), spec(1, 2, 16, 4)),
         0,
         2 * 8 * 16 * 16 * 4,
     ),
     Micro(
-        "causal_attention", lambda: Apply(_causal), (spec(1, 2, 16, 4),) * 3, 0,
+        "causal_attention",
+        lambda: Apply(causal),
+        (spec(1, 2, 16, 4),) * 3,
+        0,
         2 * 2 * 16 * 16 * 4,
     ),
     Micro(
@@ -376,7 +292,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
     ),
     Micro(
         "decoder_layer",
-        _decoder_layer,
+        decoder_layer,
         (spec(1, 5, 8), spec(1, 7, 8)),
         2 * ATTENTION_PARAMS + FEED_FORWARD_PARAMS + 3 * 2 * 8,
         (4 * 5 * 8 * 8 + 2 * 5 * 5 * 8)
@@ -395,18 +311,20 @@ MICRO_MODELS: tuple[Micro, ...] = (
         2 * 4 * 8 + 3 * 6 * 8,
         kwargs={"a": spec(2, 4), "b": spec(3, 6)},
     ),
-    Micro(
-        "half", lambda: nn.Linear(16, 4).half(), (spec(3, 16, dtype="float16"),), 68, 3 * 16 * 4
-    ),
+    Micro("half", lambda: nn.Linear(16, 4).half(), (spec(3, 16, dtype="float16"),), 68, 3 * 16 * 4),
     Micro("empty_batch", lambda: nn.Linear(16, 4), (spec(0, 16),), 68, 0),
     Micro("embedding", lambda: nn.Embedding(100, 8), (spec(2, 3, dtype="int64"),), 800, 0),
-    Micro(
-        "embedding_bag", lambda: nn.EmbeddingBag(100, 8), (spec(2, 3, dtype="int64"),), 800, 0
-    ),
+    Micro("embedding_bag", lambda: nn.EmbeddingBag(100, 8), (spec(2, 3, dtype="int64"),), 800, 0),
     Micro("batch_norm", lambda: nn.BatchNorm2d(6), (spec(2, 6, 3, 3),), 12, 0),
-    Micro("convolution_norm_relu", lambda: nn.Sequential(
-        nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
-    ), (spec(1, 3, 5, 5),), 12 + 8, 4 * 25 * 3),
+    Micro(
+        "convolution_norm_relu",
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+        ),
+        (spec(1, 3, 5, 5),),
+        12 + 8,
+        4 * 25 * 3,
+    ),
     Micro(
         "weight_normed",
         lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)),

@@ -11,7 +11,8 @@ import torch
 
 from pytest_modelbudget import measure
 
-from .micro_models import MICRO_MODELS, Micro
+from .micro_models import MICRO_MODELS
+from .micro_modules import Micro
 
 CALLERS: dict[str, tuple[bool, Callable[[], AbstractContextManager[Any]]]] = {
     "eval": (False, nullcontext),
