@@ -7,6 +7,7 @@ import gc
 import importlib
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -93,7 +94,8 @@ def untouched_globals(seed: int = 0) -> Iterator[None]:
     """Random generators, default type and garbage collection are as before afterwards.
 
     Inside, torch and ``random`` start from ``seed``, so that a build or run always draws the
-    same; collection rests, because it would walk every loaded framework again and again.
+    same; collection rests, because it would walk every loaded framework again and again; and a
+    model's warnings stay silent, so that ``-W error`` does not make a model unmeasurable.
     """
     torch_state, random_state = torch.get_rng_state(), random.getstate()
     numpy_random = sys.modules.get("numpy.random")
@@ -103,7 +105,9 @@ def untouched_globals(seed: int = 0) -> Iterator[None]:
     random.seed(seed)
     gc.disable()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         if collecting:
             gc.enable()

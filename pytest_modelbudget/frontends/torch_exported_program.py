@@ -51,12 +51,10 @@ class NodeByNode(fx.Interpreter):
 
 def _subject(program: torch.export.ExportedProgram) -> Subject:
     module = program.module(check_guards=False)
-    constants = {name: value for name, value in placeholders(program) if not _is_tensor(value)}
 
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         assert isinstance(scopes, NodeScopes)
-        given = {**constants, **inputs.kwargs}
-        arguments = [given[node.name] for node in module.graph.find_nodes(op="placeholder")]
+        arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
         return NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
 
     return Subject(

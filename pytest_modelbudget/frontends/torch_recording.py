@@ -168,13 +168,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
 
     def _operand(self, value: Any) -> Operand:
         if isinstance(value, torch.Tensor):
-            return self._known(value)
+            return self.known(value)
         if isinstance(value, (list, tuple)):
-            return tuple(self._known(v) if isinstance(v, torch.Tensor) else None for v in value)
+            return tuple(self.known(v) if isinstance(v, torch.Tensor) else None for v in value)
         return None
 
-    def _known(self, tensor: torch.Tensor) -> Tensor:
-        """The value of an operand; one that no op made is a constant of the program."""
+    def known(self, tensor: torch.Tensor) -> Tensor:
+        """The value of a tensor; one that no op made is a constant of the program."""
         if self._values.knows(tensor):
             return self._values.value(tensor)
         constant = self._values.value(tensor, StorageKind.CONSTANT)

@@ -36,7 +36,7 @@ class ModuleScopes:
     def watching(self) -> Iterator[None]:
         """Follow every module call."""
         before = register_module_forward_pre_hook(self._enter)
-        after = register_module_forward_hook(self._leave, always_call=True)
+        after = register_module_forward_hook(self._leave, with_kwargs=True, always_call=True)
         try:
             yield
         finally:
@@ -46,7 +46,9 @@ class ModuleScopes:
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self._stack.append(self._paths.get(id(module), self._stack[-1]))
 
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+    def _leave(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         scope = self._stack.pop()
         if id(module) not in self._paths:
             return
@@ -54,7 +56,7 @@ class ModuleScopes:
             LayerCall(
                 scope,
                 type(module).__name__,
-                self._seen(args),
+                self._seen((*args, *kwargs.values())),
                 self._seen(result),
                 kernel_of(module),
                 leaf=not module._modules,
@@ -62,9 +64,11 @@ class ModuleScopes:
         )
 
     def _seen(self, value: Any) -> tuple[Tensor, ...]:
-        if isinstance(value, dict):
-            value = tuple(value.values())
-        return tuple(self._values.value(tensor) for tensor in tensors_in(value))
+        """Values of the graph among what a module takes or returns."""
+        parts = tuple(value.values()) if isinstance(value, Mapping) else value
+        return tuple(
+            self._values.value(tensor) for tensor in tensors_in(parts) if self._values.knows(tensor)
+        )
 
 
 def kernel_of(module: nn.Module) -> tuple[int, ...]:

@@ -173,7 +173,7 @@ def _recorded(
         enter(scopes.watching())
         enter(recorder)
         result = subject.run(inputs, scopes)
-    outputs = tuple(values.value(tensor) for tensor in output_tensors(result))
+    outputs = tuple(recorder.known(tensor) for tensor in output_tensors(result))
     in_file = subject.stored_from_rank > 0
     constants = tuple(Weight(c, persistent=in_file and bool(c.shape)) for c in recorder.constants)
     return LoadedModel(

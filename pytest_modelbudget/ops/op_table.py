@@ -61,11 +61,6 @@ class OpTable(Mapping[str, OpRule]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def extended(self, rules: Iterable[OpRule]) -> OpTable:
-        """This table with an extension's rules beside its own."""
-        extra = tuple(rules)
-        return OpTable((*dict.fromkeys(self._by_name.values()), *extra)) if extra else self
-
 
 @lru_cache(maxsize=1)
 def builtin_ops() -> OpTable:
