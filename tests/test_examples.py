@@ -57,4 +57,4 @@ def test_a_wider_package_of_your_own_fails(tmp_path: Path) -> None:
     assert run.returncode == 1
     params = 96 * 40 * 3 + 96 + 2 * 3 * 96 * 96 + 2 * 3 * 96 + 12 * 96 + 12
     assert f"over by {params - 33_500:,}" in run.stdout
-    assert "budgets/device.yaml:6" in run.stdout
+    assert "budgets/device.yaml:7" in run.stdout
