@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Union
 
 from pytest_modelbudget.errors import GraphError
@@ -20,7 +21,7 @@ from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor
 Operand = Union[Tensor, None, tuple[Union[Tensor, None], ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Op:
     """One executed operation under the foreign name it was seen with, such as ``aten::addmm``.
 
@@ -46,15 +47,16 @@ class Op:
             elif operand is not None:
                 yield from (element for element in operand if element is not None)
 
+    @cached_property
     def fresh_outputs(self) -> tuple[Tensor, ...]:
         """Outputs on memory that no operand lives on: what the op allocates."""
         known = {tensor.storage for tensor in self.tensors()}
         return tuple(output for output in self.outputs if output.storage not in known)
 
-    @property
+    @cached_property
     def is_view(self) -> bool:
         """Whether every output is an operand's memory under a new name: nothing moves."""
-        return bool(self.outputs) and not self.mutates and not self.fresh_outputs()
+        return bool(self.outputs) and not self.mutates and not self.fresh_outputs
 
 
 @dataclass(frozen=True, slots=True)

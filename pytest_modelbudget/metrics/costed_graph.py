@@ -154,7 +154,7 @@ def _traffic(
     read += sum(nbytes for tensor, nbytes in rows.items() if tensor.storage.is_activation)
     weight_rows = {t: nbytes for t, nbytes in rows.items() if not t.storage.is_activation}
     if written is None:
-        results = op.outputs if op.mutates else op.fresh_outputs()
+        results = op.outputs if op.mutates else op.fresh_outputs
         written = distinct_nbytes(out for out in results if out.storage not in dead)
     return Traffic(
         read=read * op.times,

@@ -19,9 +19,7 @@ def peak_activation(costed: CostedGraph) -> Measurement:
     graph = costed.graph
     alive = lifetimes(graph)
     peak_at = _first_peak(alive, positions=max(len(graph.ops), 1))
-    makers = {
-        output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs()
-    }
+    makers = {output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs}
     owners = [
         (makers.get(storage, ""), storage.nbytes)
         for storage, life in alive.items()
