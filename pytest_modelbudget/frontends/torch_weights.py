@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.ir.graph import Weight
 from pytest_modelbudget.ir.tensor import StorageKind, Tensor
+
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +117,23 @@ def module_state_kept(model: nn.Module) -> Iterator[None]:
     kept = []
     for module in model.modules():
         attributes = vars(module)
-        tables = [(table, dict(table)) for table in attributes.values() if isinstance(table, dict)]
+        tables = [
+            (table, dict(table) if table else NOTHING)
+            for table in attributes.values()
+            if isinstance(table, dict)
+        ]
         kept.append((attributes, dict(attributes), tables))
     try:
         yield
     finally:
         for attributes, before, tables in kept:
             for table, content in tables:
-                _restore(table, content)
+                if table or content:  # most hook tables are empty, before and after
+                    _restore(table, content)
             _restore(attributes, before)
 
 
-def _restore(table: dict[Any, Any], content: dict[Any, Any]) -> None:
+def _restore(table: dict[Any, Any], content: Mapping[Any, Any]) -> None:
     table.clear()
     table.update(content)
 
