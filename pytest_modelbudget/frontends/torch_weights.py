@@ -18,7 +18,6 @@ from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.ir.graph import Weight
 from pytest_modelbudget.ir.tensor import StorageKind, Tensor
 
-
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
