@@ -111,7 +111,8 @@ def memoryless(
 def module_state_kept(model: nn.Module) -> Iterator[None]:
     """Attributes, flags, parameters, buffers and hooks of every module are as before afterwards.
 
-    A forward pass may set any of them: a cache, a counter, a weight that a hook computes.
+    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors
+    that are mere attributes are lent as copies, because it may also write into them.
     """
     kept = []
     for module in model.modules():
@@ -121,14 +122,20 @@ def module_state_kept(model: nn.Module) -> Iterator[None]:
             for table in attributes.values()
             if isinstance(table, dict)
         ]
-        kept.append((attributes, dict(attributes), tables))
+        lists = [(each, list(each)) for each in attributes.values() if isinstance(each, list)]
+        kept.append((attributes, dict(attributes), tables, lists))
+        for name, value in attributes.items():
+            if isinstance(value, torch.Tensor):
+                attributes[name] = value.clone()
     try:
         yield
     finally:
-        for attributes, before, tables in kept:
+        for attributes, before, tables, lists in kept:
             for table, content in tables:
                 if table or content:  # most hook tables are empty, before and after
                     _restore(table, content)
+            for each, items in lists:
+                each[:] = items
             _restore(attributes, before)
 
 

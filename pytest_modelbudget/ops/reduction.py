@@ -19,12 +19,21 @@ KINDS = {
     "trace": "trace",
 }
 
-REDUCTION: tuple[OpRule, ...] = tuple(
-    OpRule(
-        kind,
-        under(" ".join(f"aten::{name}" for name in names.split()), "x", "y"),
-        "one operation per input element; no pairs are multiplied",
-        flops=one_per_input,
-    )
-    for kind, names in KINDS.items()
+FOLD = OpRule(
+    "fold",
+    under("aten::col2im", "x"),
+    "adds up overlapping windows: sums, no products of pairs",
+    flops=one_per_input,
+)
+REDUCTION: tuple[OpRule, ...] = (
+    FOLD,
+    *(
+        OpRule(
+            kind,
+            under(" ".join(f"aten::{name}" for name in names.split()), "x", "y"),
+            "one operation per input element; no pairs are multiplied",
+            flops=one_per_input,
+        )
+        for kind, names in KINDS.items()
+    ),
 )
