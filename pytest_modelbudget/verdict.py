@@ -201,7 +201,7 @@ def _telling_bound(limit: Limit, value: Number) -> Number:
 
 
 def _gap(value: Number, bound: Number, unit: str, *, over: bool) -> str:
-    """How far a value is from a bound: "over by 219,047 (+6.2%)", "10,488 left (0.09%)"."""
+    """How far a value is from a bound: "over by 219,047 (+6.2%)", "10,488 left (0.90%)"."""
     gap: Number = value - bound if value > bound else bound - value
     if not gap:
         return "exactly at the limit"
