@@ -82,6 +82,6 @@ def _subject(format: str, opened: Opener, device: str) -> Subject:
         run,
         lambda values: WeightScopes(),
         real=lambda: _subject(format, opened, "cpu"),
-        on_meta=True,
+        keeps_weights=True,
         stored_from_rank=1,
     )
