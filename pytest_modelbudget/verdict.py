@@ -196,7 +196,7 @@ def _telling_bound(limit: Limit, value: Number) -> Number:
     """The end that is broken; where none is, the maximum, or the minimum of a limit without."""
     if limit.min is not None and (limit.max is None or value < limit.min):
         return limit.min
-    assert limit.max is not None, "the reader refuses limits without an end"
+    assert limit.max is not None  # a limit has an end
     return limit.max
 
 
@@ -241,7 +241,7 @@ def _accepting(ops: Sequence[UnmeasuredOp]) -> str:
 
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
     held = limit.max if limit.max is not None else limit.min
-    assert held is not None, "the reader refuses limits without an end"
+    assert held is not None  # a limit has an end
     actual, bound = readable_pair(part.value, held, part.unit)
     end = "max" if limit.max is not None else "min"
     return (
