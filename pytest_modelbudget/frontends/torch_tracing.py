@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 import torch.backends.opt_einsum as opt_einsum
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.loaded_model import LayerCall, LoadedModel
@@ -21,7 +21,7 @@ from pytest_modelbudget.frontends.model_source import InputSpecs, TensorSpec
 from pytest_modelbudget.frontends.torch_building import untouched_globals
 from pytest_modelbudget.frontends.torch_inputs import CallInputs, Maker, call_inputs, drawn, empty
 from pytest_modelbudget.frontends.torch_packed import PackedWeights
-from pytest_modelbudget.frontends.torch_recording import Recorder
+from pytest_modelbudget.frontends.torch_recording import Leaks, Recorder
 from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.frontends.torch_weights import (
     NamedWeight,
@@ -104,7 +104,8 @@ def traced(
         try:
             return _with_or_without_autograd(Attempt(way, subject, specs, rules, dtype))
         except TraceError as error:
-            if failure is not None and str(error) == str(failure):
+            if _is_the_models_own(error, failure):
+                failure = error
                 break
             failure = error
     assert failure is not None
@@ -124,6 +125,14 @@ def _with_or_without_autograd(attempt: Attempt) -> LoadedModel:
             raise
         note = "recorded under no_grad: the forward pass calls autograd"
         return _recorded(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))
+
+
+def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
+    """Whether a failure would come back in a run: the same words, not for want of a kernel."""
+    cause = error.__cause__
+    lacks_kernel = isinstance(cause, (NotImplementedError, UnsupportedOperatorException))
+    lacks_kernel |= "no fake impl" in str(cause)  # as custom operators say it
+    return before is not None and str(error) == str(before) and not lacks_kernel
 
 
 def _must_fit(subject: Subject) -> None:
@@ -147,7 +156,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     subject, values = attempt.subject, TorchValues()
     packed, scopes = PackedWeights(values), subject.scopes(values)
     weights = tuple(named_weights(subject.model))
-    recorder = Recorder(attempt.rules, values, packed, scopes, on_meta=attempt.way == "meta")
+    recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way)
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(untouched_globals())
@@ -162,13 +171,20 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         given = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
         replace(subject.model, stage.twins)
-        enter(silenced("torch._subclasses.fake_tensor"))
+        enter(silenced())
         enter(stage.mode)
         enter(attempt.grad())
         enter(scopes.watching())
+        if attempt.way == "real":  # without values, nothing can be handed over
+            enter(Leaks(recorder))
         enter(recorder)
         result = subject.run(inputs, scopes)
-    returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
+        returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
+    if not returned:
+        raise TraceError(
+            f"the model returns a {type(result).__name__} in which there is no tensor, so what it "
+            "computes for its caller cannot be told"
+        )
     stored = (*stored, *_constants(recorder, subject))
     graph = Graph(tuple(recorder.ops), given, returned, stored)
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), attempt.notes)
@@ -210,15 +226,14 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
 
 
 @contextmanager
-def silenced(logger_name: str) -> Iterator[None]:
-    """No log lines: a failing fake trace is an answer here, not an incident."""
-    logger = logging.getLogger(logger_name)
-    was = logger.disabled
-    logger.disabled = True
+def silenced() -> Iterator[None]:
+    """No log lines: a trace or file that fails is an answer here, not an incident."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.disabled = was
+        logging.disable(before)
 
 
 @contextmanager
