@@ -44,7 +44,7 @@ def must_be(path: Path, kind: str) -> None:
 
 
 def kind_of_file(path: Path) -> str:
-    """ "torchscript", "exported", "torch.save" or "other", by the names inside its archive."""
+    """What a file is, by the names inside its archive: a key of KINDS."""
     if not zipfile.is_zipfile(path):
         return "other"
     with zipfile.ZipFile(path) as archive:

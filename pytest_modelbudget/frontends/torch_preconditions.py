@@ -22,10 +22,11 @@ TRANSPOSED = {f"aten::conv_transpose{d}d": d for d in (1, 2, 3)}
 
 def one_floating_type(tensors: list[torch.Tensor]) -> str | None:
     """Contractions take operands of one type; a boolean mask beside them is none of theirs."""
-    types = {str(t.dtype).removeprefix("torch.") for t in tensors if t.dtype != torch.bool}
-    if len(types) > 1:
-        return f"operands of different types, {' and '.join(sorted(types))}"
-    return None
+    types = {tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}
+    if len(types) <= 1:
+        return None
+    names = sorted(str(dtype).removeprefix("torch.") for dtype in types)
+    return f"operands of different types, {' and '.join(names)}"
 
 
 def matching_channels(name: str, args: tuple[Any, ...]) -> str | None:
