@@ -137,7 +137,8 @@ def containers(values: Iterable[Any], seen: set[int]) -> Iterator[Any]:
         if isinstance(value, (dict, list, set)) and id(value) not in seen:
             seen.add(id(value))
             yield value
-            yield from containers(value.values() if isinstance(value, dict) else value, seen)
+            if value:
+                yield from containers(value.values() if isinstance(value, dict) else value, seen)
 
 
 def _restore(container: Any, items: Any) -> None:
