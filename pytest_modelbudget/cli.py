@@ -39,15 +39,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what a user can mend is one sentence."""
     options = parser().parse_args(arguments)
     try:
-        return int(options.command(options))
+        code = int(options.command(options))
+        sys.stdout.flush()  # here, where a full disk can still be said in a sentence
+        return code
     except ModelBudgetError as error:
         print(f"modelbudget: error: {one_line(str(error))}", file=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return DONE
+    except OSError as error:  # what models raise is a ModelBudgetError: this is our own output
+        _forget_output()
+        print(f"modelbudget: error: cannot write: {error.strerror or error}", file=sys.stderr)
+        return UNUSABLE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _forget_output() -> None:
+    """Let what could not be written go, so that Python's end does not try once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> argparse.ArgumentParser:
