@@ -41,7 +41,7 @@ OPTIONS = ("args", "kwargs", "dims")  # of the fixture
 
 _ENDED_EARLY = pytest.StashKey[bool]()
 _MODELS = pytest.StashKey[MeasuredModels]()
-_DECLARED = pytest.StashKey[dict[str, int]]()
+_DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
 
 
 def models_of(config: pytest.Config) -> MeasuredModels:
@@ -58,7 +58,7 @@ def models_of(config: pytest.Config) -> MeasuredModels:
 
 
 def declared_limits(config: pytest.Config) -> int:
-    """How many limits the files hold that this session has read."""
+    """How many limits the files hold that this session has seen; a broken file counts as one."""
     return sum(config.stash.get(_DECLARED, {}).values())
 
 
@@ -130,11 +130,14 @@ class BudgetFile(pytest.File):
             with user_code("reading the file", BudgetError):
                 budget = self._budget()
         except ModelBudgetError as error:
+            self._declare(1)
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
-        declared = self.config.stash.setdefault(_DECLARED, {})
-        declared[self.nodeid] = sum(len(model.limits) for model in budget.models)
+        self._declare(sum(len(model.limits) for model in budget.models))
         yield from self._models(budget)
+
+    def _declare(self, count: int) -> None:
+        self.config.stash.setdefault(_DECLARED, {})[self.nodeid] = count
 
     def _budget(self) -> Budget:
         using = models_of(self.config).using

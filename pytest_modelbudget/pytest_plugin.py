@@ -149,9 +149,8 @@ class Gate:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
         ours = [item for item in session.items if isinstance(item, self.items.BudgetItem)]
-        broken = sum(isinstance(item, self.items.BrokenBudget) for item in ours)
         self.collected = len(ours)
-        self.declared = self.items.declared_limits(self.config) + broken
+        self.declared = self.items.declared_limits(self.config)
 
     # Listening to items, in whichever process they run.
 

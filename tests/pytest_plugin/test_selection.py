@@ -61,6 +61,15 @@ def test_selection_leaves_a_counted_line_and_pytests_own_exit_code(
     assert two_models.report(*args)["selected"]
 
 
+def test_deselected_broken_files_are_counted(two_models: Project) -> None:
+    """Each of them may hold any number of limits, and counts as one."""
+    two_models.budget("  net: {wdths: net.widths}\n", "budgets/b.yaml")
+    two_models.budget("  net: []\n", "budgets/c.yaml")
+    result = two_models.run("-k", "params")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["model budget: 2 of 5 limits measured, 3 left out by -k"])
+
+
 def test_last_failed_runs_again_what_failed(two_models: Project) -> None:
     """--lf selects single limits."""
     two_models.run_apart("-q")
