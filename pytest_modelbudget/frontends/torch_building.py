@@ -168,7 +168,7 @@ def built(source: ModelSource, *, initialised: bool = False) -> nn.Module:
     model = build() if initialised else _built_unfilled(build)
     if not isinstance(model, nn.Module):
         raise SourceError(
-            f"{what} returned a {type(model).__name__}, not a torch.nn.Module: "
+            f"{what} returned {type(model).__name__}, not a torch.nn.Module: "
             "name a callable that builds the model"
         )
     return model

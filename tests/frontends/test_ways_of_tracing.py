@@ -161,7 +161,7 @@ HERE = __name__
         ("torchvision.models", SourceError, "not module:callable"),
         ("torch:float32", SourceError, "not a module or a callable"),
         ("torch:zeros", SourceError, "calling torch:zeros raised TypeError"),
-        ("builtins:dict", SourceError, "returned a dict"),
+        ("builtins:dict", SourceError, "returned dict"),
         (failing_factory, SourceError, "raised KeyError: 'checkpoint' (in failing_factory"),
         (nn.Linear(3, 3), TraceError, "same reduction dim"),
         (LazyModel, TraceError, "fc.weight has no shape yet"),
