@@ -56,17 +56,32 @@ class Op:
         """Whether every output is an operand's memory under a new name: nothing moves."""
         return bool(self.outputs) and not self.mutates and not self.fresh_outputs()
 
+    @property
+    def is_shape_computation(self) -> bool:
+        """Whether it only works out shapes, which is done before the run and costs nothing."""
+        return bool(self.outputs) and all(
+            output.storage.kind is StorageKind.SHAPE for output in self.outputs
+        )
+
+    @property
+    def unsized(self) -> str:
+        """Why a shape among operands and outputs is not known; "" where all are."""
+        everything = (*self.tensors(), *self.outputs)
+        return next((tensor.unsized for tensor in everything if tensor.unsized), "")
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:
     """One named tensor that a model stores: "layer1.0.conv1.weight".
 
-    Tied or viewed weights are several of these on one storage.
+    Tied or viewed weights are several of these on one storage. packed is the number of logical
+    elements where bytes hold several of them in a layout of their own, such as int4 blocks.
     """
 
     tensor: Tensor
     trainable: bool = False
     persistent: bool = True
+    packed: int | None = None
 
     @property
     def kind(self) -> StorageKind:

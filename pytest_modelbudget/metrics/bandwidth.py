@@ -70,12 +70,24 @@ def bandwidth_floor(costed: CostedGraph) -> Measurement:
         sum(value for _, value in contributions),
         "B",
         shares=shares_of(contributions),
-        unmeasured=_unmoved(costed),
+        unmeasured=(*_unmoved(costed), *_unsized_edges(costed.graph)),
+    )
+
+
+def _unsized_edges(graph: Graph) -> tuple[UnmeasuredOp, ...]:
+    """Inputs and outputs of the graph whose size is not known."""
+    edges = [("input", tensor) for tensor in graph.inputs]
+    edges += [("output", tensor) for tensor in graph.outputs]
+    return unmeasured_ops(
+        (f"{edge} {tensor.name}", "", tensor.storage.unsized)
+        for edge, tensor in edges
+        if tensor.storage.unsized
     )
 
 
 def _inputs_read(graph: Graph) -> Iterator[tuple[str, int]]:
-    read = {tensor.storage for op in graph.ops if not op.is_view for tensor in op.tensors()}
+    moving = (op for op in graph.ops if not (op.is_view or op.is_shape_computation))
+    read = {tensor.storage for op in moving for tensor in op.tensors()}
     yield "", distinct_nbytes(tensor for tensor in graph.inputs if tensor.storage in read)
 
 

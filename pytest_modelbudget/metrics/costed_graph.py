@@ -99,7 +99,7 @@ def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
     except UnmeasurableError as error:
         unknown = Unknown(str(error))
         return OpCost(op, rule.kind, unknown, unknown, _traffic(op, dead))
-    if op.is_view:
+    if op.is_view or op.is_shape_computation:
         return OpCost(op, rule.kind, 0, 0, Traffic())
     return OpCost(
         op,
@@ -117,6 +117,8 @@ def _evaluated(
         return Unknown(rule.because)
     if formula is nothing:
         return 0
+    if op.unsized:
+        return Unknown(op.unsized)
     try:
         return rule.evaluate(formula, op, bound) * op.times
     except UnmeasurableError as error:
@@ -126,7 +128,7 @@ def _evaluated(
 def _ruled_traffic(
     op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: frozenset[Storage]
 ) -> Traffic | Unknown:
-    if rule.reads is None and rule.writes is None:
+    if op.unsized or (rule.reads is None and rule.writes is None):
         return _traffic(op, dead)
     try:
         in_part = rule.evaluate(rule.reads, op, bound) if rule.reads else {}
@@ -143,10 +145,12 @@ def _traffic(
     dead: frozenset[Storage],
     rows: Mapping[Tensor, int] = NO_ROWS,
     written: int | None = None,
-) -> Traffic:
+) -> Traffic | Unknown:
     """Each distinct operand region once (or the rows named), and the outputs that matter."""
-    if op.is_view:
+    if op.is_view or op.is_shape_computation:
         return Traffic()
+    if op.unsized:
+        return Unknown(op.unsized)
     whole = [t for t in op.tensors() if t not in rows and not t.is_immediate]
     activations = [tensor for tensor in whole if tensor.storage.is_activation]
     weights = tuple(tensor for tensor in whole if not tensor.storage.is_activation)

@@ -49,7 +49,7 @@ CONVOLUTION: tuple[OpRule, ...] = (
             "aten::conv1d aten::conv2d aten::conv3d aten::mkldnn_convolution "
             "aten::cudnn_convolution aten::miopen_convolution aten::_conv_depthwise2d "
             "aten::conv_depthwise3d aten::thnn_conv2d aten::slow_conv3d aten::slow_conv_dilated2d "
-            "aten::slow_conv_dilated3d",
+            "aten::slow_conv_dilated3d onnx::Conv",
             "x",
             "weight",
             "bias",

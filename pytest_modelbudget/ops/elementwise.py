@@ -66,6 +66,49 @@ TERNARY = {
     "masked_fill": "masked_fill",
     "lerp": "lerp",
 }
+# The same kinds by their ONNX operators.
+ONNX_UNARY = {
+    "relu": "Relu",
+    "leaky_relu": "LeakyRelu",
+    "elu": "Elu",
+    "selu": "Selu",
+    "celu": "Celu",
+    "gelu": "Gelu",
+    "silu": "Swish",
+    "mish": "Mish",
+    "sigmoid": "Sigmoid",
+    "hardsigmoid": "HardSigmoid",
+    "hardswish": "HardSwish",
+    "hardshrink": "Shrink",
+    "softplus": "Softplus",
+    "softsign": "Softsign",
+    "threshold": "ThresholdedRelu",
+    "tanh": "Tanh",
+    "clamp": "Clip",
+    "abs": "Abs",
+    "neg": "Neg",
+    "sign": "Sign",
+    "exp": "Exp",
+    "log": "Log",
+    "sqrt": "Sqrt",
+    "reciprocal": "Reciprocal",
+    "erf": "Erf",
+    "trigonometry": "Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",
+    "rounding": "Round Floor Ceil",
+    "logical_not": "Not BitwiseNot",
+    "isnan": "IsNaN IsInf",
+}
+ONNX_BINARY = {
+    "add": "Add",
+    "sub": "Sub",
+    "mul": "Mul",
+    "div": "Div Mod",
+    "pow": "Pow",
+    "comparison": "Equal Greater GreaterOrEqual Less LessOrEqual",
+    "logical": "And Or Xor BitwiseAnd BitwiseOr BitwiseXor",
+    "shift": "BitShift",
+}
+ONNX_VARIADIC = {"add": "Sum", "maximum": "Max Min", "mean_of": "Mean"}
 PLAIN = "one operation per output element; nothing is accumulated"
 
 
@@ -82,6 +125,32 @@ def two_per_element(*, out: Tensor) -> int:
 def half_per_element(*, x: Tensor, out: Tensor) -> int:
     """A gated unit: one activation and one product per output, of an input twice as wide."""
     return x.elements
+
+
+def one_per_element_and_part(*, out: Tensor, parts: tuple[Tensor, ...]) -> int:
+    """n operands take n - 1 operations per output element; one alone is compared with nothing."""
+    return out.elements * (len(parts) - 1)
+
+
+def mean_of_parts(*, out: Tensor, parts: tuple[Tensor, ...]) -> int:
+    """n - 1 sums and a quotient per output element."""
+    return out.elements * len(parts)
+
+
+def biased(*, out: Tensor, bias: Tensor | None = None) -> int:
+    """An activation per output element, and a sum where a bias comes with it."""
+    return out.elements * (1 + (bias is not None))
+
+
+def _onnx(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys((f"onnx::{name}" for name in names.split()), roles)
+
+
+def _onnx_family(table: dict[str, str], *roles: str) -> tuple[OpRule, ...]:
+    return tuple(
+        OpRule(kind, _onnx(names, *roles), PLAIN, flops=one_per_element)
+        for kind, names in table.items()
+    )
 
 
 def _spelt(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
@@ -119,9 +188,38 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         "one sigmoid and one product per output element",
         flops=half_per_element,
     ),
+    *_onnx_family(ONNX_UNARY, "x", "bound", "other_bound"),
+    *_onnx_family(ONNX_BINARY, "x", "y"),
+    *_onnx_family({"prelu": "PRelu"}, "x", "slope"),
+    *_onnx_family({"where": "Where"}, "condition", "x", "y"),
+    *(
+        OpRule(
+            kind,
+            _onnx(names, "*parts"),
+            "one operation per output element and further operand",
+            flops=mean_of_parts if kind == "mean_of" else one_per_element_and_part,
+        )
+        for kind, names in ONNX_VARIADIC.items()
+    ),
+    OpRule(
+        "gelu",
+        {
+            f"com.microsoft::{name}": ("x", "bias")
+            for name in ("Gelu", "QuickGelu", "FastGelu", "BiasGelu")
+        },
+        "an activation per element, and a sum where a bias comes with it",
+        flops=biased,
+    ),
+    OpRule(
+        "swiglu",
+        {"onnx::SwiGLU": ("x", "y")},
+        "one activation and one product per output element",
+        flops=two_per_element,
+    ),
     OpRule(
         "dropout",
-        _spelt("dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", "x"),
+        _spelt("dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", "x")
+        | {"onnx::Dropout": ("x", "ratio", "training")},
         "at inference the input passes through untouched; in training it is a masked product",
         shares_storage_of="x",
     ),
