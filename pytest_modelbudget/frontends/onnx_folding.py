@@ -24,6 +24,10 @@ from pytest_modelbudget.frontends.onnx_types import (
 
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
 DEEPEST = 200  # operations between a constant and the shape it decides
+# What onnx's reference implementation raises for what it does not do.
+REFUSALS = (
+    ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 _DRAWN = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike", "ImageDecoder",
@@ -80,12 +84,12 @@ class Folding:
         feeds = {name: numpy_helper.to_array(value) for name, value in operands.items()}
         try:
             results = ReferenceEvaluator(model).run(None, feeds)
-        except (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            return {
+                output.name: numpy_helper.from_array(_array(result), output.name)
+                for output, result in zip(outputs, results, strict=True)
+            }
+        except REFUSALS:
             return {}  # then the shape stays unknown, and that is said
-        return {
-            output.name: numpy_helper.from_array(_array(result), output.name)
-            for output, result in zip(outputs, results, strict=True)
-        }
 
     def types(self, node: NodeProto, frame: Frame) -> tuple[ValueType, ...]:
         """Types of a node's results, from its operands' types and those values that are known."""

@@ -66,6 +66,39 @@ class GraphReader:
         self._kinds = StoredKinds(self.uses, stored, masks, shapes)
         self._outputs = frozenset(output.name for output in proto.graph.output)
         self._frame = Frame(proto.graph, declared_types(proto.graph), shapes)
+        self.opset = opsets.get("", 1)
+
+    def frame(self, body: onnx.GraphProto, outer: Frame, *, times: int) -> Frame:
+        """A frame for a body inside another graph, with its stored tensors known."""
+        shapes = shape_values(body, self.rules)
+        frame = Frame(body, declared_types(body), shapes, outer, times, outer.prefix)
+        self.take_stored(frame)
+        return frame
+
+    def find_types(self, frame: Frame) -> None:
+        """Work out the types of a body's values before its results are placed."""
+        for node in frame.graph.node:
+            if node.op_type not in CONTROL_FLOW and node.op_type != "Constant":
+                self.result_types(node, frame)
+            elif node.op_type == "Constant":
+                self._constant(node, frame)
+
+    def opaque(self, node: NodeProto, frame: Frame, why: str) -> None:
+        """A node whose body cannot be written out: one operation with unknown results."""
+        scope = frame.prefix + scope_of(node)
+        reason = f"{op_name(node)} '{scope}': {why}"
+        operands = tuple(
+            self.operand(name, scope, frame) if name else None for name in node.input
+        )
+        outputs = []
+        for name in node.output:
+            known = frame.type(name)
+            dtype = dtype_of(known.code)
+            storage = Storage(name, 0, StorageKind.ACTIVATION, reason)
+            outputs.append(unsized(name, dtype, storage, reason))
+            frame.types[name] = ValueType(known.code)
+        frame.tensors.update(zip(node.output, outputs, strict=True))
+        self.ops.append(Op(op_name(node), operands, tuple(outputs), {}, scope, times=frame.times))
 
     def graph(self) -> Graph:
         """The graph of the whole model. Raises SourceError where it is no valid program."""
@@ -77,7 +110,13 @@ class GraphReader:
             if value.name not in frame.stored
         )
         self.read(frame)
-        outputs = tuple(self.operand(output.name, "the outputs", frame) for output in self._graph.output)
+        outputs = tuple(
+            self.operand(output.name, "the graph's outputs", frame)
+            for output in self._graph.output
+        )
+        for name, proto in frame.stored.items():
+            if name not in frame.tensors:
+                self.stored(proto, name, frame, "")
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights))
 
     def take_stored(self, frame: Frame) -> None:
@@ -232,7 +271,8 @@ class GraphReader:
         dtype = dtype_of(known.code)
         sizes = known.sizes
         if sizes is None or not dtype.bits or known.container:
-            reason = why or f"{name} holds {dtype.name} values, which have no fixed size"
+            fixed = sizes is None or known.container
+            reason = why if fixed else f"{name} holds {dtype.name}s, which have no fixed size"
             home = storage or Storage(name, 0, StorageKind.ACTIVATION, reason)
             return unsized(name, dtype, home, reason)
         home = storage or Storage(name, nbytes_of(_product(sizes), dtype), StorageKind.ACTIVATION)

@@ -103,7 +103,7 @@ class StoredKinds:
     def _quantises_parameter(self, use: Use) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""
         if use.role in QUANTISERS:
-            return True
+            return not self._stored.isdisjoint(use.node.input[1:4])
         if use.role not in {"scale", "zero_point"} or not use.rule:
             return False
         quantised = use.node.output[0] if use.rule.kind == "dequantize" else use.node.input[0]

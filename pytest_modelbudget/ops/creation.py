@@ -29,7 +29,8 @@ CREATION: tuple[OpRule, ...] = (
     ),
     free(
         "creation",
-        under("onnx::ConstantOfShape", "shape")
+        under("onnx::Constant")
+        | under("onnx::ConstantOfShape", "shape")
         | under("onnx::Range", "start", "limit", "delta")
         | under("onnx::HannWindow onnx::HammingWindow onnx::BlackmanWindow", "count")
         | under("onnx::MelWeightMatrix", "count", "limit", "start", "delta", "ends"),

@@ -229,11 +229,7 @@ DENSE: tuple[OpRule, ...] = (
     OpRule(
         kind="matmul",
         names=under("onnx::MatMul", "x", "y")
-        | under("com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", "x", "y")
-        | under(
-            "onnx::MatMulInteger com.microsoft::MatMulInteger16",
-            "x", "y", "x_zero_point", "weight_zero_point",
-        ),
+        | under("com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", "x", "y"),
         macs=turned_macs,
         because="x (..., k) · y (k, ...): one multiply-add per output and contracted element",
     ),
