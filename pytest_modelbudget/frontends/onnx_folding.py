@@ -8,8 +8,9 @@ from typing import Any
 
 import onnx
 from onnx import NodeProto, TensorProto, numpy_helper
+from onnx.shape_inference import InferenceError
 
-from pytest_modelbudget.frontends.onnx_contrib import contrib_types
+from pytest_modelbudget.frontends.onnx_contrib import CONTRIB_TYPES, DELEGATES, contrib_types
 from pytest_modelbudget.frontends.onnx_frames import Frame
 from pytest_modelbudget.frontends.onnx_reading import has_values
 from pytest_modelbudget.frontends.onnx_types import (
@@ -21,7 +22,9 @@ from pytest_modelbudget.frontends.onnx_types import (
     type_proto,
     value_type,
 )
+from pytest_modelbudget.frontends.onnx_uses import op_name
 
+STANDARD = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx itself knows
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
 DEEPEST = 200  # operations between a constant and the shape it decides
 # What onnx's reference implementation raises for what it does not do.
@@ -63,7 +66,7 @@ class Folding:
         if node.op_type in {"Shape", "Size"} and not node.domain:
             sizes = frame.type(node.input[0]).sizes
             return {node.output[0]: _shape_value(node, sizes)} if sizes is not None else {}
-        if node.op_type in _DRAWN or bodies(node) or _domain(node) not in {"", "ai.onnx.ml"}:
+        if node.op_type in _DRAWN or bodies(node) or _domain(node) not in STANDARD:
             return {}
         operands = {each: self.value(each, frame, depth + 1) for each in node.input if each}
         known = {each: value for each, value in operands.items() if value is not None}
@@ -103,10 +106,14 @@ class Folding:
         )
 
     def _inferred(self, node: NodeProto, frame: Frame) -> tuple[ValueType, ...]:
-        nothing = (NOTHING_KNOWN,) * len(node.output)
+        results = tuple(node.output)
+        nothing = (NOTHING_KNOWN,) * len(results)
         operands = {name: frame.type(name) for name in node.input if name}
-        if _domain(node) not in {"", "ai.onnx.ml"} or node.op_type == "SimplifiedLayerNormalization":
-            return contrib_types(node, operands) or nothing
+        name = op_name(node)
+        if name in DELEGATES:
+            node = self._delegate(node, *DELEGATES[name])
+        elif name in CONTRIB_TYPES or _domain(node) not in STANDARD:
+            return contrib_types(name, node, operands)
         if any(not each.code for each in operands.values()):
             return nothing
         values = {name: self.value(name, frame) for name in operands}
@@ -119,11 +126,18 @@ class Folding:
                 {name: value for name, value in values.items() if value is not None},
                 opset_imports=self._imports,
             )
-        except (onnx.shape_inference.InferenceError, onnx.defs.SchemaError, RuntimeError, ValueError):
+        except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
             return nothing
         return tuple(
-            value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.output
+            value_type(types[name]) if name in types else NOTHING_KNOWN for name in results
         )
+
+    def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
+        """The standard operator that gives results of the same types, with what it knows."""
+        schema = onnx.defs.get_schema(standard, self._opsets.get("", 1))
+        made = onnx.helper.make_node(standard, node.input[operands], node.output[: schema.max_output])
+        made.attribute.extend(each for each in node.attribute if each.name in schema.attributes)
+        return made
 
 
 def _domain(node: NodeProto) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.ops.op_rule import OpRule
+from pytest_modelbudget.ops.op_rule import OpRule, under
 
 # kind -> aten names; each stands for its in-place spelling (name_) too.
 UNARY = {
@@ -222,5 +222,11 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         | {"onnx::Dropout": ("x", "ratio", "training")},
         "at inference the input passes through untouched; in training it is a masked product",
         shares_storage_of="x",
+    ),
+    OpRule(
+        "add",
+        under("com.microsoft::BiasAdd", "x", "bias", "residual"),
+        "a bias and a residual are added to each element",
+        flops=two_per_element,
     ),
 )

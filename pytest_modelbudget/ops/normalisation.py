@@ -192,4 +192,10 @@ NORMALISATION: tuple[OpRule, ...] = (
         "squares of neighbouring channels are summed: no learnt weights, nothing contracted",
         flops=neighbourhood_flops,
     ),
+    OpRule(
+        "softmax",
+        under("com.microsoft::BiasSoftmax", "x", "mask"),
+        "a sum with a mask, then a softmax",
+        flops=per_element(6),
+    ),
 )
