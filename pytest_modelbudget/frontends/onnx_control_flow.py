@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from pytest_modelbudget.frontends.onnx_frames import Frame
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
-from pytest_modelbudget.frontends.onnx_types import ValueType, attribute_values, bodies, dtype_of
+from pytest_modelbudget.frontends.onnx_steps import Body, Step
+from pytest_modelbudget.frontends.onnx_types import ValueType, dtype_of
 from pytest_modelbudget.ir.graph import Graph, Op
 from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor, dense, nbytes_of
 from pytest_modelbudget.metrics.bandwidth import bandwidth
@@ -41,47 +42,47 @@ class Repeated:
     leaves, and with the input that the next run reads it from.
     """
 
-    node: NodeProto
-    body: onnx.GraphProto
+    step: Step
+    body: Body
     count: int
     given: Mapping[str, tuple[Tensor, ValueType]]
     carried: Sequence[tuple[str, str, str]]
     stacked: Sequence[Stacked]
 
 
-def read_loop(reader: GraphReader, node: NodeProto, frame: Frame) -> None:
+def read_loop(reader: GraphReader, step: Step, frame: Frame) -> None:
     """Loop(trip count, condition, state ...): its body, times the count where that is known."""
-    body = bodies(node)["body"]
-    states = list(node.input[2:])
+    body = step.bodies["body"]
+    states = step.inputs[2:]
     given = {
-        body.input[0].name: (_register(body.input[0].name, TensorProto.INT64), _scalar_of("INT64")),
-        body.input[1].name: (_register(body.input[1].name, TensorProto.BOOL), _scalar_of("BOOL")),
+        body.proto.input[0].name: (_register(body.proto.input[0].name, TensorProto.INT64), _scalar_of("INT64")),
+        body.proto.input[1].name: (_register(body.proto.input[1].name, TensorProto.BOOL), _scalar_of("BOOL")),
     }
-    scope = frame.prefix + scope_of(node)
-    for value, name in zip(body.input[2:], states, strict=True):
+    scope = frame.prefix + scope_of(step.node)
+    for value, name in zip(body.proto.input[2:], states, strict=True):
         given[value.name] = (reader.operand(name, scope, frame), frame.type(name))
-    count = _trip_count(reader, node, frame, body)
+    count = _trip_count(reader, step, frame, body)
     if count is None:
-        reader.opaque(node, frame, "how often its body runs is not known before the run")
+        reader.opaque(step, frame, "how often its body runs is not known before the run")
         return
-    inside = [output.name for output in body.output[1:]]
-    inputs = [value.name for value in body.input[2:]]
-    carried = list(zip(node.output, inside, inputs, strict=False))
+    inside = [output.name for output in body.proto.output[1:]]
+    inputs = [value.name for value in body.proto.input[2:]]
+    carried = list(zip(step.outputs, inside, inputs, strict=False))
     stacked = [
         Stacked(result, name)
-        for result, name in zip(node.output[len(states) :], inside[len(states) :], strict=True)
+        for result, name in zip(step.outputs[len(states) :], inside[len(states) :], strict=True)
     ]
-    _repeat(reader, Repeated(node, body, count, given, carried, stacked), frame)
+    _repeat(reader, Repeated(step, body, count, given, carried, stacked), frame)
 
 
 def _trip_count(
-    reader: GraphReader, node: NodeProto, frame: Frame, body: onnx.GraphProto
+    reader: GraphReader, step: Step, frame: Frame, body: Body
 ) -> int | None:
     """How often a Loop runs: its count, where no condition can end it before."""
-    wanted = reader.folding.value(node.input[0], frame) if node.input[0] else None
+    wanted = reader.folding.value(step.inputs[0], frame) if step.inputs[0] else None
     begins = True
-    if len(node.input) > 1 and node.input[1]:
-        condition = reader.folding.value(node.input[1], frame)
+    if len(step.inputs) > 1 and step.inputs[1]:
+        condition = reader.folding.value(step.inputs[1], frame)
         if condition is None:
             return None
         begins = bool(numpy_helper.to_array(condition).any())
@@ -90,45 +91,45 @@ def _trip_count(
     if wanted is None:
         return None
     inside = reader.frame(body, frame, times=1)
-    inside.values[body.input[1].name] = onnx.helper.make_tensor("", TensorProto.BOOL, (), [True])
-    inside.tensors[body.input[1].name] = _register(body.input[1].name, TensorProto.BOOL)
-    goes_on = reader.folding.value(body.output[0].name, inside)
+    inside.values[body.proto.input[1].name] = onnx.helper.make_tensor("", TensorProto.BOOL, (), [True])
+    inside.tensors[body.proto.input[1].name] = _register(body.proto.input[1].name, TensorProto.BOOL)
+    goes_on = reader.folding.value(body.proto.output[0].name, inside)
     if goes_on is None or not numpy_helper.to_array(goes_on).all():
         return None
     return max(int(numpy_helper.to_array(wanted).reshape(-1)[0]), 0)
 
 
-def read_scan(reader: GraphReader, node: NodeProto, frame: Frame) -> None:
+def read_scan(reader: GraphReader, step: Step, frame: Frame) -> None:
     """Scan(state ..., scanned ...): its body, times the length of what it scans."""
-    attributes = attribute_values(node)
-    body = bodies(node)["body"]
+    attributes = step.attributes
+    body = step.bodies["body"]
     scanned = int(str(attributes["num_scan_inputs"]))
-    states = len(node.input) - scanned
-    scope = frame.prefix + scope_of(node)
-    operands = [reader.operand(name, scope, frame) for name in node.input if name]
+    states = len(step.inputs) - scanned
+    scope = frame.prefix + scope_of(step.node)
+    operands = [reader.operand(name, scope, frame) for name in step.inputs if name]
     if reader.opset < SCAN_WITHOUT_BATCH or any(each.unsized for each in operands):
-        reader.opaque(node, frame, "the length that it scans is not known before the run")
+        reader.opaque(step, frame, "the length that it scans is not known before the run")
         return
     given = {
         value.name: (operand, frame.type(name))
-        for value, operand, name in zip(body.input, operands, node.input, strict=True)
+        for value, operand, name in zip(body.proto.input, operands, step.inputs, strict=True)
     }
     axes = _axes(attributes.get("scan_input_axes"), scanned)
     count = 0
-    for value, axis in zip(body.input[states:], axes, strict=True):
+    for value, axis in zip(body.proto.input[states:], axes, strict=True):
         whole, known = given[value.name]
         count = whole.shape[axis]
         part = _slice(value.name, whole, axis)
         given[value.name] = (part, ValueType(known.code, part.shape))
-    inside = [output.name for output in body.output]
-    inputs = [value.name for value in body.input]
-    carried = list(zip(node.output[:states], inside[:states], inputs[:states], strict=True))
+    inside = [output.name for output in body.proto.output]
+    inputs = [value.name for value in body.proto.input]
+    carried = list(zip(step.outputs[:states], inside[:states], inputs[:states], strict=True))
     out_axes = _axes(attributes.get("scan_output_axes"), len(inside) - states)
     stacked = [
         Stacked(*each)
-        for each in zip(node.output[states:], inside[states:], out_axes, strict=True)
+        for each in zip(step.outputs[states:], inside[states:], out_axes, strict=True)
     ]
-    _repeat(reader, Repeated(node, body, count, given, carried, stacked), frame)
+    _repeat(reader, Repeated(step, body, count, given, carried, stacked), frame)
 
 
 def _axes(given: object, count: int) -> tuple[int, ...]:
@@ -156,14 +157,14 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
         (each.inside, stack.storage) for each, stack in stacks.items() if stack is not None
     )
     reader.read(inside)
-    scope = frame.prefix + scope_of(repeated.node)
+    scope = frame.prefix + scope_of(repeated.step.node)
     grows = any(
         reader.operand(left, scope, inside).shape != repeated.given[read][0].shape
         for _, left, read in repeated.carried
     )
     if grows or not all(stacks.values()):
         del reader.ops[before:]
-        reader.opaque(repeated.node, frame, "its state or its slices change their shape")
+        reader.opaque(repeated.step, frame, "its state or its slices change their shape")
         return
     if not repeated.count:
         del reader.ops[before:]
@@ -201,20 +202,20 @@ def _land(reader: GraphReader, inside: Frame, name: str, stack: Tensor, scope: s
     reader.ops.append(Op("onnx::Identity", (part,), (placed,), {}, scope, times=inside.times))
 
 
-def read_if(reader: GraphReader, node: NodeProto, frame: Frame) -> None:
+def read_if(reader: GraphReader, step: Step, frame: Frame) -> None:
     """If: the branch that a known condition takes, else the dearer one, and a note says which."""
-    branches = bodies(node)
-    scope = frame.prefix + scope_of(node)
-    reader.operand(node.input[0], scope, frame)
-    condition = reader.folding.value(node.input[0], frame)
+    branches = step.bodies
+    scope = frame.prefix + scope_of(step.node)
+    reader.operand(step.inputs[0], scope, frame)
+    condition = reader.folding.value(step.inputs[0], frame)
     if condition is not None:
         taken = "then_branch" if numpy_helper.to_array(condition).any() else "else_branch"
-        _take(reader, node, frame, _branch(reader, branches[taken], frame, scope))
+        _take(reader, step, frame, _branch(reader, branches[taken], frame, scope))
         return
     read = {name: _branch(reader, body, frame, scope) for name, body in branches.items()}
     taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
     reader.notes.append(f"If '{scope}' is counted as its dearer branch, {taken}")
-    _take(reader, node, frame, read[taken])
+    _take(reader, step, frame, read[taken])
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,23 +226,23 @@ class Branch:
     outputs: tuple[tuple[Tensor, ValueType], ...]
 
 
-def _branch(reader: GraphReader, body: onnx.GraphProto, frame: Frame, scope: str) -> Branch:
+def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch:
     before = len(reader.ops)
     inside = reader.frame(body, frame, times=frame.times)
     reader.find_types(inside)
     reader.read(inside)
     outputs = tuple(
         (reader.operand(output.name, scope, inside), inside.type(output.name))
-        for output in body.output
+        for output in body.proto.output
     )
     ops = tuple(reader.ops[before:])
     del reader.ops[before:]
     return Branch(ops, outputs)
 
 
-def _take(reader: GraphReader, node: NodeProto, frame: Frame, branch: Branch) -> None:
+def _take(reader: GraphReader, step: Step, frame: Frame, branch: Branch) -> None:
     reader.ops.extend(branch.ops)
-    for name, (tensor, known) in zip(node.output, branch.outputs, strict=True):
+    for name, (tensor, known) in zip(step.outputs, branch.outputs, strict=True):
         frame.tensors[name] = tensor
         frame.types[name] = known
 
@@ -266,5 +267,9 @@ def _scalar_of(name: str) -> ValueType:
     return ValueType(TensorProto.DataType.Value(name), ())
 
 
-ReadNode = Callable[["GraphReader", NodeProto, Frame], None]
-CONTROL_FLOW: Mapping[str, ReadNode] = {"Loop": read_loop, "Scan": read_scan, "If": read_if}
+ReadNode = Callable[["GraphReader", Step, Frame], None]
+CONTROL_FLOW: Mapping[str, ReadNode] = {
+    "onnx::Loop": read_loop,
+    "onnx::Scan": read_scan,
+    "onnx::If": read_if,
+}

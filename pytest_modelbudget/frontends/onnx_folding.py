@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 import onnx
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 from onnx.shape_inference import InferenceError
 
 from pytest_modelbudget.frontends.onnx_contrib import CONTRIB_TYPES, DELEGATES, contrib_types
@@ -16,13 +16,12 @@ from pytest_modelbudget.frontends.onnx_reading import has_values
 from pytest_modelbudget.frontends.onnx_types import (
     NOTHING_KNOWN,
     ValueType,
-    bodies,
     elements_of,
     tensor_type,
     type_proto,
     value_type,
 )
-from pytest_modelbudget.frontends.onnx_uses import op_name
+from pytest_modelbudget.frontends.onnx_steps import op_name
 
 STANDARD = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx itself knows
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
@@ -66,7 +65,7 @@ class Folding:
         if node.op_type in {"Shape", "Size"} and not node.domain:
             sizes = frame.type(node.input[0]).sizes
             return {node.output[0]: _shape_value(node, sizes)} if sizes is not None else {}
-        if node.op_type in _DRAWN or bodies(node) or _domain(node) not in STANDARD:
+        if node.op_type in _DRAWN or _has_body(node) or _domain(node) not in STANDARD:
             return {}
         operands = {each: self.value(each, frame, depth + 1) for each in node.input if each}
         known = {each: value for each, value in operands.items() if value is not None}
@@ -138,6 +137,10 @@ class Folding:
         made = onnx.helper.make_node(standard, node.input[operands], node.output[: schema.max_output])
         made.attribute.extend(each for each in node.attribute if each.name in schema.attributes)
         return made
+
+
+def _has_body(node: NodeProto) -> bool:
+    return any(each.type == AttributeProto.GRAPH for each in node.attribute)
 
 
 def _domain(node: NodeProto) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 import onnx
 
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
+from pytest_modelbudget.frontends.onnx_steps import Body
 from pytest_modelbudget.frontends.onnx_types import ValueType
 from pytest_modelbudget.ir.tensor import Storage, Tensor
 
@@ -21,7 +22,7 @@ class Frame:
     whose memory a result must lie, where a loop stacks it.
     """
 
-    graph: onnx.GraphProto
+    body: Body
     declared: DeclaredTypes
     shapes: frozenset[str]
     outer: Frame | None = None
@@ -55,5 +56,5 @@ class Frame:
     @cached_property
     def producers(self) -> Mapping[str, onnx.NodeProto]:
         """The node that makes each value of this graph."""
-        return {name: node for node in self.graph.node for name in node.output if name}
+        return {name: step.node for step in self.body.steps for name in step.outputs if name}
 

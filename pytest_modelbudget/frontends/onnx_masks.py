@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx
 from onnx import AttributeProto, TensorProto
-
-from pytest_modelbudget.frontends.onnx_types import all_graphs
 
 ADDED = frozenset({"Add", "Sub"})
 _NUMPY_NAMES = {
@@ -17,7 +15,7 @@ _NUMPY_NAMES = {
 }
 
 
-def masks(graph: onnx.GraphProto) -> frozenset[str]:
+def masks(graphs: Sequence[onnx.GraphProto]) -> frozenset[str]:
     """Names of the tensors that are added and hold only 0 and −inf or the type's lowest value.
 
     At least one value must shut something out: a bias of zeros, as every fresh layer has, is a
@@ -25,19 +23,21 @@ def masks(graph: onnx.GraphProto) -> frozenset[str]:
     """
     added = {
         name
-        for each in all_graphs(graph)
+        for each in graphs
         for node in each.node
         if node.op_type in ADDED
         for name in node.input
     }
+    if not added:
+        return frozenset()
     return frozenset(
-        name for name, tensor in _named_tensors(graph) if name in added and _only_masks(tensor)
+        name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor)
     )
 
 
-def _named_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:
+def _named_tensors(graphs: Sequence[onnx.GraphProto]) -> Iterator[tuple[str, TensorProto]]:
     """(name of the value, tensor) of initialisers and constants."""
-    for each in all_graphs(graph):
+    for each in graphs:
         for tensor in each.initializer:
             yield tensor.name, tensor
         for node in each.node:

@@ -50,32 +50,37 @@ def read_model(path: Path) -> ReadModel:
         proto = onnx.load_model_from_string(path.read_bytes())
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
-    tensors = tuple(_stored(proto))
+    graphs = tuple(all_graphs(proto.graph))
+    tensors = tuple(_stored(graphs, proto.functions))
     for tensor in tensors:
         _refuse_impossible(tensor, path)
-    found = masks(proto.graph)
+    found = masks(graphs)
     for tensor in tensors:
         _lighten(tensor, path.parent)
     return ReadModel(proto, found)
 
 
-def _stored(proto: onnx.ModelProto) -> Iterator[TensorProto]:
+def _stored(
+    graphs: Iterable[onnx.GraphProto], functions: Iterable[onnx.FunctionProto]
+) -> Iterator[TensorProto]:
     """Every tensor that the file stores, inside bodies and functions too."""
-    for graph in all_graphs(proto.graph):
+    for graph in graphs:
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield sparse.values
         yield from _in_attributes(graph.node)
-    for function in proto.functions:
+    for function in functions:
         yield from _in_attributes(function.node)
 
 
 def _in_attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
     for node in nodes:
         for attribute in node.attribute:
-            if attribute.type == AttributeProto.TENSOR:
+            kind = attribute.type
+            if kind == AttributeProto.TENSOR:
                 yield attribute.t
-            yield from attribute.tensors
+            elif kind == AttributeProto.TENSORS:
+                yield from attribute.tensors
 
 
 def _refuse_impossible(tensor: TensorProto, path: Path) -> None:

@@ -16,17 +16,17 @@ def scope_of(node: onnx.NodeProto) -> str:
     it, and tf2onnx, name the node ``/features/features.0/Conv``. A node without any of these is
     a layer of its own, under its name or that of its first result.
     """
-    for entry in node.metadata_props:
-        if entry.key == NAME_SCOPES:
-            scopes = entry.value[2:-2].split("', '")
-            return scopes[-2] if len(scopes) > 1 else ""
-    for entry in node.metadata_props:
-        if entry.key == NAMESPACE:
-            paths = [part.partition(":")[0] for part in entry.value.split("/")]
-            return paths[-2] if len(paths) > 1 else ""
-    if "/" in node.name:
-        return path_of(node.name.strip("/").split("/")[:-1])
-    return node.name or (node.output[0] if node.output else "")
+    written = {entry.key: entry.value for entry in node.metadata_props}
+    if NAME_SCOPES in written:
+        scopes = written[NAME_SCOPES][2:-2].split("', '")
+        return scopes[-2] if len(scopes) > 1 else ""
+    if NAMESPACE in written:
+        paths = [part.partition(":")[0] for part in written[NAMESPACE].split("/")]
+        return paths[-2] if len(paths) > 1 else ""
+    name = node.name
+    if "/" in name:
+        return path_of(name.strip("/").split("/")[:-1])
+    return name or (node.output[0] if node.output else "")
 
 
 def path_of(parts: list[str]) -> str:

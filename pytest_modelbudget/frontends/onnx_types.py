@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import Union
+from typing import TypeGuard, Union
 
 import onnx
 from onnx import AttributeProto, TensorProto
@@ -70,10 +70,11 @@ class ValueType:
     @property
     def sizes(self) -> tuple[int, ...] | None:
         """The shape, where every dimension is known."""
-        if self.shape is None:
-            return None
-        sizes = tuple(size for size in self.shape if isinstance(size, int))
-        return sizes if len(sizes) == len(self.shape) else None
+        return self.shape if _is_known(self.shape) else None
+
+
+def _is_known(shape: tuple[Dimension, ...] | None) -> TypeGuard[tuple[int, ...]]:
+    return shape is not None and all(type(size) is int for size in shape)
 
 
 NOTHING_KNOWN = ValueType()
@@ -87,14 +88,14 @@ def value_type(proto: onnx.TypeProto) -> ValueType:
     tensor = proto.tensor_type
     if not tensor.HasField("shape"):
         return ValueType(tensor.elem_type)
-    return ValueType(tensor.elem_type, tuple(_dimension(each) for each in tensor.shape.dim))
+    return ValueType(
+        tensor.elem_type, tuple(each.dim_value or _dimension(each) for each in tensor.shape.dim)
+    )
 
 
 def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
-    kind = proto.WhichOneof("value")
-    if kind == "dim_value":
-        return int(proto.dim_value)
-    return str(proto.dim_param) or None if kind == "dim_param" else None
+    """A dimension that is no positive size: 0, a symbol, or nothing."""
+    return 0 if proto.HasField("dim_value") else str(proto.dim_param) or None
 
 
 def type_proto(known: ValueType) -> onnx.TypeProto:
@@ -143,17 +144,14 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
-def bodies(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
-    """Graphs that a node holds, by the name of their attribute."""
-    return {each.name: each.g for each in node.attribute if each.type == AttributeProto.GRAPH}
-
-
 def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
     """A graph and every graph inside its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
+            kind = attribute.type
+            if kind == AttributeProto.GRAPH:
                 yield from all_graphs(attribute.g)
-            for each in attribute.graphs:
-                yield from all_graphs(each)
+            elif kind == AttributeProto.GRAPHS:
+                for each in attribute.graphs:
+                    yield from all_graphs(each)

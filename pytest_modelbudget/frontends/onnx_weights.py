@@ -6,10 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-import onnx
-
-from pytest_modelbudget.frontends.onnx_types import attribute_values
-from pytest_modelbudget.frontends.onnx_uses import Use, op_name
+from pytest_modelbudget.frontends.onnx_uses import Use
 from pytest_modelbudget.ir.tensor import StorageKind
 
 PARAMETER_ROLES = frozenset({
@@ -82,32 +79,30 @@ class StoredKinds:
     def packed(self, name: str) -> int | None:
         """Logical elements of a weight whose bytes hold several in a layout of their own."""
         for use in self._uses.get(name, ()):
-            sizes = PACKED.get(op_name(use.node))
+            sizes = PACKED.get(use.step.name)
             if sizes and use.role == "weight":
-                attributes = attribute_values(use.node)
-                return prod(int(str(attributes[size])) for size in sizes)
+                return prod(int(str(use.step.attributes[size])) for size in sizes)
         return None
 
     def _finals(self, name: str, floating: bool) -> Iterator[FinalUse]:
         """Uses of a value, those behind carriers in their place."""
         for use in self._uses.get(name, ()):
-            kind = use.rule.kind if use.rule else ""
-            if kind in CARRIERS and use.role in CARRIED and use.node.output:
-                yield from self._finals(use.node.output[0], floating or kind == "dequantize")
-                if kind == "split":
-                    for other in use.node.output[1:]:
-                        yield from self._finals(other, floating)
+            if use.kind in CARRIERS and use.role in CARRIED:
+                results = use.step.outputs if use.kind == "split" else use.step.outputs[:1]
+                for result in results:
+                    yield from self._finals(result, floating or use.kind == "dequantize")
             else:
                 yield FinalUse(use, floating)
 
     def _quantises_parameter(self, use: Use) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""
         if use.role in QUANTISERS:
-            return not self._stored.isdisjoint(use.node.input[1:4])
-        if use.role not in {"scale", "zero_point"} or not use.rule:
+            return not self._stored.isdisjoint(use.step.inputs[1:4])
+        if use.role not in {"scale", "zero_point"}:
             return False
-        quantised = use.node.output[0] if use.rule.kind == "dequantize" else use.node.input[0]
-        return use.node.input[0] in self._stored and any(
+        given, result = use.step.inputs[0], use.step.outputs[0]
+        quantised = result if use.kind == "dequantize" else given
+        return given in self._stored and any(
             map(_is_parameter, self._finals(quantised, True))
         )
 
@@ -115,5 +110,4 @@ class StoredKinds:
 def _is_parameter(final: FinalUse) -> bool:
     if final.use.role in PARAMETER_ROLES:
         return True
-    kind = final.use.rule.kind if final.use.rule else ""
-    return final.floating and kind in LEARNT_OPERANDS
+    return final.floating and final.use.kind in LEARNT_OPERANDS

@@ -10,8 +10,9 @@ relu(x @ w.T) drawn once::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Union
 
 from pytest_modelbudget.errors import GraphError
@@ -20,7 +21,7 @@ from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor
 Operand = Union[Tensor, None, tuple[Union[Tensor, None], ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Op:
     """One executed operation under the foreign name it was seen with, such as ``aten::addmm``.
 
@@ -38,35 +39,45 @@ class Op:
     times: int = 1
     mutates: bool = False
 
-    def tensors(self) -> Iterator[Tensor]:
+    def tensors(self) -> tuple[Tensor, ...]:
         """Operand tensors, lists flattened, absent ones left out."""
+        return self._tensors
+
+    @cached_property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        found: list[Tensor] = []
         for operand in self.operands:
             if isinstance(operand, Tensor):
-                yield operand
+                found.append(operand)
             elif operand is not None:
-                yield from (element for element in operand if element is not None)
+                found.extend(element for element in operand if element is not None)
+        return tuple(found)
 
     def fresh_outputs(self) -> tuple[Tensor, ...]:
         """Outputs on memory that no operand lives on: what the op allocates."""
-        known = {tensor.storage for tensor in self.tensors()}
+        return self._fresh_outputs
+
+    @cached_property
+    def _fresh_outputs(self) -> tuple[Tensor, ...]:
+        known = [tensor.storage for tensor in self._tensors]
         return tuple(output for output in self.outputs if output.storage not in known)
 
-    @property
+    @cached_property
     def is_view(self) -> bool:
         """Whether every output is an operand's memory under a new name: nothing moves."""
-        return bool(self.outputs) and not self.mutates and not self.fresh_outputs()
+        return bool(self.outputs) and not self.mutates and not self._fresh_outputs
 
-    @property
+    @cached_property
     def is_shape_computation(self) -> bool:
         """Whether it only works out shapes, which is done before the run and costs nothing."""
         return bool(self.outputs) and all(
             output.storage.kind is StorageKind.SHAPE for output in self.outputs
         )
 
-    @property
+    @cached_property
     def unsized(self) -> str:
         """Why a shape among operands and outputs is not known; "" where all are."""
-        everything = (*self.tensors(), *self.outputs)
+        everything = (*self._tensors, *self.outputs)
         return next((tensor.unsized for tensor in everything if tensor.unsized), "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 
@@ -54,6 +55,7 @@ def region(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Reg
     return Region(offset, tuple(runs), min(touched, span))
 
 
+@lru_cache(maxsize=4096)  # shapes repeat from layer to layer
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a dense row-major tensor of this shape."""
     strides = []

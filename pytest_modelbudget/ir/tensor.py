@@ -96,6 +96,13 @@ class Tensor:
         """The elements of its storage that it touches."""
         return region(self.offset, self.shape, self.strides)
 
+    @cached_property
+    def touched_nbytes(self) -> int:
+        """Bytes of the elements that it touches, broadcast ones once."""
+        if self.strides == contiguous_strides(self.shape):
+            return self.nbytes
+        return nbytes_of(self.region.elements, self.dtype)
+
     @property
     def is_immediate(self) -> bool:
         """Whether an instruction carries it within itself: rank-0 constants, and shapes."""
@@ -121,6 +128,8 @@ def distinct_nbytes(tensors: Iterable[Tensor]) -> int:
     for tensor in tensors:
         groups.setdefault((tensor.storage, tensor.dtype.bits), []).append(tensor)
     return sum(
-        nbytes_of(distinct_elements(tensor.region for tensor in group), group[0].dtype)
+        group[0].touched_nbytes
+        if len(group) == 1
+        else nbytes_of(distinct_elements(tensor.region for tensor in group), group[0].dtype)
         for group in groups.values()
     )
