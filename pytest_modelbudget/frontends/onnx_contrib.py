@@ -129,8 +129,10 @@ def _projected(call: Call) -> Results:
     third = call.sizes(1)[1] // 3
     width = int(given[2]) if isinstance(given, tuple) else third
     heads = call.integer("num_heads")
-    past = max((size.sizes[3] for size in call.operands[2:] if size.sizes and len(size.sizes) == 5),
-               default=0)
+    past = max(
+        (size.sizes[3] for size in call.operands[2:] if size.sizes and len(size.sizes) == 5),
+        default=0,
+    )
     code = call.code(0) if call.code(0) in _FLOATS else call.code(2)
     cache = (2, batch, heads, past + length, width // heads)
     return ValueType(code, (batch, length, width)), ValueType(code, cache)

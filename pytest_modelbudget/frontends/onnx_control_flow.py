@@ -55,8 +55,14 @@ def read_loop(reader: GraphReader, step: Step, frame: Frame) -> None:
     body = step.bodies["body"]
     states = step.inputs[2:]
     given = {
-        body.proto.input[0].name: (_register(body.proto.input[0].name, TensorProto.INT64), _scalar_of("INT64")),
-        body.proto.input[1].name: (_register(body.proto.input[1].name, TensorProto.BOOL), _scalar_of("BOOL")),
+        body.proto.input[0].name: (
+            _register(body.proto.input[0].name, TensorProto.INT64),
+            _scalar_of("INT64"),
+        ),
+        body.proto.input[1].name: (
+            _register(body.proto.input[1].name, TensorProto.BOOL),
+            _scalar_of("BOOL"),
+        ),
     }
     scope = frame.prefix + scope_of(step.node)
     for value, name in zip(body.proto.input[2:], states, strict=True):
@@ -75,9 +81,7 @@ def read_loop(reader: GraphReader, step: Step, frame: Frame) -> None:
     _repeat(reader, Repeated(step, body, count, given, carried, stacked), frame)
 
 
-def _trip_count(
-    reader: GraphReader, step: Step, frame: Frame, body: Body
-) -> int | None:
+def _trip_count(reader: GraphReader, step: Step, frame: Frame, body: Body) -> int | None:
     """How often a Loop runs: its count, where no condition can end it before."""
     wanted = reader.folding.value(step.inputs[0], frame) if step.inputs[0] else None
     begins = True
@@ -91,7 +95,9 @@ def _trip_count(
     if wanted is None:
         return None
     inside = reader.frame(body, frame, times=1)
-    inside.values[body.proto.input[1].name] = onnx.helper.make_tensor("", TensorProto.BOOL, (), [True])
+    inside.values[body.proto.input[1].name] = onnx.helper.make_tensor(
+        "", TensorProto.BOOL, (), [True]
+    )
     inside.tensors[body.proto.input[1].name] = _register(body.proto.input[1].name, TensorProto.BOOL)
     goes_on = reader.folding.value(body.proto.output[0].name, inside)
     if goes_on is None or not numpy_helper.to_array(goes_on).all():
@@ -190,7 +196,9 @@ def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
     shape = (*known.sizes[:axis], count, *known.sizes[axis:])
     dtype = dtype_of(known.code)
     nbytes = dense("", shape, dtype, Storage("", 0, StorageKind.ACTIVATION)).nbytes
-    return dense(stacked.result, shape, dtype, Storage(stacked.result, nbytes, StorageKind.ACTIVATION))
+    return dense(
+        stacked.result, shape, dtype, Storage(stacked.result, nbytes, StorageKind.ACTIVATION)
+    )
 
 
 def _land(reader: GraphReader, inside: Frame, name: str, stack: Tensor, scope: str) -> None:

@@ -80,7 +80,9 @@ class Folding:
         from onnx.reference import ReferenceEvaluator
 
         inputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in operands]
-        outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
+        outputs = [
+            onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name
+        ]
         graph = onnx.helper.make_graph([node], "one", inputs, outputs)
         model = onnx.helper.make_model(graph, opset_imports=self._imports)
         feeds = {name: numpy_helper.to_array(value) for name, value in operands.items()}
@@ -134,7 +136,9 @@ class Folding:
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
         """The standard operator that gives results of the same types, with what it knows."""
         schema = onnx.defs.get_schema(standard, self._opsets.get("", 1))
-        made = onnx.helper.make_node(standard, node.input[operands], node.output[: schema.max_output])
+        made = onnx.helper.make_node(
+            standard, node.input[operands], node.output[: schema.max_output]
+        )
         made.attribute.extend(each for each in node.attribute if each.name in schema.attributes)
         return made
 

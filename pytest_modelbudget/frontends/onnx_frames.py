@@ -57,4 +57,3 @@ class Frame:
     def producers(self) -> Mapping[str, onnx.NodeProto]:
         """The node that makes each value of this graph."""
         return {name: step.node for step in self.body.steps for name in step.outputs if name}
-

@@ -163,9 +163,7 @@ class GraphReader:
         operands = tuple(self._operands(step, scope, frame))
         types = self._result_types(step, frame)
         outputs = tuple(self._results(step, operands, types, frame))
-        self.ops.append(
-            Op(step.name, operands, outputs, step.attributes, scope, times=frame.times)
-        )
+        self.ops.append(Op(step.name, operands, outputs, step.attributes, scope, times=frame.times))
 
     def _operands(self, step: Step, scope: str, frame: Frame) -> Iterator[Operand]:
         """Operands in order; what only says how large or where is left out."""
@@ -208,9 +206,7 @@ class GraphReader:
             frame.tensors[name] = tensor
             yield tensor
 
-    def _viewed(
-        self, step: Step, operands: tuple[Operand, ...], frame: Frame
-    ) -> Tensor | None:
+    def _viewed(self, step: Step, operands: tuple[Operand, ...], frame: Frame) -> Tensor | None:
         """The operand whose memory the first result is, if the node is a view."""
         rule = step.rule
         if rule is None or rule.shares_storage_of is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 from onnx import AttributeProto, TensorProto
 
 ADDED = frozenset({"Add", "Sub"})
-_NUMPY_NAMES = {
+_NUMPY_NAMES: Mapping[int, str] = {
     TensorProto.FLOAT: "float32",
     TensorProto.DOUBLE: "float64",
     TensorProto.FLOAT16: "float16",

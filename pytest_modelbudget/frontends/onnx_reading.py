@@ -46,7 +46,9 @@ def read_model(path: Path) -> ReadModel:
     Only small integer tensors (shapes) and what is added to scores (masks) are read. Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
-    with user_code(f"{path.name} is not an ONNX model, or only a part of one: reading it", SourceError):
+    with user_code(
+        f"{path.name} is not an ONNX model, or only a part of one: reading it", SourceError
+    ):
         proto = onnx.load_model_from_string(path.read_bytes())
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")

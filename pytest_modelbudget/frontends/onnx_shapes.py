@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
+import onnx.inliner
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.frontends.onnx_reading import ReadModel

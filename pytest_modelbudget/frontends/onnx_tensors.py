@@ -51,10 +51,12 @@ def shape_tensor(name: str, known: ValueType) -> Tensor:
 def constant_tensor(node: NodeProto) -> TensorProto:
     """The value of a Constant node, whichever of its attributes holds it."""
     attribute = node.attribute[0]
-    if attribute.type == AttributeProto.TENSOR:
-        return attribute.t
-    if attribute.type == AttributeProto.SPARSE_TENSOR:
-        return attribute.sparse_tensor.values
+    held: TensorProto | None = {
+        AttributeProto.TENSOR: attribute.t,
+        AttributeProto.SPARSE_TENSOR: attribute.sparse_tensor.values,
+    }.get(attribute.type)
+    if held is not None:
+        return held
     code, entries = {
         AttributeProto.INT: (TensorProto.INT64, [attribute.i]),
         AttributeProto.INTS: (TensorProto.INT64, attribute.ints),

@@ -38,9 +38,7 @@ _WIDTHS = {
 }
 _UNKNOWN = DType("unknown", 0)
 _DTYPES = {
-    code: DType(*_WIDTHS[name])
-    for name, code in TensorProto.DataType.items()
-    if name in _WIDTHS
+    code: DType(*_WIDTHS[name]) for name, code in TensorProto.DataType.items() if name in _WIDTHS
 }
 
 
@@ -116,9 +114,7 @@ def elements_of(tensor: TensorProto) -> int:
 def attribute_values(node: onnx.NodeProto) -> dict[str, object]:
     """Plain attributes of a node by name; tensors and bodies are left out."""
     return {
-        each.name: value
-        for each in node.attribute
-        if (value := attribute_value(each)) is not None
+        each.name: value for each in node.attribute if (value := attribute_value(each)) is not None
     }
 
 

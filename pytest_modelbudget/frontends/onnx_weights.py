@@ -102,9 +102,7 @@ class StoredKinds:
             return False
         given, result = use.step.inputs[0], use.step.outputs[0]
         quantised = result if use.kind == "dequantize" else given
-        return given in self._stored and any(
-            map(_is_parameter, self._finals(quantised, True))
-        )
+        return given in self._stored and any(map(_is_parameter, self._finals(quantised, True)))
 
 
 def _is_parameter(final: FinalUse) -> bool:

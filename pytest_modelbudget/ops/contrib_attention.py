@@ -45,9 +45,7 @@ def _scores(
     """Attention-23: (b, h, l, e), or (b, l, h·e) with the heads as attributes."""
     past = past_key.shape[2] if past_key is not None else 0
     if len(query.shape) == 4:
-        return Scores(
-            prod(query.shape[:3]), key.shape[2] + past, query.shape[3], value.shape[3]
-        )
+        return Scores(prod(query.shape[:3]), key.shape[2] + past, query.shape[3], value.shape[3])
     batch, length, width = query.shape
     heads = _heads(attributes, "q_num_heads")
     v = value.shape[2] // _heads(attributes, "kv_num_heads")

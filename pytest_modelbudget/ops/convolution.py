@@ -135,9 +135,7 @@ CONVOLUTION: tuple[OpRule, ...] = (
     OpRule(
         kind="convolution",
         names=under("onnx::ConvTranspose", "x", "weight", "bias")
-        | under(
-            "com.microsoft::ConvTransposeWithDynamicPads", "x", "weight", "pads", "bias"
-        ),
+        | under("com.microsoft::ConvTransposeWithDynamicPads", "x", "weight", "pads", "bias"),
         macs=transposed_convolution_macs,
         flops=bias_flops,
         because="one multiply-add per input element and weight of its filter",

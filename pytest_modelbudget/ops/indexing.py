@@ -186,7 +186,13 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "gather",
-        under("com.microsoft::GatherBlockQuantized", "weight", "indices", "weight_scale", "weight_zero_point"),
+        under(
+            "com.microsoft::GatherBlockQuantized",
+            "weight",
+            "indices",
+            "weight_scale",
+            "weight_zero_point",
+        ),
         "rows of a packed table, dequantised: one product per element",
         flops=one_per_output,
         reads=packed_rows_read,

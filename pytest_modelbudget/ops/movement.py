@@ -164,7 +164,8 @@ MOVEMENT: tuple[OpRule, ...] = (
     free("cat", under("onnx::Concat", "*parts"), "reads every part and writes it into the result"),
     free(
         "pad",
-        under("onnx::Pad", "x", "pads", "value", "axes") | under("onnx::CenterCropPad", "x", "shape"),
+        under("onnx::Pad", "x", "pads", "value", "axes")
+        | under("onnx::CenterCropPad", "x", "shape"),
         MOVED,
     ),
     free("cast", under("onnx::Cast", "x"), "the same values in another type, written anew"),

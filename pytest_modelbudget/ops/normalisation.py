@@ -131,7 +131,14 @@ NORMALISATION: tuple[OpRule, ...] = (
     ),
     _normalisation(
         "softmax",
-        under("com.microsoft::QLinearSoftmax", "x", "x_scale", "x_zero_point", "y_scale", "y_zero_point"),
+        under(
+            "com.microsoft::QLinearSoftmax",
+            "x",
+            "x_scale",
+            "x_zero_point",
+            "y_scale",
+            "y_zero_point",
+        ),
         5,
         "a softmax over integers, requantised",
     ),

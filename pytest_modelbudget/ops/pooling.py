@@ -162,7 +162,9 @@ POOLING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "region_pooling",
-        under("onnx::RoiAlign onnx::MaxRoiPool com.microsoft::CropAndResize", "x", "boxes", "indices"),
+        under(
+            "onnx::RoiAlign onnx::MaxRoiPool com.microsoft::CropAndResize", "x", "boxes", "indices"
+        ),
         "interpolation inside boxes that the data gives: nothing is contracted",
         flops=None,
     ),
