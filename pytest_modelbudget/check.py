@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit, Place
 from pytest_modelbudget.budget.read_inputs import read_inputs
@@ -18,9 +19,16 @@ from pytest_modelbudget.budget.reading import Reading
 from pytest_modelbudget.budget.yaml_nodes import Text
 from pytest_modelbudget.errors import ExtensionError, InputError, ModelBudgetError, SourceError
 from pytest_modelbudget.frontends.frontend_table import FrontEnd, frontend_table
-from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.frontends.loaded_model import LoadedModel
+from pytest_modelbudget.frontends.model_source import (
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+    names_attribute,
+)
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.metrics.census import census
+from pytest_modelbudget.metrics.census import OpCount, census
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.metric_table import metric_table
@@ -77,17 +85,47 @@ def _entries(module: object, name: str, kind: type[Entry]) -> tuple[Entry, ...]:
     return entries
 
 
-def measured(source: ModelSource, using: Tables, *, root: Path) -> MeasuredModel:
-    """The model loaded once, and all metrics of it."""
-    began = perf_counter()
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """No garbage collection while a model is measured.
+
+    A graph is thousands of small objects, all freed at the end by counting references; a
+    collection between would walk every loaded framework for nothing (0.2 s each with torch).
+    """
+    collecting = gc.isenabled()
+    gc.disable()
     try:
-        with first_on_path(root), user_code("loading the model", SourceError):
-            loaded = using.front_ends[source.format].load(source, using.ops)
-        costed = CostedGraph(loaded.graph, using.ops)
-        with user_code("working out what each operation costs", ExtensionError):
-            counts = census(costed)
-    except ModelBudgetError as error:
-        return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@dataclass(frozen=True, slots=True)
+class CostedModel:
+    """A model with its graph, what each operation costs, and every metric that could be measured.
+
+    failures holds the other metrics, by key.
+    """
+
+    loaded: LoadedModel
+    costed: CostedGraph
+    census: tuple[OpCount, ...]
+    measurements: Mapping[str, Measurement]
+    failures: Mapping[str, ModelBudgetError]
+
+
+@collection_paused()
+def costed_model(source: ModelSource, using: Tables, *, root: Path) -> CostedModel:
+    """The model loaded once, and all metrics of it.
+
+    Raises ModelBudgetError where it cannot be loaded, or an operation's rule raises.
+    """
+    with first_on_path(root), user_code("loading the model", SourceError):
+        loaded = using.front_ends[source.format].load(source, using.ops)
+    costed = CostedGraph(loaded.graph, using.ops)
+    with user_code("working out what each operation costs", ExtensionError):
+        counts = census(costed)
     measurements: dict[str, Measurement] = {}
     failures: dict[str, ModelBudgetError] = {}
     for key, metric in using.metrics.items():
@@ -96,14 +134,25 @@ def measured(source: ModelSource, using: Tables, *, root: Path) -> MeasuredModel
                 measurements[key] = metric.measure(costed)
         except ModelBudgetError as error:
             failures[key] = error
+    return CostedModel(loaded, costed, counts, measurements, failures)
+
+
+@collection_paused()
+def measured(source: ModelSource, using: Tables, *, root: Path) -> MeasuredModel:
+    """The numbers of a model, or why there are none; its graph is gone."""
+    began = perf_counter()
+    try:
+        model = costed_model(source, using, root=root)
+    except ModelBudgetError as error:
+        return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
     return MeasuredModel(
-        loaded.format,
-        loaded.traced,
-        loaded.notes,
-        measurements,
-        failures,
-        counts,
-        scopes=tuple(dict.fromkeys(layer.scope for layer in loaded.layers)),
+        model.loaded.format,
+        model.loaded.traced,
+        model.loaded.notes,
+        model.measurements,
+        model.failures,
+        model.census,
+        scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
         seconds=perf_counter() - began,
     )
 
@@ -114,16 +163,28 @@ class MeasuredModels:
     def __init__(self, using: Tables, *, root: Path) -> None:
         self.using = using
         self.root = root
-        self._known: list[tuple[ModelSource, MeasuredModel]] = []
+        # The source stays beside its model: an object's identity is its own only while it lives.
+        self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
     def of(self, source: ModelSource) -> MeasuredModel:
         """The measured model of a source; inputs and arguments belong to it."""
-        for known, model in self._known:
-            if known == source:
-                return model
-        model = measured(source, self.using, root=self.root)
-        self._known.append((source, model))
-        return model
+        key = _key(source)
+        if key not in self._known:
+            self._known[key] = (source, measured(source, self.using, root=self.root))
+        return self._known[key][1]
+
+
+def _key(value: object) -> Hashable:
+    """What plain values share that a budget spells alike; any other object is only itself."""
+    if value is None or isinstance(value, (str, int, float, Path)):
+        return (type(value), value)
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_key, value))
+    if isinstance(value, Mapping):
+        return frozenset((name, _key(each)) for name, each in value.items())
+    if isinstance(value, (ModelSource, InputSpecs, TensorSpec)):
+        return tuple(_key(getattr(value, field.name)) for field in fields(value))
+    return id(value)
 
 
 def checked(limit: AnyLimit, model: MeasuredModel) -> Verdict:
@@ -176,6 +237,9 @@ def measure(
     several of them in a list (positional) or a mapping (by name); files may bring their own.
     dims binds symbolic dimensions of a file's own inputs.
 
+    The model never sees a tensor that is given: only its type and shape are used, and of integers
+    the range, min to max, within which other values may be drawn.
+
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
     """
     using, here = tables(), Path.cwd()
@@ -202,33 +266,21 @@ def model_source(
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base."""
     specs = input_specs(inputs, using)
-    front_end, target = _front_end(source, using)
-    return ModelSource(
-        front_end, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, base=base
-    )
+    key = source_format(source, using)
+    target = str(source) if isinstance(source, Path) else source
+    return ModelSource(key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, base=base)
 
 
-def _front_end(source: object, using: Tables) -> tuple[str, object]:
-    """The format of a source by its look, and its target as that format wants it."""
-    if isinstance(source, Path) or (isinstance(source, str) and not _names_attribute(source)):
-        path = str(source)
-        suffix = Path(path).suffix
-        for front_end in using.front_ends.values():
-            if suffix in front_end.suffixes:
-                return front_end.key, path
-        known = sorted({each for front in using.front_ends.values() for each in front.suffixes})
-        raise SourceError(
-            f"'{path}' is neither module:callable nor a model file ({', '.join(known)})"
-        )
-    return "torch", source
-
-
-def _names_attribute(source: str) -> bool:
-    """Whether this reads "package.module:callable"; a drive letter is no module."""
-    module, colon, attribute = source.partition(":")
-    return bool(colon) and all(
-        each.isidentifier() for each in (*module.split("."), *attribute.split("."))
-    )
+def source_format(source: object, using: Tables) -> str:
+    """The key of the front end that reads a source, told by its look."""
+    if not isinstance(source, (str, Path)) or names_attribute(str(source)):
+        return "torch"
+    suffix = Path(source).suffix
+    for front_end in using.front_ends.values():
+        if suffix in front_end.suffixes:
+            return front_end.key
+    known = ", ".join(each for front in using.front_ends.values() for each in front.suffixes)
+    raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
 
 
 def input_specs(inputs: object, using: Tables) -> InputSpecs:
@@ -257,7 +309,18 @@ def _spec(given: object, using: Tables) -> InputSpec:
             f"a {type(given).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or "
             "a tensor"
         )
-    return TensorSpec(str(dtype).removeprefix("torch."), tuple(int(size) for size in shape))
+    sizes = tuple(int(size) for size in shape)
+    return TensorSpec(str(dtype).removeprefix("torch."), sizes, *_value_range(given, str(dtype)))
+
+
+def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
+    """The range [low, high) of an integer tensor's values; of others, and without values, none."""
+    if not dtype.removeprefix("torch.").startswith(("int", "uint")):
+        return None, None
+    try:
+        return int(tensor.min()), int(tensor.max()) + 1
+    except (RuntimeError, ValueError):  # empty, or on a device that holds no values
+        return None, None
 
 
 def _written_spec(text: str, using: Tables) -> InputSpec:

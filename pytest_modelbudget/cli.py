@@ -17,15 +17,13 @@ from pytest_modelbudget.budget.json_schema import schema_text
 from pytest_modelbudget.budget.plain_values import plain_value
 from pytest_modelbudget.budget.problem import BudgetFileError, Problem
 from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
-from pytest_modelbudget.budget.read_sources import MODULE_TARGET, read_dims
+from pytest_modelbudget.budget.read_sources import read_dims
 from pytest_modelbudget.budget.reading import Reading
 from pytest_modelbudget.budget.yaml_nodes import Node, tree
-from pytest_modelbudget.check import Tables, first_on_path, tables
-from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError
-from pytest_modelbudget.frontends.loaded_model import LoadedModel
+from pytest_modelbudget.check import CostedModel, Tables, costed_model, source_format, tables
+from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource
-from pytest_modelbudget.metrics.costed_graph import CostedGraph
-from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.layer_record import layer_record, op_record
 from pytest_modelbudget.reports.layer_table import layer_table
 from pytest_modelbudget.reports.layer_text import layer_text
@@ -43,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except ModelBudgetError as error:
-        print(f"modelbudget: error: {_one_line(error)}", file=sys.stderr)
+        print(f"modelbudget: error: {one_line(str(error))}", file=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -115,38 +113,25 @@ def print_schema(options: argparse.Namespace) -> int:
     return DONE
 
 
-@dataclass(frozen=True, slots=True)
-class ShownModel:
-    """A model that was loaded and measured, for every way of showing it."""
-
-    loaded: LoadedModel
-    costed: CostedGraph
-    measurements: Mapping[str, Measurement]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every metric covers every operation."""
-        return all(measurement.complete for measurement in self.measurements.values())
-
-
 def show(options: argparse.Namespace) -> int:
     """Print a model's layers (or operations) and totals."""
     using = tables()
     model = shown_model(source_of(options, using), using)
     as_json = options.format == "json"
     print(record_text(model, options) if as_json else table_text(model, options))
-    return DONE if model.complete else UNMEASURED
+    return DONE if all(each.complete for each in model.measurements.values()) else UNMEASURED
 
 
-def shown_model(source: ModelSource, using: Tables) -> ShownModel:
-    """The model behind a source; what its code prints goes to standard error."""
-    with redirect_stdout(sys.stderr), first_on_path(source.base):
-        loaded = using.front_ends[source.format].load(source, using.ops)
-    costed = CostedGraph(loaded.graph, using.ops)
-    return ShownModel(loaded, costed, {k: m.measure(costed) for k, m in using.metrics.items()})
+def shown_model(source: ModelSource, using: Tables) -> CostedModel:
+    """The model behind a source, fully measured; what its code prints goes to standard error."""
+    with redirect_stdout(sys.stderr):
+        model = costed_model(source, using, root=source.base)
+    for failure in model.failures.values():
+        raise failure
+    return model
 
 
-def table_text(model: ShownModel, options: argparse.Namespace) -> str:
+def table_text(model: CostedModel, options: argparse.Namespace) -> str:
     """Layers or operations, then totals, then how the numbers came about."""
     width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
     if options.ops:
@@ -158,7 +143,7 @@ def table_text(model: ShownModel, options: argparse.Namespace) -> str:
     return "\n\n".join(filter(None, [*shown, totals_text(model.measurements, width), said]))
 
 
-def record_text(model: ShownModel, options: argparse.Namespace) -> str:
+def record_text(model: CostedModel, options: argparse.Namespace) -> str:
     """The same as JSON."""
     table = layer_table(model.loaded, model.costed, options.depth)
     record = layer_record(model.loaded, table, model.measurements)
@@ -185,18 +170,6 @@ def source_of(options: argparse.Namespace, using: Tables) -> ModelSource:
         dims=words.dims(options.dims),
         base=base,
     )
-
-
-def source_format(source: str, using: Tables) -> str:
-    """The key of the front end that reads a source, told by its spelling."""
-    if re.fullmatch(MODULE_TARGET, source):
-        return "torch"
-    suffix = Path(source).suffix
-    for front_end in using.front_ends.values():
-        if suffix and suffix in front_end.suffixes:
-            return front_end.key
-    known = ", ".join(each for end in using.front_ends.values() for each in end.suffixes)
-    raise SourceError(f"'{source}' is neither package.module:callable nor a file ({known})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +259,6 @@ def _split(word: str) -> tuple[str | None, str]:
 
 def _messages(problems: Sequence[Problem]) -> str:
     return "; ".join(problem.message for problem in problems)
-
-
-def _one_line(error: ModelBudgetError) -> str:
-    return " ".join(str(error).split())
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ Number = Union[int, Fraction]
 SI = MappingProxyType({"k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4})
 IEC = MappingProxyType({"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3})
 NO_PREFIXES: Mapping[str, int] = MappingProxyType({})
+LEAST_ROOM, MOST_ROOM = Fraction(1, 1000), Fraction(10)  # where percentages end to tell much
 LONGEST = 60  # characters of a quantity; keeps a hostile exponent or digit string cheap
 
 _DIGITS = r"(?:[0-9]{1,3}(?:_[0-9]{3})+|[0-9]+)"
@@ -257,6 +258,19 @@ def percentage(share: Fraction) -> str:
     """A share of one as a percentage: Fraction(62, 1000) is "6.2%"; at least two digits."""
     sign = "-" if share < 0 else ""
     return f"{sign}{_significant(abs(share) * 100, digits=2, places=1)}%"
+
+
+def room(share: Fraction, *, signed: bool = False) -> str:
+    """A distance as a share of a bound, for narrow columns: "6.2%", "<0.1%", ">-0.1%", ">999%".
+
+    signed puts a plus before what is positive: "+6.2%", "<+0.1%".
+    """
+    plus = "+" if signed and share > 0 else ""
+    if share and abs(share) < LEAST_ROOM:
+        return f"<{plus}0.1%" if share > 0 else ">-0.1%"
+    if abs(share) >= MOST_ROOM:
+        return f">{plus}999%" if share > 0 else "<-999%"
+    return plus + percentage(share)
 
 
 def decimal_text(value: Number, *, digits: int = 4) -> str:

@@ -12,7 +12,7 @@ from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.problem import suggestion
 from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, Number, UnmeasuredOp
-from pytest_modelbudget.units import exact, percentage, readable, readable_pair
+from pytest_modelbudget.units import exact, readable, readable_pair, room
 
 MOST_NAMED = 3  # offenders that one line names; the rest is counted
 
@@ -41,10 +41,13 @@ class Verdict:
 
     @property
     def fails(self) -> bool:
-        """Whether the gate must be red: over at level error, or unknown at any level."""
-        return self.outcome is Outcome.UNKNOWN or (
-            self.outcome is Outcome.OVER and self.limit.level is Level.ERROR
-        )
+        """Whether the gate must be red."""
+        return is_red(self.outcome, self.limit.level)
+
+
+def is_red(outcome: Outcome, level: Level) -> bool:
+    """Whether an outcome fails the gate: over at level error, or unknown at any level."""
+    return outcome is Outcome.UNKNOWN or (outcome is Outcome.OVER and level is Level.ERROR)
 
 
 def judge(limit: Limit, measurement: Measurement, *, scopes: Iterable[str] = ()) -> Verdict:
@@ -122,7 +125,7 @@ def _paths(scope: str) -> list[str]:
     return [".".join(names[:length]) for length in range(len(names), 0, -1)]
 
 
-def _is_in(scope: str, glob: str | None) -> bool:
+def is_in_scope(scope: str, glob: str | None) -> bool:
     """Whether a glob names this scope or one around it; no glob names the whole model."""
     return glob is None or any(fnmatchcase(path, glob) for path in _paths(scope))
 
@@ -133,9 +136,11 @@ def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[s
         return None
     if _is_ratio(measurement):
         return f"{_label(limit)} is not defined: a ratio has no part for a scope; limit the model"
+    if sum(share.value for share in measurement.shares) != measurement.value:
+        return f"{_label(limit)} is not defined: it has no shares by module; limit the model"
     known = dict.fromkeys(path for each in (*scopes, *_named_scopes(measurement))
                           for path in _paths(each) if path)  # fmt: skip
-    if any(_is_in(path, limit.scope) for path in known):
+    if any(is_in_scope(path, limit.scope) for path in known):
         return None
     guess = suggestion(limit.scope.removesuffix(".*"), sorted(known))
     return f"{_label(limit)} unknown: no module of the model matches '{limit.scope}': {guess}"
@@ -145,12 +150,12 @@ def _of_scope(measurement: Measurement, glob: str | None) -> Measurement:
     """The part of a measurement that scopes under the glob make up."""
     if glob is None:
         return measurement
-    shares = tuple(share for share in measurement.shares if _is_in(share.scope, glob))
+    shares = tuple(share for share in measurement.shares if is_in_scope(share.scope, glob))
     return replace(
         measurement,
         value=sum(share.value for share in shares),
         shares=shares,
-        unmeasured=tuple(op for op in measurement.unmeasured if _is_in(op.scope, glob)),
+        unmeasured=tuple(op for op in measurement.unmeasured if is_in_scope(op.scope, glob)),
         parts={},
     )
 
@@ -201,11 +206,10 @@ def _gap(value: Number, bound: Number, unit: str, *, over: bool) -> str:
     if not gap:
         return "exactly at the limit"
     amount = exact(gap, unit) if isinstance(gap, int) else readable(gap, unit)
-    share = percentage(Fraction(gap) / bound) if bound else ""
     if not over:
-        return f"{amount} left ({share})" if share else f"{amount} left"
-    sign, told = ("+", "over") if value > bound else ("-", "short")
-    return f"{told} by {amount} ({sign}{share})" if share else f"{told} by {amount}"
+        return f"{amount} left ({room(Fraction(gap) / bound)})" if bound else f"{amount} left"
+    told = f"{'over' if value > bound else 'short'} by {amount}"
+    return f"{told} ({room(Fraction(value - bound) / bound, signed=True)})" if bound else told
 
 
 # Lines for what is unknown.
@@ -264,7 +268,7 @@ def _counted(row: OpCount, glob: str | None) -> OpCount:
     """A row of the census within the scopes of a glob."""
     if glob is None:
         return row
-    places = tuple((scope, count) for scope, count in row.places if _is_in(scope, glob))
+    places = tuple((scope, count) for scope, count in row.places if is_in_scope(scope, glob))
     return replace(row, count=sum(count for _, count in places), places=places)
 
 

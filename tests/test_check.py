@@ -12,13 +12,19 @@ from torch import nn
 import pytest_modelbudget
 from pytest_modelbudget import measure
 from pytest_modelbudget.budget.budget import Limit, Place
-from pytest_modelbudget.check import MeasuredModels, checked, tables
+from pytest_modelbudget.check import MeasuredModels, checked, input_specs, tables
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
-from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.frontends.model_source import (
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+    names_attribute,
+)
 from pytest_modelbudget.verdict import Outcome
 
 PLACE = Place("budgets/a.yaml", 3)
 ONE_INPUT = InputSpecs((TensorSpec("float32", (1, 4)),))
+TENSOR = torch.ones(2, 3)
 
 
 def net(width: int = 8) -> nn.Module:
@@ -53,6 +59,27 @@ def test_inputs_may_be_specs_or_tensors(inputs: object) -> None:
     measurements = measure(net(), inputs)
     assert measurements["macs"].value == 3 * (4 * 8 + 8 * 2)
     assert measurements["params"].value == 4 * 8 + 8 + 8 * 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        pytest.param(torch.tensor([[3, 7], [5, -1]]), -1, 7 + 1, id="integers"),
+        pytest.param(torch.tensor([200, 255], dtype=torch.uint8), 200, 255 + 1, id="bytes"),
+        pytest.param(torch.tensor([[3, 7], [5, -1]]).numpy(), -1, 7 + 1, id="array"),
+        pytest.param(torch.tensor([0.5, 2.5]), None, None, id="floats"),
+        pytest.param(torch.tensor([True, False]), None, None, id="booleans"),
+        pytest.param(torch.empty(0, dtype=torch.int64), None, None, id="empty"),
+        pytest.param(torch.empty(2, dtype=torch.int64, device="meta"), None, None, id="meta"),
+    ],
+)
+def test_integer_tensors_say_which_values_fit(
+    given: torch.Tensor, low: int | None, high: int | None
+) -> None:
+    """Token ids must stay inside the vocabulary when others are drawn in their place."""
+    (spec,) = input_specs(given, tables()).positional
+    assert isinstance(spec, TensorSpec)
+    assert (spec.shape, spec.low, spec.high) == (tuple(given.shape), low, high)
 
 
 def test_several_inputs_go_in_order_or_by_name() -> None:
@@ -117,6 +144,52 @@ def test_a_failed_model_makes_every_limit_unknown(tmp_path: Path) -> None:
     assert verdict.fails
     assert "no_such_module" in verdict.reason
     assert models.of(source) is models.of(ModelSource("torch", "no_such_module:net"))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "again", "is_same"),
+    [
+        pytest.param({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}, True, id="equal"),
+        pytest.param({"a": 1, "b": 2}, {"b": 2, "a": 1}, True, id="in another order"),
+        pytest.param({"a": 1}, {"a": True}, False, id="1 is not true"),
+        pytest.param({"a": [1]}, {"a": [2]}, False, id="another value"),
+        pytest.param({"a": TENSOR}, {"a": TENSOR}, True, id="the same tensor"),
+        pytest.param({"a": TENSOR}, {"a": TENSOR.clone()}, False, id="an equal tensor"),
+    ],
+)
+def test_a_source_is_measured_again_only_if_it_may_differ(
+    kwargs: dict[str, object], again: dict[str, object], is_same: bool, tmp_path: Path
+) -> None:
+    """Plain values count by what they are, everything else by which object it is."""
+    models = MeasuredModels(tables(), root=tmp_path)
+    first, second = (ModelSource("torch", "no_such_module:net", kwargs=k) for k in (kwargs, again))
+    assert (models.of(first) is models.of(second)) == is_same
+
+
+def test_modules_are_told_apart_by_identity(tmp_path: Path) -> None:
+    """Two networks of one class are two models."""
+    models = MeasuredModels(tables(), root=tmp_path)
+    small, large = (ModelSource("torch", net(width), ONE_INPUT) for width in (8, 16))
+    assert models.of(small) is models.of(small)
+    assert models.of(large).measurements["macs"].value == 4 * 16 + 16 * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "is_attribute"),
+    [
+        ("torch.nn:Linear", True),
+        ("nets:Family.small", True),
+        ("C:\\nets\\model.pt", False),
+        ("nets/model.pt2", False),
+        ("nets:", False),
+        (":net", False),
+        ("nets.small", False),
+        ("nets:small\n", False),
+    ],
+)
+def test_what_reads_as_module_and_callable(text: str, is_attribute: bool) -> None:
+    """Budgets, ``measure()`` and the command line ask the same question."""
+    assert names_attribute(text) == is_attribute
 
 
 def test_rootdir_stands_first_on_the_path_while_loading(tmp_path: Path) -> None:

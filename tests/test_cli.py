@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_modelbudget import check
 from pytest_modelbudget.cli import main
+from pytest_modelbudget.metrics.costed_graph import CostedGraph
+from pytest_modelbudget.metrics.measurement import Measurement, Metric
 
 ALEXNET = ("show", "torchvision.models:alexnet", "--input", "float32 1x3x224x224")
 LAB = """
@@ -25,6 +29,11 @@ class Named(nn.Module):
         self.layer = nn.Linear(4, width, bias=bias)
     def forward(self, x, *, y):
         return self.layer(x) + y
+
+def __getattr__(name):
+    if name == "moody":
+        raise ValueError("no attribute for you")
+    raise AttributeError(name)
 
 def broken():
     print("this goes to standard error")
@@ -139,8 +148,10 @@ def test_unmeasured_operations_are_named(capsys: pytest.CaptureFixture[str]) -> 
         (("torchvision.models:alexnet", "--input", "float32 1x3x32x32", "--kwargs", "7"), "KEY="),
         (("lab_cli:broken", "--input", "float32 1"), "no such weights"),
         (("lab_cli:Named", "--input", "float32 2x4"), "width"),
+        (("lab_cli:moody", "--input", "float32 1"), "ValueError: no attribute for you"),
         (("missing.pt2",), "does not exist"),
-        (("missing.onnx",), "neither"),
+        (("missing.onnx",), "does not exist"),
+        (("missing.tflite",), "neither"),
         (("lab_cli.py",), "neither"),
     ],
 )
@@ -155,6 +166,23 @@ def test_what_is_wrong_is_one_sentence(
     assert error.startswith("modelbudget: error: ")
     assert says in error
     assert "Traceback" not in shown.err
+
+
+@pytest.mark.usefixtures("lab")
+def test_an_extensions_metric_that_raises_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends like any other error of a user's code."""
+
+    def divided(costed: CostedGraph) -> Measurement:
+        return Measurement(1 // 0, "op")
+
+    extension = SimpleNamespace(METRICS=(Metric("divided", "op", "nothing", divided),))
+    monkeypatch.setattr(check, "installed_extensions", lambda: (extension,))
+    words = ("lab_cli:Named", "--args", "4", "--input", "float32 2x4", "--input", "y=float32 2x4")
+    assert main(["show", *words]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("modelbudget: error: measuring divided raised ZeroDivisionError")
 
 
 @pytest.mark.parametrize(

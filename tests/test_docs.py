@@ -160,8 +160,18 @@ FLOPS_CASES = {
     "gelu": (cost("aten::gelu", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "exp": (cost("aten::exp", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "comparison": (cost("aten::lt", X, X, out=tensor(2, 3, 4, 4)).flops, 96),
-    "addcmul": (cost("aten::addcmul", X, X, X, out=tensor(2, 3, 4, 4)).flops, 96),
-    "batch_norm": (cost("aten::batch_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),
+    "batch_norm": (
+        cost("aten::batch_norm", X, None, None, tensor(3), tensor(3), out=tensor(2, 3, 4, 4)).flops,
+        96,
+    ),
+    "own statistics of batch_norm": (
+        cost("aten::batch_norm", X, out=tensor(2, 3, 4, 4)).flops,
+        96,
+    ),
+    "interpolation": (
+        cost("aten::upsample_bilinear2d", X, out=tensor(2, 3, 8, 8)).flops,
+        (2 * 3 * 8 * 8) * 4,
+    ),
     "layer_norm": (cost("aten::layer_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "group_norm": (cost("aten::group_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "instance_norm": (cost("aten::instance_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),

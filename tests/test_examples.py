@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from pytest_modelbudget.cli import main
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "write_sample_models.py"
+OWN_PACKAGE = SCRIPT.parent / "own_package"
 PARAMS = (8 * 3 * 3 * 3 + 8) + (10 * 8 + 10)
 MACS = (8 * 32 * 32) * (3 * 3 * 3) + 10 * 8
 
@@ -28,3 +32,29 @@ def test_sample_files_measure_alike(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert main([*command, "--format", "json"]) == 0
         totals = json.loads(capsys.readouterr().out)["totals"]
         assert (totals["params"], totals["macs"]) == (PARAMS, MACS)
+
+
+@pytest.mark.slow
+def test_a_package_of_your_own(tmp_path: Path) -> None:
+    """The example's two tests and six limits pass, run as its README says."""
+    project = tmp_path / "own_package"
+    shutil.copytree(OWN_PACKAGE, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    command = [sys.executable, "-m", "pytest", "--model-budget", "-p", "no:cacheprovider"]
+    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
+    assert "8 passed" in run.stdout
+
+
+@pytest.mark.slow
+def test_a_wider_package_of_your_own_fails(tmp_path: Path) -> None:
+    """HIDDEN = 96 breaks the budget, and the first layer to blame is the GRU."""
+    project = tmp_path / "own_package"
+    shutil.copytree(OWN_PACKAGE, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    module = project / "keyword_spotter" / "__init__.py"
+    module.write_text(module.read_text().replace("HIDDEN = 64", "HIDDEN = 96"))
+    command = [sys.executable, "-m", "pytest", "--model-budget", "-p", "no:cacheprovider"]
+    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    params = 96 * 40 * 3 + 96 + 2 * 3 * 96 * 96 + 2 * 3 * 96 + 12 * 96 + 12
+    assert f"over by {params - 33_500:,}" in run.stdout
+    assert "budgets/device.yaml:7" in run.stdout

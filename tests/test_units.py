@@ -21,6 +21,7 @@ from pytest_modelbudget.units import (
     quantity_pattern,
     readable,
     readable_pair,
+    room,
 )
 
 READ = [
@@ -162,6 +163,24 @@ def test_readable_pair() -> None:
     assert readable_pair(11_700_000, 11_700_000, "param") == ("11.7 M", "11.7 M")
     third = Fraction(1, 3)
     assert readable_pair(third, third + Fraction(1, 10**6), "FLOP/B")[0] == "1/3 FLOP/B"
+
+
+@pytest.mark.parametrize(
+    ("share", "plain", "signed"),
+    [
+        pytest.param(Fraction(62, 1000), "6.2%", "+6.2%", id="a share"),
+        pytest.param(Fraction(-62, 1000), "-6.2%", "-6.2%", id="below"),
+        pytest.param(Fraction(0), "0.0%", "0.0%", id="nothing"),
+        pytest.param(Fraction(1, 1000), "0.10%", "+0.10%", id="just enough"),
+        pytest.param(Fraction(1, 46_800_000), "<0.1%", "<+0.1%", id="tiny"),
+        pytest.param(Fraction(-1, 46_800_000), ">-0.1%", ">-0.1%", id="tiny, below"),
+        pytest.param(Fraction(10), ">999%", ">+999%", id="huge"),
+        pytest.param(Fraction(-10), "<-999%", "<-999%", id="huge, below"),
+    ],
+)
+def test_room_is_bounded_at_both_ends(share: Fraction, plain: str, signed: str) -> None:
+    """Nobody counts the zeros of a percentage."""
+    assert (room(share), room(share, signed=True)) == (plain, signed)
 
 
 def test_percentage() -> None:

@@ -88,9 +88,7 @@ def test_reason() -> None:
 def test_exact_where_rounded_look_alike() -> None:
     """One byte over 46.8 MB is shown to the byte."""
     verdict = judge(Limit("weight_memory", PLACE, max=46_800_000), Measurement(46_800_001, "B"))
-    assert verdict.reason == (
-        "weight_memory 46,800,001 B > 46,800,000 B   over by 1 B (+0.0000021%)"
-    )
+    assert verdict.reason == ("weight_memory 46,800,001 B > 46,800,000 B   over by 1 B (<+0.1%)")
 
 
 def test_maximum_of_zero() -> None:

@@ -15,12 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from fractions import Fraction
 from typing import Union
 
 from pytest_modelbudget.frontends.model_source import ModelSource
-
-Number = Union[int, Fraction]
+from pytest_modelbudget.units import Number
 
 
 class Level(str, Enum):

@@ -19,9 +19,8 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 INTEGER = ("int8", "int16", "int32", "int64", "uint8")
 DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
 
-# Keys whose issue is still to come.
+# Metrics whose issue is still to come.
 RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
-RESERVED_FORMATS = ("onnx",)
 AUTO = "auto"
 
 # Metrics that have no value for a part of a model, and why.
@@ -148,7 +147,7 @@ def model_grammar(front_ends: Mapping[str, FrontEnd]) -> Grammar:
     return Grammar(
         "a model",
         (*sources, *arguments, *rest, variants),
-        reserved=(*_unless(RESERVED_FORMATS, front_ends), *VARIANT.reserved),
+        reserved=VARIANT.reserved,
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, Number, OpsLimit
+from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.grammar import AUTO, LIMIT, OPS_LIMIT, UNSCOPED, limits_grammar
 from pytest_modelbudget.budget.problem import shown, suggestion
 from pytest_modelbudget.budget.reading import NOT_YET, Entry, Reading
 from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node, Text
 from pytest_modelbudget.errors import UnitError
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.units import quantity, unit_named
+from pytest_modelbudget.units import Number, quantity, unit_named
 
 OP_NAME_PATTERN = r"[A-Za-z_][\w.]*::[A-Za-z_][\w.]*"
 _OP_NAME = re.compile(OP_NAME_PATTERN)

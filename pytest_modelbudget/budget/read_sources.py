@@ -15,10 +15,8 @@ from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
 from pytest_modelbudget.budget.reading import Entry, Reading
 from pytest_modelbudget.budget.yaml_nodes import Block, Node, Text
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
-from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, names_attribute
 
-MODULE_TARGET = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
-_MODULE_TARGET = re.compile(MODULE_TARGET)
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
 _WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
 _NO_INPUTS = "no inputs: give inputs such as float32 1x3x224x224, on the model or under defaults"
@@ -153,7 +151,7 @@ def _target(node: Node, front_end: FrontEnd, reading: Reading) -> str | None:
 
 def _attribute_problem(target: str, reading: Reading) -> str | None:
     """Why a target is no "module:attribute", or None."""
-    if _MODULE_TARGET.fullmatch(target) and not target.endswith(_WEIGHT_SUFFIXES):
+    if names_attribute(target) and not target.endswith(_WEIGHT_SUFFIXES):
         return None
     if target.endswith(_WEIGHT_SUFFIXES) or "/" in target or "\\" in target:
         others = [each for each in reading.front_ends.values() if target.endswith(each.suffixes)]

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Union
+
+_ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def names_attribute(target: str) -> bool:
+    """Whether this reads "package.module:callable"; no path does, with a drive letter or not."""
+    return _ATTRIBUTE.fullmatch(target) is not None
 
 
 @dataclass(frozen=True, slots=True)

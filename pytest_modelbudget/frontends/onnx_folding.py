@@ -13,6 +13,7 @@ from onnx.shape_inference import InferenceError
 from pytest_modelbudget.frontends.onnx_contrib import CONTRIB_TYPES, DELEGATES, contrib_types
 from pytest_modelbudget.frontends.onnx_frames import Frame
 from pytest_modelbudget.frontends.onnx_reading import has_values
+from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.frontends.onnx_types import (
     NOTHING_KNOWN,
     ValueType,
@@ -21,7 +22,6 @@ from pytest_modelbudget.frontends.onnx_types import (
     type_proto,
     value_type,
 )
-from pytest_modelbudget.frontends.onnx_steps import op_name
 
 STANDARD = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx itself knows
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import onnx
 from onnx import AttributeProto, NodeProto
@@ -79,7 +79,7 @@ def op_name(node: NodeProto) -> str:
     return f"onnx::{node.op_type}" if domain in STANDARD else f"{domain}::{node.op_type}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _roles(named: tuple[str, ...], count: int) -> tuple[str, ...]:
     """The role of each of count operands; the last name may take all that remain."""
     rest = ""

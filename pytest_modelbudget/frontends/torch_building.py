@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import random
 import sys
@@ -91,26 +90,23 @@ def _skipping(fill: Callable[..., Any], mode: UnfilledParameters) -> Callable[..
 
 @contextmanager
 def untouched_globals(seed: int = 0) -> Iterator[None]:
-    """Random generators, default type and garbage collection are as before afterwards.
+    """Random generators and the default type are as before afterwards.
 
     Inside, torch and ``random`` start from ``seed``, so that a build or run always draws the
-    same; collection rests, because it would walk every loaded framework again and again; and a
-    model's warnings stay silent, so that ``-W error`` does not make a model unmeasurable.
+    same; and a model's warnings stay silent, so that ``-W error`` does not make a model
+    unmeasurable.
     """
     torch_state, random_state = torch.get_rng_state(), random.getstate()
     numpy_random = sys.modules.get("numpy.random")
     numpy_state = numpy_random.get_state() if numpy_random else None
-    default_dtype, collecting = torch.get_default_dtype(), gc.isenabled()
+    default_dtype = torch.get_default_dtype()
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
-    gc.disable()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        if collecting:
-            gc.enable()
         torch.set_default_dtype(default_dtype)
         if numpy_random:
             numpy_random.set_state(numpy_state)

@@ -19,7 +19,7 @@ from pytest_modelbudget.frontends.model_source import (
 )
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import NodeScopes
-from pytest_modelbudget.frontends.torch_tracing import Subject, WatchedScopes, traced
+from pytest_modelbudget.frontends.torch_tracing import Subject, WatchedScopes, silenced, traced
 from pytest_modelbudget.frontends.torch_values import dtype_of
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.ops.op_table import OpTable
@@ -28,7 +28,8 @@ from pytest_modelbudget.ops.op_table import OpTable
 def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     """The graph of an exported program, on the shapes it was exported with or on given ones."""
     path = existing_file(source, "an exported program (.pt2)")
-    with user_code(f"{path.name} is not an exported program: reading it", SourceError):
+    refusal = f"{path.name} is not an exported program: reading it"
+    with silenced("torch.export"), user_code(refusal, SourceError):
         program = torch.export.load(str(path))
     if source.dtype is not None:
         raise SourceError("dtype converts modules, not exported programs: export it in that type")

@@ -35,8 +35,10 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
 
     def real() -> Subject:
         true = built(source, initialised=True)
+        if true is model:
+            true = copy.deepcopy(model)  # a run writes into buffers, and these are the caller's
         if dtype is not None:
-            true = copy.deepcopy(true).to(dtype)
+            true = true.to(dtype)
         return module_subject(true, source, None)
 
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:

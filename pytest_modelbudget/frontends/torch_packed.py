@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.ir.graph import Operand, Weight
 from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
 
 SCALE, ZERO_POINT = DType("float64", 64), DType("int64", 64)  # as torch stores both
+
+
+Unpacked = tuple[torch.Tensor, "torch.Tensor | None"]
+UNPACKERS: Mapping[str, Callable[[Any], Unpacked]] = {
+    **dict.fromkeys(
+        (
+            "Conv2dPackedParamsBase",
+            "Conv3dPackedParamsBase",
+            "LinearPackedParamsBase",
+        ),
+        lambda packed: packed.unpack()[:2],
+    ),
+    "EmbeddingPackedParamsBase": lambda packed: (
+        torch.ops.quantized.embedding_bag_unpack(packed),
+        None,
+    ),
+}
 
 
 class PackedWeights:
@@ -24,22 +42,31 @@ class PackedWeights:
         self._kept: list[torch.Tensor] = []
 
     def operands(self, packed: torch.ScriptObject) -> tuple[Operand, ...]:
-        """(weight, bias) of a packed object; () for one that no module of the model holds."""
-        return self._operands.get(hash(packed), ())
+        """(weight, bias) of a packed object; raises TraceError for one that no module holds."""
+        if hash(packed) not in self._operands:
+            raise TraceError(f"an operator reads weights from a {_type_of(packed)} of no module")
+        return self._operands[hash(packed)]
 
     def register(self, model: nn.Module) -> tuple[Weight, ...]:
-        """The weights of all packed objects of a model, in module order."""
+        """The weights of all packed objects of a model, in module order.
+
+        Raises TraceError for an object that cannot be read: its weights would be left out.
+        """
         found: list[Weight] = []
         for path, packed in packed_objects(model):
             if hash(packed) in self._operands:
                 continue
-            weight, bias = packed.unpack()[:2]
+            unpack = UNPACKERS.get(_type_of(packed))
+            if unpack is None:
+                raise TraceError(
+                    f"{path.rstrip('.') or 'the model'} keeps weights in a {_type_of(packed)}, "
+                    "which cannot be read: measure the model before it is packed"
+                )
+            weight, bias = unpack(packed)
             tensors = [self._parameter(f"{path}weight", weight)]
-            operands: list[Operand] = [tensors[0]]
             if bias is not None:
                 tensors.append(self._parameter(f"{path}bias", bias))
-            operands.append(tensors[1] if bias is not None else None)
-            self._operands[hash(packed)] = tuple(operands)
+            self._operands[hash(packed)] = (tensors[0], tensors[1] if bias is not None else None)
             found.extend(Weight(tensor) for tensor in tensors)
             found.extend(Weight(tensor) for tensor in grid_of(f"{path}weight", weight))
         return tuple(found)
@@ -49,13 +76,20 @@ class PackedWeights:
         return self._values.value(tensor, StorageKind.PARAMETER, lambda: name)
 
 
-def packed_objects(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """(path prefix, packed object) of each quantised module: "layer1.0.conv1." and its pack."""
+def packed_objects(model: nn.Module) -> Iterator[tuple[str, torch.ScriptObject]]:
+    """(path prefix, object) of each packed object of a module: "layer1.0.conv1." and its pack."""
     for name, module in model.named_modules():
-        packed = getattr(module, "_packed_params", None)
-        if isinstance(packed, torch.ScriptObject) and hasattr(packed, "unpack"):
-            owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
-            yield f"{owner}." if owner else "", packed
+        # A script module keeps its attributes elsewhere; quantised ones are called so in both.
+        attributes = {**vars(module), "_packed_params": getattr(module, "_packed_params", None)}
+        for attribute in attributes.values():
+            if isinstance(attribute, torch.ScriptObject):
+                owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
+                yield f"{owner}." if owner else "", attribute
+
+
+def _type_of(packed: Any) -> str:
+    """The class of a script object: "Conv2dPackedParamsBase"."""
+    return str(packed._type().name())
 
 
 def grid_of(name: str, weight: torch.Tensor) -> tuple[Tensor, ...]:

@@ -36,6 +36,7 @@ class Argument:
 
     name: str
     takes_tensors: bool
+    written: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,11 @@ def signature(func: Any) -> Signature:
     """The signature of an operator overload, from its schema."""
     schema = func._schema
     arguments = tuple(
-        Argument(arg.name, "Tensor" in str(arg.type) or "torch.classes" in str(arg.type))
+        Argument(
+            arg.name,
+            not arg.is_out and ("Tensor" in str(arg.type) or "torch.classes" in str(arg.type)),
+            written=arg.alias_info is not None and arg.alias_info.is_write,
+        )
         for arg in schema.arguments
     )
     devices = [i for i, arg in enumerate(arguments) if arg.name == "device"]
@@ -71,7 +76,7 @@ def signature(func: Any) -> Signature:
         name=schema.name,
         overload=f"{schema.name}.{schema.overload_name}",
         arguments=arguments,
-        mutates=schema.is_mutable,
+        mutates=schema.is_mutable and torch.Tag.inplace_view not in func.tags,
         decomposes=composite,
         device_at=devices[0] if devices else None,
     )
@@ -137,8 +142,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         kwargs: Mapping[str, Any],
         result: Any,
     ) -> None:
-        outputs = tuple(self._values.value(tensor) for tensor in tensors_in(result))
-        if not outputs and not called.mutates:
+        results = list(tensors_in(result))
+        if not results and called.mutates:
+            results = list(tensors_in(_written(called, args, kwargs)))
+        outputs = tuple(self._values.value(tensor) for tensor in results)
+        if not outputs:
             return  # asks for a size, a device or a value: no tensor comes out
         self.ops.append(
             Op(
@@ -220,6 +228,15 @@ def tensors_in(result: Any) -> Iterator[torch.Tensor]:
     elif isinstance(result, (list, tuple)):
         for element in result:
             yield from tensors_in(element)
+
+
+def _written(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Arguments that an operator writes into without returning them."""
+    return [
+        args[position] if position < len(args) else kwargs.get(argument.name)
+        for position, argument in enumerate(called.arguments)
+        if argument.written
+    ]
 
 
 def _attributes(

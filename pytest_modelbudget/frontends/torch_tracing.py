@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
 import torch
@@ -120,7 +120,7 @@ def _with_or_without_autograd(
     try:
         return _recorded(attempt, subject, specs, rules, dtype)
     except TraceError as error:
-        if not any(words in str(error) for words in AUTOGRAD_COMPLAINTS):
+        if not any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS):
             raise
         note = "recorded under no_grad: the forward pass calls autograd"
         under_no_grad = Attempt(attempt.traced, torch.no_grad, note)
@@ -133,6 +133,8 @@ def _must_fit(subject: Subject) -> None:
         weight.tensor.numel() * weight.tensor.dtype.itemsize
         for weight in named_weights(subject.model)
     )
+    if not hasattr(os, "sysconf"):
+        return  # a system that does not tell how much memory it has
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory // 2:
         raise TraceError(
@@ -167,7 +169,7 @@ def _recorded(
         graph_inputs = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
         replace(subject.model, stage.twins)
-        enter(_silenced("torch._subclasses.fake_tensor"))
+        enter(silenced("torch._subclasses.fake_tensor"))
         enter(stage.mode)
         enter(attempt.grad())
         enter(scopes.watching())
@@ -215,7 +217,7 @@ def _stage(traced: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | N
 
 
 @contextmanager
-def _silenced(logger_name: str) -> Iterator[None]:
+def silenced(logger_name: str) -> Iterator[None]:
     """No log lines: a failing fake trace is an answer here, not an incident."""
     logger = logging.getLogger(logger_name)
     was = logger.disabled
@@ -258,6 +260,8 @@ def output_tensors(result: Any) -> Iterator[torch.Tensor]:
             parts = list(value.values())
         elif isinstance(value, (list, tuple, set, frozenset)):
             parts = list(value)
+        elif is_dataclass(value):
+            parts = [getattr(value, field.name) for field in fields(value)]
         else:
             parts = list(getattr(value, "__dict__", {}).values())
         for part in parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -10,16 +11,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor
 
 PACKED_BITS = {"quint4x2": 4, "quint2x4": 2, "bits1x8": 1, "bits2x4": 2, "bits4x2": 4}
-_DTYPES: dict[torch.dtype, DType] = {}
 
 
+@cache
 def dtype_of(dtype: torch.dtype) -> DType:
     """The element type, named as torch names it ("float32")."""
-    found = _DTYPES.get(dtype)
-    if found is None:
-        name = str(dtype).removeprefix("torch.")
-        found = _DTYPES[dtype] = DType(name, PACKED_BITS.get(name, dtype.itemsize * 8))
-    return found
+    name = str(dtype).removeprefix("torch.")
+    return DType(name, PACKED_BITS.get(name, dtype.itemsize * 8))
 
 
 class TorchValues:

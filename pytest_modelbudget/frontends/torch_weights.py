@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.ir.graph import Weight
 from pytest_modelbudget.ir.tensor import StorageKind, Tensor
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +111,35 @@ def memoryless(
 def module_state_kept(model: nn.Module) -> Iterator[None]:
     """Attributes, flags, parameters, buffers and hooks of every module are as before afterwards.
 
-    A forward pass may set any of them: a cache, a counter, a weight that a hook computes.
+    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors
+    that are mere attributes are lent as copies, because it may also write into them.
     """
     kept = []
     for module in model.modules():
         attributes = vars(module)
-        tables = [(table, dict(table)) for table in attributes.values() if isinstance(table, dict)]
-        kept.append((attributes, dict(attributes), tables))
+        tables = [
+            (table, dict(table) if table else NOTHING)
+            for table in attributes.values()
+            if isinstance(table, dict)
+        ]
+        lists = [(each, list(each)) for each in attributes.values() if isinstance(each, list)]
+        kept.append((attributes, dict(attributes), tables, lists))
+        for name, value in attributes.items():
+            if isinstance(value, torch.Tensor):
+                attributes[name] = value.clone()
     try:
         yield
     finally:
-        for attributes, before, tables in kept:
+        for attributes, before, tables, lists in kept:
             for table, content in tables:
-                _restore(table, content)
+                if table or content:  # most hook tables are empty, before and after
+                    _restore(table, content)
+            for each, items in lists:
+                each[:] = items
             _restore(attributes, before)
 
 
-def _restore(table: dict[Any, Any], content: dict[Any, Any]) -> None:
+def _restore(table: dict[Any, Any], content: Mapping[Any, Any]) -> None:
     table.clear()
     table.update(content)
 

@@ -21,7 +21,7 @@ from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor
 Operand = Union[Tensor, None, tuple[Union[Tensor, None], ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Op:
     """One executed operation under the foreign name it was seen with, such as ``aten::addmm``.
 
@@ -53,19 +53,16 @@ class Op:
                 found.extend(element for element in operand if element is not None)
         return tuple(found)
 
+    @cached_property
     def fresh_outputs(self) -> tuple[Tensor, ...]:
         """Outputs on memory that no operand lives on: what the op allocates."""
-        return self._fresh_outputs
-
-    @cached_property
-    def _fresh_outputs(self) -> tuple[Tensor, ...]:
         known = [tensor.storage for tensor in self._tensors]
         return tuple(output for output in self.outputs if output.storage not in known)
 
     @cached_property
     def is_view(self) -> bool:
         """Whether every output is an operand's memory under a new name: nothing moves."""
-        return bool(self.outputs) and not self.mutates and not self._fresh_outputs
+        return bool(self.outputs) and not self.mutates and not self.fresh_outputs
 
     @cached_property
     def is_shape_computation(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+
+MOST_INTERVALS = 1 << 18  # beyond that, a union of strided regions is bounded by its span
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +23,36 @@ class Region:
     elements: int
 
     @property
-    def is_dense(self) -> bool:
-        """Whether the elements are one unbroken interval."""
-        return not self.runs or (len(self.runs) == 1 and self.runs[0][0] == 1)
+    def length(self) -> int:
+        """Elements of each of its unbroken intervals."""
+        return self.runs[0][1] if self.runs and self.runs[0][0] == 1 else 1
 
     @property
-    def end(self) -> int:
-        """One past the last element."""
-        return self.offset + 1 + sum(stride * (size - 1) for stride, size in self.runs)
+    def outer(self) -> tuple[tuple[int, int], ...]:
+        """The runs that step from interval to interval."""
+        return self.runs[1:] if self.runs and self.runs[0][0] == 1 else self.runs
+
+    @property
+    def intervals(self) -> int:
+        """How many unbroken intervals it consists of."""
+        return prod(size for _, size in self.outer)
+
+    def walk(self) -> Iterator[tuple[int, int]]:
+        """Its unbroken intervals, as (first element, one past the last)."""
+        if not self.elements:
+            return
+        starts = [self.offset]
+        for stride, size in self.outer:
+            starts = [start + i * stride for start in starts for i in range(size)]
+        for start in starts:
+            yield start, start + self.length
 
 
 def region(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Region:
     """The region of a tensor; overlapping windows (as_strided) are bounded by their span."""
     elements = prod(shape)
     if elements == 0:
-        return Region(offset, ((1, 0),), 0)
+        return Region(offset, (), 0)
     if strides == contiguous_strides(shape):
         return Region(offset, ((1, elements),) if elements > 1 else (), elements)
     steps = sorted(
@@ -69,31 +86,28 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def distinct_elements(regions: Iterable[Region]) -> int:
     """Elements of one storage that at least one of these regions holds.
 
-    Dense regions are joined exactly. A strided region that lies inside a dense one adds nothing;
-    strided regions that overlap one another in part are added up, bounded by their common span.
+    Exact, up to a number of intervals that only finely strided giants exceed; those are added up
+    and bounded by their common span.
     """
     distinct = set(regions)
     if len(distinct) == 1:
         return next(iter(distinct)).elements
-    intervals = _joined(sorted((r.offset, r.end) for r in distinct if r.is_dense and r.elements))
-    strided = [
-        r
-        for r in distinct
-        if not r.is_dense and not any(a <= r.offset and r.end <= b for a, b in intervals)
-    ]
-    counted = sum(end - start for start, end in intervals) + sum(r.elements for r in strided)
-    everything = [*intervals, *((r.offset, r.end) for r in strided)]
-    if not everything:
-        return 0
-    span = max(end for _, end in everything) - min(start for start, _ in everything)
-    return min(counted, span)
+    if sum(each.intervals for each in distinct) > MOST_INTERVALS:
+        return _bounded(distinct)
+    return _union(sorted(interval for each in distinct for interval in each.walk()))
 
 
-def _joined(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
+def _union(intervals: Iterable[tuple[int, int]]) -> int:
+    """Total length of intervals that come in rising order."""
+    total = reached = 0
     for start, end in intervals:
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return joined
+        if end > reached:
+            total += end - max(start, reached)
+            reached = end
+    return total
+
+
+def _bounded(regions: Iterable[Region]) -> int:
+    ends = [each.offset + 1 + sum(s * (n - 1) for s, n in each.runs) for each in regions]
+    span = max(ends) - min(each.offset for each in regions)
+    return min(sum(each.elements for each in regions), span)

@@ -98,7 +98,7 @@ class Tensor:
 
     @cached_property
     def touched_nbytes(self) -> int:
-        """Bytes of the elements that it touches, broadcast ones once."""
+        """Bytes of its storage that it touches, broadcast elements once."""
         if self.strides == contiguous_strides(self.shape):
             return self.nbytes
         return nbytes_of(self.region.elements, self.dtype)
@@ -124,12 +124,20 @@ def unsized(name: str, dtype: DType, storage: Storage, why: str) -> Tensor:
 
 def distinct_nbytes(tensors: Iterable[Tensor]) -> int:
     """Bytes that these tensors touch together, each byte once."""
+    return sum(nbytes_by_storage(tensors).values())
+
+
+def nbytes_by_storage(tensors: Iterable[Tensor]) -> dict[Storage, int]:
+    """Bytes that these tensors touch of each storage, each byte once."""
     groups: dict[tuple[Storage, int], list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.storage, tensor.dtype.bits), []).append(tensor)
-    return sum(
-        group[0].touched_nbytes
-        if len(group) == 1
-        else nbytes_of(distinct_elements(tensor.region for tensor in group), group[0].dtype)
-        for group in groups.values()
-    )
+    nbytes: dict[Storage, int] = {}
+    for (storage, _), group in groups.items():
+        if len(group) == 1:
+            touched = group[0].touched_nbytes
+        else:
+            elements = distinct_elements(tensor.region for tensor in group)
+            touched = nbytes_of(elements, group[0].dtype)
+        nbytes[storage] = nbytes.get(storage, 0) + touched
+    return nbytes

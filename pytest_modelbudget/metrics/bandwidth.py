@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from pytest_modelbudget.ir.graph import Graph
-from pytest_modelbudget.ir.tensor import Storage, Tensor, distinct_nbytes
+from pytest_modelbudget.ir.tensor import Storage, Tensor, distinct_nbytes, nbytes_by_storage
 from pytest_modelbudget.metrics.costed_graph import CostedGraph, Traffic
 from pytest_modelbudget.metrics.macs import macs
 from pytest_modelbudget.metrics.measurement import (
@@ -61,11 +61,7 @@ def total_activation(costed: CostedGraph) -> Measurement:
 
 def bandwidth_floor(costed: CostedGraph) -> Measurement:
     """Bytes that must move even if all ops were fused: inputs and weights once, and outputs."""
-    contributions = [
-        *_inputs_read(costed.graph),
-        *_weights_read(costed),
-        *_outputs_written(costed.graph),
-    ]
+    contributions = [*_read_once(costed), *_returned(costed)]
     return Measurement(
         sum(value for _, value in contributions),
         "B",
@@ -85,34 +81,40 @@ def _unsized_edges(graph: Graph) -> tuple[UnmeasuredOp, ...]:
     )
 
 
-def _inputs_read(graph: Graph) -> Iterator[tuple[str, int]]:
-    moving = (op for op in graph.ops if not (op.is_view or op.is_shape_computation))
-    read = {tensor.storage for op in moving for tensor in op.tensors()}
-    yield "", distinct_nbytes(tensor for tensor in graph.inputs if tensor.storage in read)
+def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
+    """Each region of an input or weight once; rows of a table no more often than they are read.
 
-
-def _outputs_written(graph: Graph) -> Iterator[tuple[str, int]]:
-    written = {output.storage for op in graph.ops if not op.is_view for output in op.outputs}
-    yield "", distinct_nbytes(tensor for tensor in graph.outputs if tensor.storage in written)
-
-
-def _weights_read(costed: CostedGraph) -> Iterator[tuple[str, int]]:
-    """Each weight region once; rows of a table at most as often as they are read."""
+    Shares are the first reader's.
+    """
     whole: dict[Storage, list[Tensor]] = defaultdict(list)
-    rows: dict[Storage, int] = defaultdict(int)
     tables: dict[Storage, list[Tensor]] = defaultdict(list)
-    scopes: dict[Storage, str] = {}
+    rows: dict[Storage, int] = defaultdict(int)
+    readers: dict[Storage, str] = {}
+    given = {tensor.storage for tensor in costed.graph.inputs}
     for scope, traffic in _moved(costed):
-        for tensor in traffic.whole:
-            whole[tensor.storage].append(tensor)
-            scopes.setdefault(tensor.storage, scope)
-        for tensor, nbytes in traffic.rows.items():
-            rows[tensor.storage] += nbytes
-            tables[tensor.storage].append(tensor)
-            scopes.setdefault(tensor.storage, scope)
-    for storage, scope in scopes.items():
+        for tensor in (*traffic.whole, *traffic.rows):
+            storage = tensor.storage
+            if storage.is_activation and storage not in given:
+                continue
+            readers.setdefault(storage, scope)
+            if tensor in traffic.rows:
+                rows[storage] += traffic.rows[tensor]
+                tables[storage].append(tensor)
+            else:
+                whole[storage].append(tensor)
+    for storage, scope in readers.items():
         most = distinct_nbytes([*whole[storage], *tables[storage]])
         yield scope, min(most, distinct_nbytes(whole[storage]) + rows[storage])
+
+
+def _returned(costed: CostedGraph) -> Iterator[tuple[str, int]]:
+    """What the caller gets of what ops wrote, under the model itself."""
+    written: dict[Storage, int] = defaultdict(int)
+    for _, traffic in _moved(costed):
+        for storage, nbytes in traffic.written.items():
+            written[storage] += nbytes
+    for storage, nbytes in nbytes_by_storage(costed.graph.outputs).items():
+        yield "", min(nbytes, written[storage])
 
 
 def arithmetic_intensity(costed: CostedGraph) -> Measurement:

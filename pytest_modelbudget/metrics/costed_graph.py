@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Union
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.ir.graph import Graph, Op, Operand
 from pytest_modelbudget.ir.liveness import dead_storages
-from pytest_modelbudget.ir.tensor import Storage, Tensor, distinct_nbytes
+from pytest_modelbudget.ir.tensor import Storage, Tensor, distinct_nbytes, nbytes_by_storage
 from pytest_modelbudget.ops.op_rule import OpRule, nothing
 from pytest_modelbudget.ops.op_table import OpTable
 
@@ -33,7 +33,8 @@ Cost = Union[int, Unknown]
 class Traffic:
     """Bytes one op moves: activations it reads, weights it reads, results it writes.
 
-    whole are the weight tensors read entirely, rows the bytes of those read only in part.
+    whole are the operands read entirely, rows the bytes of those read only in part, written the
+    bytes of results by the memory they land in.
     """
 
     read: int = 0
@@ -41,9 +42,11 @@ class Traffic:
     write: int = 0
     whole: tuple[Tensor, ...] = ()
     rows: Mapping[Tensor, int] = field(default_factory=dict)
+    written: Mapping[Storage, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
+        """All bytes."""
         return self.read + self.weights + self.write
 
 
@@ -104,17 +107,25 @@ def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
     return OpCost(
         op,
         rule.kind,
-        macs=_evaluated(rule, rule.macs, op, bound),
-        flops=_evaluated(rule, rule.flops, op, bound),
+        macs=_evaluated(rule, rule.macs, op, bound, absent=rule.because),
+        flops=_evaluated(
+            rule, rule.flops, op, bound, absent=f"convention flops/1 has no figure for {rule.kind}"
+        ),
         traffic=_ruled_traffic(op, rule, bound, dead),
     )
 
 
 def _evaluated(
-    rule: OpRule, formula: Callable[..., int] | None, op: Op, bound: Mapping[str, Operand]
+    rule: OpRule,
+    formula: Callable[..., int] | None,
+    op: Op,
+    bound: Mapping[str, Operand],
+    *,
+    absent: str,
 ) -> Cost:
+    """What one formula gives; ``absent`` says why there is none."""
     if formula is None:
-        return Unknown(rule.because)
+        return Unknown(absent)
     if formula is nothing:
         return 0
     if op.unsized:
@@ -151,19 +162,22 @@ def _traffic(
         return Traffic()
     if op.unsized:
         return Unknown(op.unsized)
-    whole = [t for t in op.tensors() if t not in rows and not t.is_immediate]
-    activations = [tensor for tensor in whole if tensor.storage.is_activation]
-    weights = tuple(tensor for tensor in whole if not tensor.storage.is_activation)
-    read = distinct_nbytes(activations)
-    read += sum(nbytes for tensor, nbytes in rows.items() if tensor.storage.is_activation)
-    weight_rows = {t: nbytes for t, nbytes in rows.items() if not t.storage.is_activation}
-    if written is None:
-        results = op.outputs if op.mutates else op.fresh_outputs()
-        written = distinct_nbytes(out for out in results if out.storage not in dead)
+    whole = tuple(t for t in op.tensors() if t not in rows and not t.is_immediate)
+    results = op.outputs if op.mutates else op.fresh_outputs
+    landed = nbytes_by_storage(out for out in results if out.storage not in dead)
+    if written is not None:
+        landed = {op.outputs[0].storage: written}
     return Traffic(
-        read=read * op.times,
-        weights=(distinct_nbytes(weights) + sum(weight_rows.values())) * op.times,
-        write=written * op.times,
-        whole=weights,
-        rows=weight_rows,
+        read=_amount_read(whole, rows, activations=True) * op.times,
+        weights=_amount_read(whole, rows, activations=False) * op.times,
+        write=sum(landed.values()) * op.times,
+        whole=whole,
+        rows={tensor: nbytes * op.times for tensor, nbytes in rows.items()},
+        written={storage: nbytes * op.times for storage, nbytes in landed.items()},
     )
+
+
+def _amount_read(whole: Iterable[Tensor], rows: Mapping[Tensor, int], *, activations: bool) -> int:
+    """Bytes read of activations, or of everything else."""
+    entire = distinct_nbytes(t for t in whole if t.storage.is_activation is activations)
+    return entire + sum(n for t, n in rows.items() if t.storage.is_activation is activations)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Union
 
+from pytest_modelbudget.errors import ExtensionError
+
 if TYPE_CHECKING:
     from pytest_modelbudget.metrics.costed_graph import CostedGraph
 
@@ -47,6 +49,11 @@ class Measurement:
     parts: Mapping[str, int] = field(default_factory=dict)
     unreduced: tuple[int, int] | None = None
     convention: str | None = None
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.value, int)
+        if whole and self.shares and sum(share.value for share in self.shares) != self.value:
+            raise ExtensionError(f"the shares of {self.value} {self.unit} do not add up to it")
 
     @property
     def complete(self) -> bool:

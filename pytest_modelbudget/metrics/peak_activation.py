@@ -25,9 +25,7 @@ def peak_activation(costed: CostedGraph) -> Measurement:
     graph = costed.graph
     alive = lifetimes(graph)
     peak_at = _first_peak(alive, positions=max(len(graph.ops), 1))
-    makers = {
-        output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs()
-    }
+    makers = {output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs}
     owners = [
         (makers.get(storage, ""), storage.nbytes)
         for storage, life in alive.items()
@@ -47,7 +45,7 @@ def _unsized(graph: Graph, alive: Mapping[Storage, Lifetime]) -> Iterator[tuple[
         if tensor.storage.unsized:
             yield f"input {tensor.name}", "", tensor.storage.unsized
     for op in graph.ops:
-        for output in op.fresh_outputs():
+        for output in op.fresh_outputs:
             if output.storage.unsized and output.storage in alive:
                 yield op.name, op.scope, output.storage.unsized
 

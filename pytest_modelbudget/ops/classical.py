@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.ops.elementwise import one_per_element, two_per_element
+from pytest_modelbudget.ops.elementwise import one_per_element
 from pytest_modelbudget.ops.op_rule import OpRule, free, under
 
 LABELS = "entries are looked up or renamed, nothing is computed"
@@ -49,14 +49,14 @@ CLASSICAL: tuple[OpRule, ...] = (
     OpRule(
         "scaler",
         under("ai.onnx.ml::Scaler", "x"),
-        "a shift and a scale per element",
-        flops=two_per_element,
+        "a shift and a scale, element by element",
+        flops=one_per_element,
     ),
     OpRule(
         "normaliser",
         under("ai.onnx.ml::Normalizer", "x"),
-        "a norm and a quotient per element, no pairs contracted",
-        flops=two_per_element,
+        "entries divided by their norm: no pairs are contracted",
+        flops=one_per_element,
     ),
     OpRule(
         "comparison",

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from pytest_modelbudget.ops.op_rule import OpRule, free, under
+from pytest_modelbudget.ops.op_rule import OpRule, free, nothing, under
 
 CREATION: tuple[OpRule, ...] = (
     free(
+        "allocation",
+        under("aten::empty aten::empty_strided"),
+        "memory without values: nothing is written yet",
+        writes=nothing,
+    ),
+    free(
+        "allocation",
+        under(
+            "aten::empty_like aten::new_empty aten::new_empty_strided aten::empty_permuted",
+            "like",
+        ),
+        "memory without values: nothing is written yet",
+        reads=lambda: {"like": 0},
+        writes=nothing,
+    ),
+    free(
         "creation",
         under(
-            "aten::zeros aten::ones aten::full aten::empty aten::empty_strided aten::arange "
+            "aten::zeros aten::ones aten::full aten::arange "
             "aten::linspace aten::logspace aten::eye aten::scalar_tensor aten::tril_indices "
             "aten::triu_indices aten::hann_window aten::hamming_window aten::range "
             "aten::_efficientzerotensor",
@@ -20,8 +36,8 @@ CREATION: tuple[OpRule, ...] = (
     free(
         "creation",
         under(
-            "aten::zeros_like aten::ones_like aten::full_like aten::empty_like aten::new_zeros "
-            "aten::new_ones aten::new_full aten::new_empty aten::new_empty_strided",
+            "aten::zeros_like aten::ones_like aten::full_like aten::new_zeros aten::new_ones "
+            "aten::new_full",
             "like",
         ),
         "the operand lends its shape and is not read",

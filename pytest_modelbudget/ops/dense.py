@@ -17,12 +17,17 @@ def linear_macs(*, x: Tensor, out: Tensor) -> int:
     x (..., k) · weight (n, k) or (k,) → out (..., n) or (...,), hence out.elements * k.
     Adding the bias multiplies nothing and is not counted.
     """
-    return out.elements * x.shape[-1]
+    return out.elements * (x.shape[-1] if x.shape else 1)
 
 
 def bias_flops(*, out: Tensor, bias: Tensor | None = None) -> int:
     """One addition per output element where there is a bias."""
     return out.elements if bias is not None else 0
+
+
+def activated_flops(*, out: Tensor, bias: Tensor | None = None) -> int:
+    """An activation per output element, fused behind the bias."""
+    return bias_flops(out=out, bias=bias) + out.elements
 
 
 def addition_flops(*, out: Tensor) -> int:
@@ -165,11 +170,17 @@ DENSE: tuple[OpRule, ...] = (
             "aten::addmm_": ("bias", "x", "weight"),
             "aten::addmv": ("bias", "x", "weight"),
             "aten::addmv_": ("bias", "x", "weight"),
-            "aten::_addmm_activation": ("bias", "x", "weight"),
         },
         macs=linear_macs,
         flops=addition_flops,
         because="b + x·W: torch.addmm, torch.addmv",
+    ),
+    OpRule(
+        kind="linear",
+        names={"aten::_addmm_activation": ("bias", "x", "weight")},
+        macs=linear_macs,
+        flops=activated_flops,
+        because="an activation of b + x·W in one kernel",
     ),
     OpRule(
         kind="matmul",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.ir.tensor import Tensor
 from pytest_modelbudget.ops.op_rule import OpRule, under
 
@@ -29,7 +32,7 @@ UNARY = {
     "tanh": "tanh",
     "clamp": "clamp clip clamp_min clamp_max",
     "abs": "abs absolute",
-    "neg": "neg negative",
+    "neg": "neg negative resolve_neg resolve_conj",
     "sign": "sign sgn signbit",
     "exp": "exp exp2 expm1 special_exp2 special_expm1",
     "log": "log log2 log10 log1p special_log1p",
@@ -37,13 +40,17 @@ UNARY = {
     "rsqrt": "rsqrt",
     "square": "square",
     "reciprocal": "reciprocal",
-    "erf": "erf erfc erfinv special_erf special_erfc special_erfinv lgamma digamma sinc",
-    "trigonometry": "sin cos tan asin acos atan sinh cosh asinh acosh atanh arcsin arccos arctan",
+    "erf": "erf erfc erfinv special_erf special_erfc special_erfinv",
+    "gamma": "lgamma digamma",
+    "trigonometry": "sin cos tan asin acos atan sinh cosh asinh acosh atanh "
+    "arcsin arccos arctan sinc",
     "rounding": "round floor ceil trunc frac fix",
     "logical_not": "logical_not bitwise_not",
     "logit": "logit special_logit",
-    "angle": "angle deg2rad rad2deg",
-    "isnan": "isnan isinf isfinite isposinf isneginf nan_to_num",
+    "angle": "angle",
+    "degrees": "deg2rad rad2deg",
+    "isnan": "isnan isinf isfinite isposinf isneginf",
+    "nan_to_num": "nan_to_num",
 }
 BINARY = {
     "add": "add",
@@ -59,7 +66,6 @@ BINARY = {
     "atan2": "atan2 arctan2 hypot copysign nextafter heaviside xlogy special_xlogy logaddexp",
     "outer": "outer ger",
     "complex": "complex polar",
-    "loss": "mse_loss smooth_l1_loss huber_loss soft_margin_loss",
 }
 TERNARY = {
     "where": "where",
@@ -117,24 +123,11 @@ def one_per_element(*, out: Tensor) -> int:
     return out.elements
 
 
-def two_per_element(*, out: Tensor) -> int:
-    """A product (or quotient) and a sum per element."""
-    return 2 * out.elements
-
-
-def half_per_element(*, x: Tensor, out: Tensor) -> int:
-    """A gated unit: one activation and one product per output, of an input twice as wide."""
-    return x.elements
-
-
-def one_per_element_and_part(*, out: Tensor, parts: tuple[Tensor, ...]) -> int:
-    """n operands take n - 1 operations per output element; one alone is compared with nothing."""
-    return out.elements * (len(parts) - 1)
-
-
-def mean_of_parts(*, out: Tensor, parts: tuple[Tensor, ...]) -> int:
-    """n - 1 sums and a quotient per output element."""
-    return out.elements * len(parts)
+def dropout_flops(*, attributes: Mapping[str, object]) -> int:
+    """Nothing at inference; a dropout that stays on draws numbers, which have no figure."""
+    if attributes.get("train", attributes.get("training", False)):
+        raise UnmeasurableError("dropout that stays on draws random numbers: no figure in flops/1")
+    return 0
 
 
 def biased(*, out: Tensor, bias: Tensor | None = None) -> int:
@@ -169,38 +162,36 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     *_family(UNARY, "x", "bound", "other_bound"),
     *_family(BINARY, "x", "y"),
     *_family(TERNARY, "x", "y", "z"),
+    OpRule(
+        "maximum",
+        under("aten::max.other aten::min.other", "x", "y"),
+        PLAIN,
+        flops=one_per_element,
+    ),
     OpRule("prelu", _spelt("prelu _prelu_kernel", "x", "slope"), PLAIN, flops=one_per_element),
     OpRule(
         "addcmul",
         _spelt("addcmul addcdiv", "x", "y", "z"),
         "x + a·y·z (or y / z) element by element",
-        flops=two_per_element,
+        flops=one_per_element,
     ),
     OpRule(
         "addr",
         _spelt("addr", "x", "y", "z"),
         "an outer product added to a matrix: nothing is accumulated",
-        flops=two_per_element,
+        flops=one_per_element,
     ),
     OpRule(
         "glu",
         _spelt("glu", "x"),
-        "one sigmoid and one product per output element",
-        flops=half_per_element,
+        "half of the input gates the other half, element by element",
+        flops=one_per_element,
     ),
     *_onnx_family(ONNX_UNARY, "x", "bound", "other_bound"),
     *_onnx_family(ONNX_BINARY, "x", "y"),
     *_onnx_family({"prelu": "PRelu"}, "x", "slope"),
     *_onnx_family({"where": "Where"}, "condition", "x", "y"),
-    *(
-        OpRule(
-            kind,
-            _onnx(names, "*parts"),
-            "one operation per output element and further operand",
-            flops=mean_of_parts if kind == "mean_of" else one_per_element_and_part,
-        )
-        for kind, names in ONNX_VARIADIC.items()
-    ),
+    *_onnx_family(ONNX_VARIADIC, "*parts"),
     OpRule(
         "gelu",
         {
@@ -213,20 +204,21 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     OpRule(
         "swiglu",
         {"onnx::SwiGLU": ("x", "y")},
-        "one activation and one product per output element",
-        flops=two_per_element,
+        "an activation gates the other operand, element by element",
+        flops=one_per_element,
     ),
     OpRule(
         "dropout",
         _spelt("dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", "x")
         | {"onnx::Dropout": ("x", "ratio", "training")},
         "at inference the input passes through untouched; in training it is a masked product",
+        flops=dropout_flops,
         shares_storage_of="x",
     ),
     OpRule(
         "add",
         under("com.microsoft::BiasAdd", "x", "bias", "residual"),
-        "a bias and a residual are added to each element",
-        flops=two_per_element,
+        "a bias and a residual are added, element by element",
+        flops=one_per_element,
     ),
 )

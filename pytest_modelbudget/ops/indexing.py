@@ -8,7 +8,6 @@ from math import prod
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.ir.tensor import Tensor, nbytes_of
 from pytest_modelbudget.ops.op_rule import OpRule, free, under
-from pytest_modelbudget.ops.pooling import one_per_input
 
 ROWS = "copies the elements that the indices name: reads as many bytes as it writes"
 
@@ -35,9 +34,14 @@ def bag_rows_read(*, x: Tensor, indices: Tensor) -> Mapping[str, int]:
     return {"x": nbytes_of(indices.elements * x.shape[-1], x.dtype)}
 
 
-def bag_flops(*, x: Tensor, indices: Tensor) -> int:
-    """One addition per element of each row that is summed."""
-    return indices.elements * x.shape[-1]
+def bag_macs(*, x: Tensor, indices: Tensor, per_sample_weights: Tensor | None = None) -> int:
+    """With a weight per row, the sum of rows is a contraction: one MAC per element of each."""
+    return indices.elements * x.shape[-1] if per_sample_weights is not None else 0
+
+
+def bag_flops(*, x: Tensor, indices: Tensor, per_sample_weights: Tensor | None = None) -> int:
+    """One addition per element of each row that is summed, unless a MAC does it."""
+    return indices.elements * x.shape[-1] if per_sample_weights is None else 0
 
 
 def target_untouched() -> Mapping[str, int]:
@@ -48,6 +52,33 @@ def target_untouched() -> Mapping[str, int]:
 def source_written(*, source: Tensor) -> int:
     """The elements of the source land in the target; nothing else of it is written."""
     return source.nbytes
+
+
+def decided_by_data() -> int:
+    """No shape tells how many elements a mask selects."""
+    raise UnmeasurableError("how much a boolean mask writes is decided by the data")
+
+
+def scattered_flops(*, source: Tensor) -> int:
+    """One operation per element of the source, wherever it lands."""
+    return source.elements
+
+
+def scattered_read(*, source: Tensor) -> Mapping[str, int]:
+    """Adding in place reads as much of the target as it writes."""
+    return {"x": source.nbytes}
+
+
+def put_read(
+    *,
+    x: Tensor,
+    indices: tuple[Tensor | None, ...],
+    source: Tensor,
+    attributes: Mapping[str, object],
+) -> Mapping[str, int]:
+    """x[indices] = source does not read x; accumulating reads what it writes."""
+    accumulates = attributes.get("accumulate")
+    return {"x": put_written(x=x, indices=indices, source=source) if accumulates else 0}
 
 
 def indexed_written(*, x: Tensor, index: Tensor) -> int:
@@ -98,7 +129,8 @@ INDEXING: tuple[OpRule, ...] = (
             "offsets",
             "per_sample_weights",
         ),
-        "adds up the rows that the indices name: sums, no products of pairs",
+        "adds up the rows that the indices name, weighted where each has a weight",
+        macs=bag_macs,
         flops=bag_flops,
         reads=bag_rows_read,
     ),
@@ -127,15 +159,22 @@ INDEXING: tuple[OpRule, ...] = (
         "scatter",
         under("aten::index_put_ aten::_index_put_impl_", "x", "indices", "source"),
         "writes the elements that the indices name",
-        reads=target_untouched,
+        reads=put_read,
         writes=put_written,
     ),
     free(
         "scatter",
-        under("aten::scatter_ aten::index_copy_", "x", "index", "source"),
+        under("aten::scatter_", "x", "index", "source"),
         "writes the elements that the indices name",
         reads=target_untouched,
         writes=indexed_written,
+    ),
+    free(
+        "scatter",
+        under("aten::index_copy_", "x", "index", "source"),
+        "writes the slices that the indices name: all of the source",
+        reads=target_untouched,
+        writes=source_written,
     ),
     free(
         "scatter",
@@ -149,7 +188,7 @@ INDEXING: tuple[OpRule, ...] = (
         under("aten::masked_scatter_", "x", "mask", "source"),
         "writes elements of the source where the mask says so",
         reads=target_untouched,
-        writes=source_written,
+        writes=decided_by_data,
     ),
     free(
         "scatter",
@@ -165,13 +204,26 @@ INDEXING: tuple[OpRule, ...] = (
     OpRule(
         "scatter_add",
         under(
-            "aten::scatter_add aten::scatter_add_ aten::index_add aten::index_add_ "
-            "aten::scatter_reduce aten::scatter_reduce_ aten::index_reduce aten::index_reduce_",
+            "aten::scatter_add_ aten::index_add_ aten::scatter_reduce_ aten::index_reduce_",
             "x",
-            "*sources",
+            "index",
+            "source",
         ),
         "one addition per element that is scattered",
-        flops=one_per_input,
+        flops=scattered_flops,
+        reads=scattered_read,
+        writes=source_written,
+    ),
+    OpRule(
+        "scatter_add",
+        under(
+            "aten::scatter_add aten::index_add aten::scatter_reduce aten::index_reduce",
+            "x",
+            "index",
+            "source",
+        ),
+        "copies the target, and one addition per element that is scattered",
+        flops=scattered_flops,
     ),
     free(
         "gather",

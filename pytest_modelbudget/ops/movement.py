@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.ir.tensor import Tensor, nbytes_of
 from pytest_modelbudget.ops.op_rule import OpRule, free, under
 
 VIEW = "a view: the same memory under another shape, nothing moves"
@@ -20,6 +20,11 @@ def overwritten() -> dict[str, int]:
     return {"target": 0}
 
 
+def diagonal_written(*, target: Tensor) -> int:
+    """One element per step along the shortest dimension."""
+    return nbytes_of(min(target.shape), target.dtype)
+
+
 MOVEMENT: tuple[OpRule, ...] = (
     free(
         "reshape",
@@ -27,7 +32,7 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::view aten::reshape aten::_unsafe_view aten::_reshape_alias aten::flatten "
             "aten::unflatten aten::view_as aten::reshape_as aten::ravel aten::squeeze "
             "aten::unsqueeze aten::squeeze_ aten::unsqueeze_ aten::view_copy "
-            "aten::_reshape_copy aten::resize_ aten::resolve_conj aten::resolve_neg",
+            "aten::_reshape_copy aten::resize_",
             "x",
             "like",
         ),
@@ -87,7 +92,7 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::roll aten::repeat aten::tile aten::repeat_interleave aten::pixel_shuffle "
             "aten::pixel_unshuffle aten::channel_shuffle aten::native_channel_shuffle "
             "aten::tril aten::triu aten::tril_ aten::triu_ aten::diag aten::diag_embed "
-            "aten::block_diag aten::to_dense aten::im2col aten::col2im aten::unfold_copy "
+            "aten::block_diag aten::to_dense aten::im2col aten::unfold_copy "
             "aten::max_unpool2d aten::max_unpool3d aten::_pack_padded_sequence",
             "x",
             "repeats",
@@ -133,9 +138,16 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     free(
         "fill",
-        under("aten::fill_ aten::zero_ aten::fill_diagonal_", "target", "value"),
+        under("aten::fill_ aten::zero_", "target", "value"),
         "writes the target; its old values are not read",
         reads=overwritten,
+    ),
+    free(
+        "fill",
+        under("aten::fill_diagonal_", "target"),
+        "writes the diagonal of the target",
+        reads=overwritten,
+        writes=diagonal_written,
     ),
     free(
         "fill",
@@ -181,7 +193,6 @@ MOVEMENT: tuple[OpRule, ...] = (
         | under("onnx::Trilu com.microsoft::Trilu", "x", "axis")
         | under("onnx::DepthToSpace onnx::SpaceToDepth", "x")
         | under("onnx::ReverseSequence", "x", "lengths")
-        | under("onnx::Col2Im", "x", "shape", "sizes")
         | under("onnx::MaxUnpool", "x", "indices", "shape")
         | under(
             "com.microsoft.nchwc::ReorderInput com.microsoft.nchwc::ReorderOutput "

@@ -45,12 +45,20 @@ def embedding_rows(*, out: Tensor) -> Mapping[str, int]:
     return dict.fromkeys(("table", "second_weight", "third_weight"), out.nbytes)
 
 
+def batch_norm_flops(
+    *, x: Tensor, attributes: Mapping[str, object], mean: Tensor | None = None
+) -> int:
+    """2 per element with fixed statistics; 5 where the batch's own are worked out first."""
+    computed = mean is None or bool(attributes.get("training") or attributes.get("train"))
+    return (5 if computed else 2) * x.elements
+
+
 def _normalisation(kind: str, names: Names, flops_per_element: int, because: str = WHY) -> OpRule:
     return OpRule(kind, names, because, flops=per_element(flops_per_element))
 
 
 NORMALISATION: tuple[OpRule, ...] = (
-    _normalisation(
+    OpRule(
         "batch_norm",
         under(
             "aten::batch_norm aten::_batch_norm_impl_index aten::native_batch_norm "
@@ -63,8 +71,8 @@ NORMALISATION: tuple[OpRule, ...] = (
             "variance",
         )
         | {"aten::_native_batch_norm_legit.no_stats": ("x", "weight", "bias")},
-        2,
-        "with fixed statistics, one scale and one shift per element",
+        "a scale and a shift per element, after statistics where they are not fixed",
+        flops=batch_norm_flops,
     ),
     _normalisation(
         "layer_norm",
@@ -82,11 +90,11 @@ NORMALISATION: tuple[OpRule, ...] = (
         5,
     ),
     _normalisation("rms_norm", under("aten::rms_norm aten::_fused_rms_norm", "x", "weight"), 4),
-    _normalisation(
+    OpRule(
         "weight_norm",
         under("aten::_weight_norm aten::_weight_norm_interface", "x", "magnitude"),
-        4,
-        "a norm, a quotient and a product per weight, as an RMS norm; nothing is contracted",
+        "a norm and a quotient per weight: nothing is contracted",
+        flops=None,
     ),
     _normalisation(
         "softmax",

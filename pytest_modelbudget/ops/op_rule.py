@@ -91,8 +91,9 @@ class OpRule:
         try:
             wanted = {name: available[name] for name in _parameters(formula) if name in available}
             return formula(**wanted)
-        except TypeError as error:
-            raise UnmeasurableError(f"operands do not fit the formula: {error}") from error
+        except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise UnmeasurableError(f"operands do not fit the formula ({why})") from error
 
 
 def free(

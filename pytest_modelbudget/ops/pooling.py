@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.ops.op_rule import Formula, OpRule, under
+from pytest_modelbudget.ops.op_rule import Formula, OpRule, nothing, under
 
 WINDOWS = "a maximum or mean of each window: no learnt weights, nothing contracted"
 REQUANTISED = ("x", "x_scale", "x_zero_point", "y_scale", "y_zero_point")
@@ -31,11 +31,11 @@ def one_per_input(*, x: Tensor) -> int:
     return x.elements
 
 
-def two_per_tap(taps: int) -> Callable[..., int]:
-    """Interpolation: a product and a sum per neighbour that an output is made of."""
+def one_per_tap(taps: int) -> Callable[..., int]:
+    """Interpolation, as pooling: one operation per neighbour that an output is made of."""
 
     def flops(*, out: Tensor) -> int:
-        return 2 * taps * out.elements
+        return taps * out.elements
 
     return flops
 
@@ -68,20 +68,11 @@ def resize_flops(*, x: Tensor, out: Tensor, attributes: Mapping[str, object]) ->
     return 2 * out.elements * int((4 if mode == "cubic" else 2) ** resized)
 
 
-def no_flops() -> int:
-    """Nearest neighbours are copied."""
-    return 0
-
-
 POOLING: tuple[OpRule, ...] = (
     *(_pooling(dimensions) for dimensions in (1, 2, 3)),
     *(_adaptive(dimensions) for dimensions in (1, 2, 3)),
-    OpRule(
-        "pooling",
-        under("aten::mkldnn_max_pool2d aten::mkldnn_max_pool3d", "x"),
-        WINDOWS,
-        flops=window_flops(2),
-    ),
+    OpRule("pooling", under("aten::mkldnn_max_pool2d", "x"), WINDOWS, flops=window_flops(2)),
+    OpRule("pooling", under("aten::mkldnn_max_pool3d", "x"), WINDOWS, flops=window_flops(3)),
     OpRule(
         "adaptive_pooling",
         under(
@@ -96,12 +87,18 @@ POOLING: tuple[OpRule, ...] = (
         "aten::upsample_nearest1d aten::upsample_nearest2d aten::upsample_nearest3d "
         "aten::_upsample_nearest_exact1d aten::_upsample_nearest_exact2d "
         "aten::_upsample_nearest_exact3d",
-        no_flops,
+        nothing,  # nearest neighbours are copied
     ),
-    _interpolation("aten::upsample_linear1d", two_per_tap(2)),
-    _interpolation("aten::upsample_bilinear2d aten::_upsample_bilinear2d_aa", two_per_tap(4)),
-    _interpolation("aten::upsample_trilinear3d", two_per_tap(8)),
-    _interpolation("aten::upsample_bicubic2d aten::_upsample_bicubic2d_aa", two_per_tap(16)),
+    _interpolation("aten::upsample_linear1d", one_per_tap(2)),
+    _interpolation("aten::upsample_bilinear2d", one_per_tap(4)),
+    _interpolation("aten::upsample_trilinear3d", one_per_tap(8)),
+    _interpolation("aten::upsample_bicubic2d", one_per_tap(16)),
+    OpRule(
+        "interpolation",
+        under("aten::_upsample_bilinear2d_aa aten::_upsample_bicubic2d_aa", "x"),
+        "a weighted mean whose width grows with the scale: no learnt weights",
+        flops=None,
+    ),
     OpRule(
         "grid_sample",
         under(

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from pytest_modelbudget.ir.tensor import Tensor
 from pytest_modelbudget.ops.convolution import convolution_macs, transposed_convolution_macs
-from pytest_modelbudget.ops.dense import bias_flops, linear_macs, turned_macs
+from pytest_modelbudget.ops.dense import (
+    activated_flops,
+    bias_flops,
+    linear_macs,
+    turned_macs,
+)
 from pytest_modelbudget.ops.elementwise import one_per_element
+from pytest_modelbudget.ops.normalisation import per_element
 from pytest_modelbudget.ops.op_rule import OpRule, free, under
 from pytest_modelbudget.ops.pooling import REQUANTISED
 
@@ -41,13 +47,17 @@ def three_per_element(*, x: Tensor) -> int:
     return 3 * x.elements
 
 
+def two_per_element(*, out: Tensor) -> int:
+    """Arithmetic and the activation fused behind it."""
+    return 2 * out.elements
+
+
 QUANTISED: tuple[OpRule, ...] = (
     OpRule(
         "convolution",
         under(
-            "quantized::conv1d quantized::conv1d_relu quantized::conv2d quantized::conv2d_relu "
-            "quantized::conv2d.new quantized::conv2d_relu.new quantized::conv3d "
-            "quantized::conv3d_relu quantized::conv2d_dynamic quantized::conv1d_dynamic",
+            "quantized::conv1d quantized::conv2d quantized::conv3d quantized::conv2d_dynamic "
+            "quantized::conv1d_dynamic",
             "x",
             "weight",
             "bias",
@@ -55,6 +65,18 @@ QUANTISED: tuple[OpRule, ...] = (
         PACKED,
         macs=convolution_macs,
         flops=bias_flops,
+    ),
+    OpRule(
+        "convolution",
+        under(
+            "quantized::conv1d_relu quantized::conv2d_relu quantized::conv3d_relu",
+            "x",
+            "weight",
+            "bias",
+        ),
+        PACKED,
+        macs=convolution_macs,
+        flops=activated_flops,
     ),
     OpRule(
         "convolution",
@@ -71,8 +93,7 @@ QUANTISED: tuple[OpRule, ...] = (
     OpRule(
         "linear",
         under(
-            "quantized::linear quantized::linear_relu quantized::linear_dynamic "
-            "quantized::linear_relu_dynamic quantized::linear_dynamic_fp16",
+            "quantized::linear quantized::linear_dynamic quantized::linear_dynamic_fp16",
             "x",
             "weight",
             "bias",
@@ -82,27 +103,50 @@ QUANTISED: tuple[OpRule, ...] = (
         flops=bias_flops,
     ),
     OpRule(
+        "linear",
+        under("quantized::linear_relu quantized::linear_relu_dynamic", "x", "weight", "bias"),
+        PACKED,
+        macs=linear_macs,
+        flops=activated_flops,
+    ),
+    OpRule(
         "add",
-        under("quantized::add quantized::add_relu quantized::add_scalar", "x", "y", "into"),
+        under("quantized::add quantized::add_scalar", "x", "y", "into"),
         "one sum per output element, requantised",
         flops=one_per_element,
     ),
     OpRule(
+        "add",
+        under("quantized::add_relu quantized::add_scalar_relu", "x", "y", "into"),
+        "a sum and an activation per output element, requantised",
+        flops=two_per_element,
+    ),
+    OpRule(
         "mul",
-        under("quantized::mul quantized::mul_relu quantized::mul_scalar", "x", "y", "into"),
+        under("quantized::mul quantized::mul_scalar", "x", "y", "into"),
         "one product per output element, requantised",
         flops=one_per_element,
     ),
     OpRule(
-        "activation",
-        under(
-            "quantized::hardswish quantized::leaky_relu quantized::sigmoid quantized::relu6 "
-            "quantized::elu quantized::celu quantized::softmax quantized::prelu",
-            "x",
-            "y",
-        ),
-        "one operation per output element",
-        flops=one_per_element,
+        "mul",
+        under("quantized::mul_relu quantized::mul_scalar_relu", "x", "y", "into"),
+        "a product and an activation per output element, requantised",
+        flops=two_per_element,
+    ),
+    *(
+        OpRule(
+            kind,
+            under(f"quantized::{kind}", "x", "slope"),
+            "one operation per output element",
+            flops=one_per_element,
+        )
+        for kind in ("hardswish", "leaky_relu", "sigmoid", "relu6", "elu", "celu", "prelu")
+    ),
+    OpRule(
+        "softmax",
+        under("quantized::softmax", "x"),
+        "a maximum, a difference, an exponential, a sum and a division per element",
+        flops=per_element(5),
     ),
     free(
         "cat",

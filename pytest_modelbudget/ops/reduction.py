@@ -45,6 +45,12 @@ def _family(table: dict[str, str], space: str, *roles: str) -> tuple[OpRule, ...
 
 
 REDUCTION: tuple[OpRule, ...] = (
+    OpRule(
+        "fold",
+        under("aten::col2im", "x") | under("onnx::Col2Im", "x", "shape", "sizes"),
+        "adds up overlapping windows: sums, no products of pairs",
+        flops=one_per_input,
+    ),
     *_family(KINDS, "aten", "x", "y"),
     *_family(ONNX_KINDS, "onnx", "x", "axes"),
     OpRule(

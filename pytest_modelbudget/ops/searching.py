@@ -12,6 +12,13 @@ def _uncontracted(kind: str, names: str, because: str, *roles: str) -> OpRule:
 
 SEARCHING: tuple[OpRule, ...] = (
     _uncontracted(
+        "loss",
+        "aten::mse_loss aten::smooth_l1_loss aten::huber_loss aten::soft_margin_loss",
+        "differences element by element, and their mean",
+        "x",
+        "y",
+    ),
+    _uncontracted(
         "sort",
         "aten::sort aten::argsort aten::topk aten::msort aten::kthvalue aten::median "
         "aten::nanmedian aten::mode aten::quantile aten::searchsorted aten::bucketize",

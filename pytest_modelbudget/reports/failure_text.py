@@ -1,6 +1,6 @@
 """What a person reads when a limit is broken: the numbers first, then who they are made of.
 
-params 3.73 M > 3.51 M   over by 219,047 (6.2%)   budgets/mobile.yaml:8
+params 3.73 M > 3.51 M   over by 219,047 (+6.2%)   budgets/mobile.yaml:8
   1,281,000  classifier.1
     412,160  features.18.0
 fix: shrink what is largest above, or raise the limit at budgets/mobile.yaml:8

@@ -26,12 +26,12 @@ from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pytest_modelbudget.budget.budget import Limit, OpsLimit
+from pytest_modelbudget.budget.budget import Level, Limit, OpsLimit
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, Number
 from pytest_modelbudget.units import decimal_text
-from pytest_modelbudget.verdict import Verdict
+from pytest_modelbudget.verdict import Outcome, Verdict, is_red
 
 SCHEMA = "model-budget-report/1"
 FRAMEWORKS = ("pytest-modelbudget", "torch", "torchvision", "onnx", "onnxruntime")
@@ -161,8 +161,7 @@ def lost_check_record(node_id: str, reason: str) -> Record:
 
 def fails(check: Record) -> bool:
     """Whether a check makes the gate red."""
-    outcome, level = str(check["outcome"]), str(check["level"])
-    return outcome == "unknown" or (outcome == "over" and level == "error")
+    return is_red(Outcome(check["outcome"]), Level(check["level"]))
 
 
 def warns(check: Record) -> bool:

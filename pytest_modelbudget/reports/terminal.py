@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.reports.report import Record, fails, warns
-from pytest_modelbudget.units import percentage, readable, readable_pair
+from pytest_modelbudget.units import readable, readable_pair, room
+from pytest_modelbudget.verdict import is_in_scope
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
 NARROWEST_NAME = 16
 LARGEST_SHARES = 5
 LEAST_CUT = 5  # "a...b"
-LEAST_ROOM, MOST_ROOM = Fraction(1, 1000), Fraction(10)
 
 
 class Detail(IntEnum):
@@ -127,18 +126,9 @@ def _row(model: Record, check: Record, detail: int) -> Row:
         return Row(colour, name, _number(actual, unit), "-", "", layers)
     measured, limit = readable_pair(actual, bound, unit)
     least = ">= " if check.get("lower_bound") else ""
-    return Row(colour, name, least + measured, limit, _room(headroom(check)), layers)
-
-
-def _room(share: Fraction | None) -> str:
-    """Headroom as a percentage; what is very small or large is bounded."""
-    if share is None:
-        return ""
-    if share and abs(share) < LEAST_ROOM:
-        return "<0.1%" if share > 0 else ">-0.1%"
-    if abs(share) >= MOST_ROOM:
-        return ">999%" if share > 0 else "<-999%"
-    return percentage(share)
+    share = headroom(check)
+    left = "" if share is None else room(share)
+    return Row(colour, name, least + measured, limit, left, layers)
 
 
 def _nearer_bound(check: Record) -> Fraction | None:
@@ -152,23 +142,17 @@ def _nearer_bound(check: Record) -> Fraction | None:
 def _layers(model: Record, check: Record) -> Iterator[str]:
     """The largest shares of a check's metric, with their part of the whole."""
     metric = model["metrics"].get(check["metric"], {})
-    glob = check.get("scope", "*")
-    shares = [share for share in metric.get("shares", ()) if _is_under(share["scope"], glob)]
+    glob = check.get("scope")
+    shares = [share for share in metric.get("shares", ()) if is_in_scope(share["scope"], glob)]
     total = Fraction(check["actual"] or 0)
     largest = sorted(shares, key=lambda share: -Fraction(share["value"]))[:LARGEST_SHARES]
     for share in largest:
         value = Fraction(share["value"])
-        part = percentage(value / total) if total and "exact" not in metric else ""
+        part = room(value / total) if total and "exact" not in metric else ""
         text = _number(value, metric["unit"])
         yield _cut(
             f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {share['scope'] or '(model)'}", WIDTH
         )
-
-
-def _is_under(scope: str, glob: str) -> bool:
-    """Whether a glob names this module path or one around it, as it does in a budget."""
-    names = scope.split(".")
-    return any(fnmatchcase(".".join(names[:end]), glob) for end in range(1, len(names) + 1))
 
 
 def _number(value: Fraction, unit: str) -> str:
@@ -183,21 +167,21 @@ def _widths(all_rows: Iterable[Row]) -> tuple[int, int]:
 
 
 def _aligned(
-    name: str, measured: str, limit: str, room: str, widths: tuple[int, int], lead: int
+    name: str, measured: str, limit: str, left: str, widths: tuple[int, int], lead: int
 ) -> str:
     """One line: the name, cut in its middle if need be, and three right-aligned columns."""
     space = WIDTH - sum(widths) - HEADROOM_WIDTH - 2
     space = max(space, lead + NARROWEST_NAME)
     name = name[:lead] + _cut_name(name[lead:], space - lead)
-    figures = f"{measured:>{widths[0]}} {limit:>{widths[1]}}{room:>{HEADROOM_WIDTH}}"
+    figures = f"{measured:>{widths[0]}} {limit:>{widths[1]}}{left:>{HEADROOM_WIDTH}}"
     return f"{name:<{space}} {figures}".rstrip()
 
 
 def _cut_name(name: str, width: int) -> str:
     """A name of at most that width; the model's part of it gives way first."""
     model, colons, metric = name.rpartition("::")
-    room = width - len(metric) - len(colons)
-    return f"{_cut(model, room)}{colons}{metric}" if room >= LEAST_CUT else _cut(name, width)
+    left = width - len(metric) - len(colons)
+    return f"{_cut(model, left)}{colons}{metric}" if left >= LEAST_CUT else _cut(name, width)
 
 
 def _cut(text: str, width: int) -> str:

@@ -141,10 +141,16 @@ def test_an_unknown_op_still_has_exact_traffic() -> None:
     assert moved(Op("custom::op", (X,), (Y,)), inputs=(X,), outputs=(Y,))["write"] == 96
 
 
-def test_total_activation_is_the_write_part() -> None:
-    """By definition."""
-    graph = costed(Op("aten::relu", (X,), (Y,)), inputs=(X,), outputs=(Y,))
-    assert total_activation(graph).value == bandwidth(graph).parts["write"]
+def test_total_activation_is_what_ops_write() -> None:
+    """Two activations of 24 floats; the view between them writes nothing."""
+    hidden, out = tensor("hidden", 4, 6), tensor("out", 24)
+    flat = view(hidden, (24,), (1,))
+    ops = (
+        Op("aten::relu", (X,), (hidden,)),
+        Op("aten::view", (hidden,), (flat,)),
+        Op("aten::relu", (flat,), (out,)),
+    )
+    assert total_activation(costed(*ops, inputs=(X,), outputs=(out,))).value == 2 * 24 * 4
 
 
 def test_intensity_is_a_ratio_and_keeps_the_pair_it_was_made_from() -> None:
