@@ -10,7 +10,7 @@ import onnx
 
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
 from pytest_modelbudget.frontends.onnx_steps import Body
-from pytest_modelbudget.frontends.onnx_types import ValueType
+from pytest_modelbudget.frontends.onnx_types import ValueType, tensor_type
 from pytest_modelbudget.ir.tensor import Storage, Tensor
 
 
@@ -41,9 +41,12 @@ class Frame:
 
     def type(self, name: str) -> ValueType:
         """What is known of a value's type."""
-        if name in self.types:
-            return self.types[name]
-        if name in self.tensors or self.outer is None:
+        known = self.types.get(name)
+        if known is not None:
+            return known
+        if name in self.stored:
+            return tensor_type(self.stored[name])
+        if self.outer is None or name in self.declared.protos:
             return self.declared[name]
         return self.outer.type(name)
 
