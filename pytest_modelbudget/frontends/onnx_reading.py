@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
@@ -46,10 +47,15 @@ def read_model(path: Path) -> ReadModel:
     Only small integer tensors (shapes) and what is added to scores (masks) are read. Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
-    with user_code(
-        f"{path.name} is not an ONNX model, or only a part of one: reading it", SourceError
+    proto = onnx.ModelProto()
+    doing = f"{path.name} is not an ONNX model, or only a part of one: reading it"
+    with (
+        user_code(doing, SourceError),
+        path.open("rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,  # a copy less than bytes
+        memoryview(mapped) as content,
     ):
-        proto = onnx.load_model_from_string(path.read_bytes())
+        proto.ParseFromString(content)
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
     graphs = tuple(all_graphs(proto.graph))
