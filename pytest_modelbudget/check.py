@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,16 @@ from typing import Any, TypeVar
 
 from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit, Place
 from pytest_modelbudget.budget.read_inputs import read_inputs
+from pytest_modelbudget.budget.read_limits import read_limits
 from pytest_modelbudget.budget.reading import Reading
-from pytest_modelbudget.budget.yaml_nodes import Text
-from pytest_modelbudget.errors import ExtensionError, InputError, ModelBudgetError, SourceError
+from pytest_modelbudget.budget.yaml_nodes import Text, tree
+from pytest_modelbudget.errors import (
+    BudgetError,
+    ExtensionError,
+    InputError,
+    ModelBudgetError,
+    SourceError,
+)
 from pytest_modelbudget.frontends.frontend_table import FrontEnd, frontend_table
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.model_source import (
@@ -330,6 +338,22 @@ def _written_spec(text: str, using: Tables) -> InputSpec:
     if reading.problems:
         raise InputError("; ".join(problem.message for problem in reading.problems))
     return specs.positional[0]
+
+
+def written_limits(limits: Mapping[str, object], using: Tables) -> tuple[AnyLimit, ...]:
+    """Limits as budgets spell them, from Python's values; read by the same reader.
+
+    Raises BudgetError, with every problem, where they cannot be read.
+    """
+    if not limits:
+        raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
+    # JSON is YAML; what it cannot spell is refused by the reader like any other odd word.
+    node, problems = tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
+    reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops, problems)
+    read = read_limits(node, reading)
+    if reading.problems:
+        raise BudgetError("\n".join(problem.message for problem in reading.problems))
+    return read
 
 
 @contextmanager

@@ -44,5 +44,6 @@ def pytest_model_budget_judged(item: pytest.Item, verdict: Verdict) -> None:
 def pytest_model_budget_report(config: pytest.Config, report: dict[str, Any]) -> None:
     """Called once per session, in the controller, before the report files are written.
 
-    report is the record of ``--model-budget-json``; what is added to it is written with it.
+    report is the record of ``--model-budget-json``; what is added to it is written with it, and
+    must be what JSON can hold. A hook that raises makes the session fail.
     """

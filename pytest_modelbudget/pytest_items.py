@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from pytest_modelbudget.budget.budget import AnyLimit, Budget, Limit, ModelBudget, Place
-from pytest_modelbudget.budget.problem import BudgetFileError, suggestion
+from pytest_modelbudget.budget.budget import AnyLimit, Budget, ModelBudget, Place
+from pytest_modelbudget.budget.problem import BudgetFileError
 from pytest_modelbudget.budget.read_yaml import is_budget, read_budget
-from pytest_modelbudget.check import MeasuredModels, Tables, checked, measured, model_source, tables
+from pytest_modelbudget.check import (
+    MeasuredModels,
+    Tables,
+    checked,
+    measured,
+    model_source,
+    tables,
+    written_limits,
+)
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.reports.assembly import broken_statement, check_statement
 from pytest_modelbudget.reports.failure_text import failure_lines, one_line
 from pytest_modelbudget.reports.report import MeasuredModel, Record, check_record, model_record
-from pytest_modelbudget.units import quantity
 
 MARKER = "model_budget"
 PROPERTY = "model_budget"
@@ -238,40 +246,21 @@ class BudgetedModel:
         self.using = using
         self.place = place
 
-    def within(self, **limits: str | int | Mapping[str, str | int]) -> None:
+    def within(self, **limits: str | int | Mapping[str, object]) -> None:
         """Fail the test if any metric is above its limit: ``within(params="12 M")``.
 
-        A limit is a maximum as a budget file writes it, a number of the metric's own unit, or a
-        mapping with min and max.
+        A limit is what a budget file may write below ``limits:``, with numbers and mappings as
+        Python has them: a maximum, or a mapping with max, min, level, allow_unmeasured.
         """
         __tracebackhide__ = True
-        texts: list[str] = []
-        for metric, written in limits.items():
-            try:
-                verdict = checked(self._limit(metric, written), self.model)
-            except ModelBudgetError as error:
-                texts.append(f"{metric}: {error}")
-                continue
-            if verdict.fails:
-                texts.extend(failure_lines(verdict))
-        if texts:
-            pytest.fail("\n".join(texts))
-
-    def _limit(self, metric: str, written: str | int | Mapping[str, str | int]) -> Limit:
-        if metric not in self.using.metrics:
-            known = suggestion(metric, self.using.metrics)
-            raise BudgetError(f"no metric is called so: {known}")
-        unit = self.using.metrics[metric].unit
-        bounds = written if isinstance(written, Mapping) else {"max": written}
-        if not bounds or not set(bounds) <= {"max", "min"}:
-            raise BudgetError("a limit is a quantity, or a mapping with max, min or both")
-        return Limit(
-            metric,
-            self.place,
-            max=quantity(str(bounds["max"]), unit) if "max" in bounds else None,
-            min=quantity(str(bounds["min"]), unit, round_up=True) if "min" in bounds else None,
-            written=str(written),
-        )
+        try:
+            read = written_limits(limits, self.using)
+        except ModelBudgetError as error:
+            pytest.fail(str(error))
+        verdicts = [checked(replace(limit, place=self.place), self.model) for limit in read]
+        lines = [line for each in verdicts if each.fails for line in failure_lines(each)]
+        if lines:
+            pytest.fail("\n".join(lines))
 
 
 def budgeted_model(request: pytest.FixtureRequest) -> Callable[..., BudgetedModel]:

@@ -8,6 +8,7 @@ registered only then.
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_modelbudget.pytest_items import BudgetedModel
     from pytest_modelbudget.reports.report import Record
+    from pytest_modelbudget.reports.report_table import FileReport
 
 SWITCH = "--model-budget"
 PATHS = "model_budget_paths"
@@ -70,8 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("model_budget"):
         config.pluginmanager.register(Gate(config), "modelbudget-gate")
         return
-    for option, path in _report_files(config):
-        raise pytest.UsageError(f"{option} {path} needs {SWITCH}: nothing is measured without it")
+    for report, path in _report_files(config):
+        needed = f"{report.option} {path} needs {SWITCH}"
+        raise pytest.UsageError(f"{needed}: nothing is measured without it")
 
 
 @pytest.fixture
@@ -191,14 +194,13 @@ class Gate:
         if self.config.getoption("collectonly") or not is_started:
             return
         self.record = self.assembly.report(selected=self._is_selected())
-        self.config.hook.pytest_model_budget_report(config=self.config, report=self.record)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
         if self.collected > self.assembly.answered:
             left = _limits(self.collected - self.assembly.answered)
             self.remarks.append(f"{left} skipped or stopped, and so not measured")
-        if not self._write_reports(self.record):
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        # A copy, so that the table shows what was measured, whatever a hook does to the record.
+        session.exitstatus = self._reported(deepcopy(self.record)) or session.exitstatus
 
     def _is_selected(self) -> bool:
         """Whether anything may have kept limits from being measured that was asked for."""
@@ -234,22 +236,30 @@ class Gate:
         names = ", ".join(str(path) for path in self.paths) or "the paths given"
         return f"\nno YAML file with the key model_budget under {names}"
 
-    def _write_reports(self, record: Record) -> bool:
-        """Write every file that was asked for; False where one cannot be written."""
-        from pytest_modelbudget.reports.report_table import FILE_REPORTS
+    def _reported(self, record: Record) -> int:
+        """Let the hook hear of the record, and write every file that was asked for.
 
-        written = True
-        asked = dict(_report_files(self.config))
-        for report in FILE_REPORTS:
-            if report.option in asked:
-                path = _absolute(self.config.invocation_params.dir, asked[report.option])
-                try:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text(report.render(record), encoding="utf-8")
-                except OSError as error:
-                    self.remarks.append(f"cannot write {path}: {error.strerror or error}")
-                    written = False
-        return written
+        Returns the exit code that a failure asks for, or 0.
+        """
+        from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
+        from pytest_modelbudget.frontends.user_code import user_code
+
+        try:
+            with user_code("the hook pytest_model_budget_report", ExtensionError):
+                self.config.hook.pytest_model_budget_report(config=self.config, report=record)
+            for report, file in _report_files(self.config):
+                path = _absolute(self.config.invocation_params.dir, file)
+                with user_code(f"rendering {report.option} {file}", ExtensionError):
+                    text = report.render(record)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        except ModelBudgetError as error:
+            self.remarks.append(f"no report: {error}")
+            return pytest.ExitCode.TESTS_FAILED
+        except OSError as error:
+            self.remarks.append(f"cannot write {path}: {error.strerror or error}")
+            return pytest.ExitCode.USAGE_ERROR
+        return pytest.ExitCode.OK
 
     # What the terminal shows.
 
@@ -292,14 +302,14 @@ def _limits(count: int) -> str:
     return f"{count} limit{'' if count == 1 else 's'}"
 
 
-def _report_files(config: pytest.Config) -> Iterator[tuple[str, str]]:
-    """(option, file) of every report that was asked for."""
+def _report_files(config: pytest.Config) -> Iterator[tuple[FileReport, str]]:
+    """Every report that was asked for, and the file that it goes to."""
     from pytest_modelbudget.reports.report_table import FILE_REPORTS
 
     for report in FILE_REPORTS:
         path = config.getoption(report.option)
         if path:
-            yield report.option, str(path)
+            yield report, str(path)
 
 
 def _first_line(report: pytest.TestReport) -> str:

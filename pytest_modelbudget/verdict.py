@@ -196,12 +196,12 @@ def _telling_bound(limit: Limit, value: Number) -> Number:
     """The end that is broken; where none is, the maximum, or the minimum of a limit without."""
     if limit.min is not None and (limit.max is None or value < limit.min):
         return limit.min
-    assert limit.max is not None, "the reader refuses limits without an end"
+    assert limit.max is not None  # a limit has an end
     return limit.max
 
 
 def _gap(value: Number, bound: Number, unit: str, *, over: bool) -> str:
-    """How far a value is from a bound: "over by 219,047 (+6.2%)", "10,488 left (0.09%)"."""
+    """How far a value is from a bound: "over by 219,047 (+6.2%)", "10,488 left (0.90%)"."""
     gap: Number = value - bound if value > bound else bound - value
     if not gap:
         return "exactly at the limit"
@@ -241,7 +241,7 @@ def _accepting(ops: Sequence[UnmeasuredOp]) -> str:
 
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
     held = limit.max if limit.max is not None else limit.min
-    assert held is not None, "the reader refuses limits without an end"
+    assert held is not None  # a limit has an end
     actual, bound = readable_pair(part.value, held, part.unit)
     end = "max" if limit.max is not None else "min"
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -12,7 +13,14 @@ from torch import nn
 import pytest_modelbudget
 from pytest_modelbudget import measure
 from pytest_modelbudget.budget.budget import Limit, Place
-from pytest_modelbudget.check import MeasuredModels, checked, input_specs, tables
+from pytest_modelbudget.check import (
+    MeasuredModels,
+    checked,
+    collection_paused,
+    input_specs,
+    measured,
+    tables,
+)
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.frontends.model_source import (
     InputSpecs,
@@ -20,6 +28,7 @@ from pytest_modelbudget.frontends.model_source import (
     TensorSpec,
     names_attribute,
 )
+from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.verdict import Outcome
 
 PLACE = Place("budgets/a.yaml", 3)
@@ -190,6 +199,20 @@ def test_modules_are_told_apart_by_identity(tmp_path: Path) -> None:
 def test_what_reads_as_module_and_callable(text: str, is_attribute: bool) -> None:
     """Budgets, ``measure()`` and the command line ask the same question."""
     assert names_attribute(text) == is_attribute
+
+
+def test_a_measured_model_lets_its_graph_go(tmp_path: Path) -> None:
+    """Counting references frees it, so that many models need the memory of one."""
+
+    def alive() -> int:
+        return sum(type(each) is CostedGraph for each in gc.get_objects())
+
+    gc.collect()
+    before = alive()
+    with collection_paused():
+        model = measured(ModelSource("torch", net(), ONE_INPUT), tables(), root=tmp_path)
+        assert alive() == before
+    assert model.measurements["macs"].value == 4 * 8 + 8 * 2
 
 
 def test_rootdir_stands_first_on_the_path_while_loading(tmp_path: Path) -> None:

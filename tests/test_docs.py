@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONVENTIONS = (ROOT / "docs" / "conventions.md").read_text(encoding="utf-8")
+# A file among others, which tests/test_documented_sessions.py runs together.
+NAMED_FILE = re.compile(r"^<!-- file: \S+ -->\n```.*?^```$", re.MULTILINE | re.DOTALL)
 FLOAT32 = DType("float32", 32)
 _serial = count()
 
@@ -48,12 +50,12 @@ def rows(text: str) -> Iterator[list[str]]:
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
-    """(document, text) of every fenced block in a language."""
+    """(document, text) of every fenced block in a language that stands for itself."""
     fence = re.compile(rf"^```{language}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     return [
         (from_root(path), block)
         for path in DOCUMENTS
-        for block in fence.findall(path.read_text(encoding="utf-8"))
+        for block in fence.findall(NAMED_FILE.sub("", path.read_text(encoding="utf-8")))
     ]
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_modelbudget.budget.budget import Level, Limit, OpsLimit, Place
+from pytest_modelbudget.errors import BudgetError, ExtensionError
 from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
 from pytest_modelbudget.verdict import Outcome, Verdict, judge, judge_ops, known_scopes
@@ -312,3 +313,21 @@ def test_scopes_partition(contributions: list[tuple[str, int]]) -> None:
     parts = [judge(most(0, scope=glob), measured, scopes=("a", "d")) for glob in ("a", "d")]
     values = [part.measurement.value for part in parts if part.measurement]
     assert sum(values) == measured.value
+
+
+def test_a_number_without_shares_has_no_part_for_a_scope() -> None:
+    """An extension's metric that tells no shares is not zero inside a scope: it is unknown."""
+    verdict = judge(most(1, scope="layer4.*"), macs(150), scopes=("layer4.0",))
+    assert (verdict.outcome, "no shares by module" in verdict.reason) == (UNKNOWN, True)
+
+
+def test_a_limit_has_an_end() -> None:
+    """Neither a maximum nor a minimum is no limit."""
+    with pytest.raises(BudgetError, match="budgets/b.yaml:8: .* neither max nor min"):
+        Limit("macs", PLACE)
+
+
+def test_shares_that_do_not_add_up_are_refused() -> None:
+    """A measurement is validated at birth."""
+    with pytest.raises(ExtensionError, match="do not add up"):
+        Measurement(5, "MAC", shares=(Share("a", 2),))

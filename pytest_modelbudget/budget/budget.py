@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Union
 
+from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.units import Number
 
@@ -52,6 +53,10 @@ class Limit:
     allow_unmeasured: tuple[str, ...] = ()
     scope: str | None = None
     written: str = ""  # the quantity as the file spells it
+
+    def __post_init__(self) -> None:
+        if self.max is None and self.min is None:
+            raise BudgetError(f"{self.place}: the limit on {self.metric} has neither max nor min")
 
 
 @dataclass(frozen=True, slots=True)

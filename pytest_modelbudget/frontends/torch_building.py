@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -90,7 +92,7 @@ def _skipping(fill: Callable[..., Any], mode: UnfilledParameters) -> Callable[..
 
 @contextmanager
 def untouched_globals(seed: int = 0) -> Iterator[None]:
-    """Random generators and the default type are as before afterwards.
+    """Random generators, default type, grad mode and folder are as before afterwards.
 
     Inside, torch and ``random`` start from ``seed``, so that a build or run always draws the
     same; and a model's warnings stay silent, so that ``-W error`` does not make a model
@@ -99,7 +101,7 @@ def untouched_globals(seed: int = 0) -> Iterator[None]:
     torch_state, random_state = torch.get_rng_state(), random.getstate()
     numpy_random = sys.modules.get("numpy.random")
     numpy_state = numpy_random.get_state() if numpy_random else None
-    default_dtype = torch.get_default_dtype()
+    default_dtype, grad, folder = torch.get_default_dtype(), torch.is_grad_enabled(), Path.cwd()
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     try:
@@ -107,6 +109,8 @@ def untouched_globals(seed: int = 0) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        os.chdir(folder)
+        torch.set_grad_enabled(grad)
         torch.set_default_dtype(default_dtype)
         if numpy_random:
             numpy_random.set_state(numpy_state)

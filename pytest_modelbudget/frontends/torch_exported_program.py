@@ -10,7 +10,7 @@ from torch import fx
 
 from pytest_modelbudget.errors import InputError, SourceError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
-from pytest_modelbudget.frontends.model_files import existing_file
+from pytest_modelbudget.frontends.model_files import existing_file, must_be
 from pytest_modelbudget.frontends.model_source import (
     InputSpec,
     InputSpecs,
@@ -28,8 +28,9 @@ from pytest_modelbudget.ops.op_table import OpTable
 def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     """The graph of an exported program, on the shapes it was exported with or on given ones."""
     path = existing_file(source, "an exported program (.pt2)")
+    must_be(path, "exported")
     refusal = f"{path.name} is not an exported program: reading it"
-    with silenced("torch.export"), user_code(refusal, SourceError):
+    with silenced(), user_code(refusal, SourceError):
         program = torch.export.load(str(path))
     if source.dtype is not None:
         raise SourceError("dtype converts modules, not exported programs: export it in that type")
@@ -79,18 +80,53 @@ def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, A
 def input_specs(
     program: torch.export.ExportedProgram, source: ModelSource
 ) -> Mapping[str, InputSpec]:
-    """A spec for every tensor input by name: the budget's where it gives one, else the file's."""
+    """A spec for every tensor input by name: the budget's where it gives one, else the file's.
+
+    Raises InputError for inputs that the program does not take, and for dims that it lacks.
+    """
     own = {name: value for name, value in placeholders(program) if _is_tensor(value)}
     positional, named = source.inputs.positional, source.inputs.named
     unknown = sorted(set(named) - set(own))
     if unknown or len(positional) > len(own):
         wrong = unknown[0] if unknown else f"{len(positional)} positional inputs"
         raise InputError(f"the program has no input for {wrong}: it takes {', '.join(own)}")
+    _dims_must_exist(own, source.dims)
     given = {**dict(zip(own, positional)), **named}  # noqa: B905  # fewer may be given
+    for name, spec in given.items():
+        _must_fit(name, spec, own[name])
     return {
         name: given[name] if name in given else _own_spec(name, value, source.dims)
         for name, value in own.items()
     }
+
+
+def _dims_must_exist(own: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -> None:
+    dynamic = {str(size) for value in own.values() for size in value.shape} - {
+        str(size) for value in own.values() for size in value.shape if isinstance(size, int)
+    }
+    for name in dims:
+        if name not in dynamic:
+            there = f"they are {', '.join(sorted(dynamic))}" if dynamic else "there are none"
+            raise InputError(
+                f"dims: the program has no dynamic dimension '{name}': {there} (an export keeps "
+                "symbols, not the names given to torch.export.Dim)"
+            )
+
+
+def _must_fit(name: str, spec: InputSpec, value: torch.Tensor) -> None:
+    """A given spec has the program's type, rank and fixed sizes."""
+    expected = f"{dtype_of(value.dtype).name} {'x'.join(map(str, value.shape))}"
+    fits = (
+        isinstance(spec, TensorSpec)
+        and spec.dtype == dtype_of(value.dtype).name
+        and len(spec.shape) == len(value.shape)
+        and all(
+            size == fixed or not isinstance(fixed, int)
+            for size, fixed in zip(spec.shape, value.shape, strict=True)
+        )
+    )
+    if not fits:
+        raise InputError(f"input '{name}' of the program is {expected}: export it for other shapes")
 
 
 def _own_spec(name: str, value: torch.Tensor, dims: Mapping[str, int]) -> TensorSpec:

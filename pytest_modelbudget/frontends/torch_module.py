@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
@@ -42,6 +42,8 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
         return module_subject(true, source, None)
 
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
-        return model.eval()(*inputs.args, **inputs.kwargs)
+        if not isinstance(model, fx.GraphModule):  # exported ones have the mode they have
+            model.eval()
+        return model(*inputs.args, **inputs.kwargs)
 
     return Subject("torch", model, run, lambda values: ModuleScopes(model, values), real)

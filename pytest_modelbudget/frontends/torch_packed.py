@@ -79,9 +79,11 @@ class PackedWeights:
 def packed_objects(model: nn.Module) -> Iterator[tuple[str, torch.ScriptObject]]:
     """(path prefix, object) of each packed object of a module: "layer1.0.conv1." and its pack."""
     for name, module in model.named_modules():
-        # A script module keeps its attributes elsewhere; quantised ones are called so in both.
-        attributes = {**vars(module), "_packed_params": getattr(module, "_packed_params", None)}
-        for attribute in attributes.values():
+        if isinstance(module, torch.jit.ScriptModule):  # whose own attributes are script objects
+            attributes = [getattr(module, "_packed_params", None)]
+        else:
+            attributes = list(vars(module).values())
+        for attribute in attributes:
             if isinstance(attribute, torch.ScriptObject):
                 owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
                 yield f"{owner}." if owner else "", attribute

@@ -8,9 +8,14 @@ from functools import cache
 from typing import Any, Protocol
 
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.torch_packed import PackedWeights
+from pytest_modelbudget.frontends.torch_preconditions import refusal
 from pytest_modelbudget.frontends.torch_shapes import SHAPES
 from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.ir.graph import Op, Operand
@@ -18,6 +23,7 @@ from pytest_modelbudget.ir.tensor import StorageKind, Tensor
 from pytest_modelbudget.ops.op_table import OpTable
 
 META = torch.device("meta")
+LEAVING = frozenset({"numpy", "__array__", "__dlpack__"})
 # Kernels of one operator lay out its result differently, and whether a later reshape copies hangs
 # on that. The result is taken as dense, so that the numbers are the same on every device.
 KERNELS_DISAGREE = frozenset({"aten::scaled_dot_product_attention"})
@@ -87,7 +93,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
 
     An op is the outermost operator the table knows. One that it does not know is taken apart
     where it is made of others; a leaf that is still unknown is recorded under its own name, and
-    the metrics say that it is unmeasured. With ``on_meta``, a tensor from elsewhere that meets one
+    the metrics say that it is unmeasured. On the way "meta", a tensor from elsewhere that meets one
     without memory is replaced by its twin, and nothing is computed.
     """
 
@@ -98,7 +104,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         packed: PackedWeights,
         scopes: Scopes,
         *,
-        on_meta: bool,
+        way: str,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
         self.ops: list[Op] = []
@@ -107,7 +113,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self._values = values
         self._scopes = scopes
         self._packed = packed
-        self._on_meta = on_meta
+        self._way = way
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -120,14 +126,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             with self:
                 return func.decompose(*args, **kwargs)
         operands = self._operands(called, args, kwargs)
-        if self._on_meta:
+        if self._way == "meta":
             args, kwargs = self._joined_on_meta(called, args, kwargs)
         result = self._run(func, name, args, kwargs)
         self._record(called, name, operands, args, kwargs, result)
         return result
 
+    def leave(self, name: str, tensor: torch.Tensor) -> None:
+        """Record that a tensor's values leave torch."""
+        value = self.known(tensor)
+        self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
+
     def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        shape = SHAPES.get(name) if self._on_meta and on_meta(args) else None
+        if self._way != "real":
+            refused = refusal(name, args, lambda: list(tensors_in((args, tuple(kwargs.values())))))
+            if refused:
+                raise TraceError(f"{name} in '{self._scopes.scope_of(())}' is given {refused}")
+        shape = SHAPES.get(name) if self._way == "meta" and on_meta(args) else None
         result = shape(*args, **kwargs) if shape else NotImplemented
         if result is NotImplemented:
             result = func(*args, **kwargs)
@@ -182,9 +197,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         return None
 
     def known(self, tensor: torch.Tensor) -> Tensor:
-        """The value of a tensor; one that no op made is a constant of the program."""
+        """The value of a tensor; one that no op made is a constant of the program.
+
+        Raises TraceError for one that cannot be: the graph would lack what made it.
+        """
         if self._values.knows(tensor):
             return self._values.value(tensor)
+        if tensor.is_meta or isinstance(tensor, FakeTensor):
+            raise TraceError(
+                "the model uses a tensor that no recorded operator made: does its forward pass "
+                "compute in another thread?"
+            )
+        if isinstance(tensor, nn.Parameter):
+            raise TraceError(
+                f"the model reads a parameter {list(tensor.shape)} that its parameters() lack: "
+                "keep layers in nn.ModuleList or nn.ModuleDict, made before the forward pass"
+            )
         constant = self._values.value(tensor, StorageKind.CONSTANT)
         self.constants.append(constant)
         return constant
@@ -214,6 +242,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         if isinstance(value, (list, tuple)):
             return type(value)(self._on_meta_too(element) for element in value)
         return value
+
+
+class Leaks(TorchFunctionMode):
+    """Notes where values leave torch, because what is done with them there is not seen."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call the function; record one that hands a tensor's values over, as an unknown op."""
+        if getattr(func, "__name__", "") in LEAVING and args:
+            self._recorder.leave(func.__name__, args[0])
+        return func(*args, **(kwargs or {}))
 
 
 def on_meta(values: Any) -> bool:

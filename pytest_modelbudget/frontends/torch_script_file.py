@@ -12,7 +12,7 @@ import torch
 
 from pytest_modelbudget.errors import SourceError, TraceError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
-from pytest_modelbudget.frontends.model_files import existing_file
+from pytest_modelbudget.frontends.model_files import existing_file, must_be
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import WeightScopes
@@ -27,6 +27,9 @@ DEPRECATION = "`torch.jit"  # torch >= 2.15 warns at each use; the format stays 
 def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     """The graph of a TorchScript file, in eval mode."""
     path = existing_file(source, "a TorchScript file")
+    must_be(path, "torchscript")
+    if source.dtype is not None:
+        raise SourceError("dtype converts modules, not TorchScript: save it in that type")
 
     def opened(device: str) -> torch.jit.ScriptModule:
         return _loaded(path, device)
@@ -82,6 +85,6 @@ def _subject(format: str, opened: Opener, device: str) -> Subject:
         run,
         lambda values: WeightScopes(),
         real=lambda: _subject(format, opened, "cpu"),
-        on_meta=True,
+        keeps_weights=True,
         stored_from_rank=1,
     )

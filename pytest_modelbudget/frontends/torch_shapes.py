@@ -29,6 +29,16 @@ def unary(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return _dense(x.shape, x.dtype)
 
 
+def bounded(x: torch.Tensor, low: Any = None, high: Any = None) -> Any:
+    """clamp, with at least one bound."""
+    return NotImplemented if low is None and high is None else unary(x, low, high)
+
+
+def softmax(x: torch.Tensor, dim: int, dtype: Any = None) -> Any:
+    """Softmax along a dimension that exists."""
+    return unary(x, dtype) if -x.dim() <= dim < x.dim() else NotImplemented
+
+
 def in_place(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """A function of each element that overwrites its operand."""
     return x
@@ -143,12 +153,14 @@ def cat(parts: Sequence[torch.Tensor], dim: int = 0) -> Any:
     """Dense parts of one type and rank, equal but for the joined dimension."""
     first = parts[0]
     rank = first.dim()
-    axis = dim % rank if rank else 0
+    if not -rank <= dim < rank:
+        return NotImplemented
+    axis = dim % rank
     shape = list(first.shape)
     for part in parts:
         if part.dim() != rank or part.dtype != first.dtype or not part.is_contiguous():
             return NotImplemented
-        if rank == 0 or any(a != b for i, (a, b) in enumerate(zip(part.shape, shape)) if i != axis):  # noqa: B905
+        if any(a != b for i, (a, b) in enumerate(zip(part.shape, shape)) if i != axis):  # noqa: B905
             return NotImplemented
     shape[axis] = sum(part.shape[axis] for part in parts)
     return _dense(shape, first.dtype)
@@ -165,15 +177,12 @@ def attention(
     grouped = options.get("enable_gqa") and key.shape[1] and query.shape[1] % key.shape[1] == 0
     if query.shape[1] != key.shape[1] and not grouped:
         return NotImplemented
-    if not query.dtype == key.dtype == value.dtype:
-        return NotImplemented
+    if rest or options.get("attn_mask") is not None:
+        return NotImplemented  # whether a mask fits is the kernel's to say
     return _dense((*query.shape[:-1], value.shape[-1]), query.dtype)
 
 
-UNARY = (  # softmax takes a dimension, which changes no shape
-    "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp clamp clamp_min rsqrt neg "
-    "cos sin softmax"
-)
+UNARY = "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp rsqrt neg cos sin"
 IN_PLACE = "relu_ hardtanh_ hardswish_ silu_ sigmoid_ leaky_relu_ relu6_ hardsigmoid_"
 
 SHAPES: dict[str, Shape] = {
@@ -182,6 +191,9 @@ SHAPES: dict[str, Shape] = {
     **{f"aten::{name}": binary for name in ("add", "sub", "mul", "div")},
     **{f"aten::{name}_": in_place_binary for name in ("add", "sub", "mul", "div")},
     "aten::adaptive_avg_pool2d": adaptive_avg_pool2d,
+    "aten::clamp": bounded,
+    "aten::clamp_min": bounded,
+    "aten::softmax": softmax,
     "aten::batch_norm": batch_norm,
     "aten::cat": cat,
     "aten::conv2d": conv2d,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import torch
 import torch.backends.opt_einsum as opt_einsum
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.loaded_model import LayerCall, LoadedModel
@@ -20,7 +21,7 @@ from pytest_modelbudget.frontends.model_source import InputSpecs, TensorSpec
 from pytest_modelbudget.frontends.torch_building import untouched_globals
 from pytest_modelbudget.frontends.torch_inputs import CallInputs, Maker, call_inputs, drawn, empty
 from pytest_modelbudget.frontends.torch_packed import PackedWeights
-from pytest_modelbudget.frontends.torch_recording import Recorder
+from pytest_modelbudget.frontends.torch_recording import Leaks, Recorder
 from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.frontends.torch_weights import (
     NamedWeight,
@@ -55,8 +56,8 @@ class Subject:
     """What a torch format hands to the tracer.
 
     model owns the weights; run calls it, in eval mode. scopes makes the follower of its modules.
-    real gives the same subject with true weights, for a run. on_meta says that its weights have
-    no memory already, or may stay where they are, so that nothing is put in their place.
+    real gives the same subject with true weights, for a run. keeps_weights says that nothing can
+    be put in the place of its weights; they have no memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
     """
 
@@ -65,17 +66,21 @@ class Subject:
     run: Callable[[CallInputs, WatchedScopes], Any]
     scopes: Callable[[TorchValues], WatchedScopes]
     real: Callable[[], Subject]
-    on_meta: bool = False
+    keeps_weights: bool = False
     stored_from_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One way of running a forward pass to record it."""
+    """One way of running a forward pass to record it: "meta", "fake" or "real"."""
 
-    traced: str  # "meta", "fake" or "real"
+    way: str
+    subject: Subject
+    specs: InputSpecs
+    rules: OpTable
+    dtype: torch.dtype | None
     grad: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def traced(
@@ -88,17 +93,19 @@ def traced(
 ) -> LoadedModel:
     """Record a forward pass, with as little computing as the model allows.
 
-    Two ways that fail with the same words fail for the model's own reason, and that ends it;
-    otherwise the next way is tried. Raises TraceError with the last failure.
+    Two ways that fail with the same words, raised at the same place, fail for the model's own
+    reason, and that ends it; otherwise the next way is tried. Raises TraceError with the last
+    failure.
     """
     failure: TraceError | None = None
-    for name in ways:
-        if name == "fake" and subject.on_meta:
+    for way in ways:
+        if way == "fake" and subject.keeps_weights:
             continue  # a script module's weights cannot be replaced by fake ones
         try:
-            return _with_or_without_autograd(Attempt(name), subject, specs, rules, dtype)
+            return _with_or_without_autograd(Attempt(way, subject, specs, rules, dtype))
         except TraceError as error:
-            if failure is not None and str(error) == str(failure):
+            if _is_the_models_own(error, failure):
+                failure = error
                 break
             failure = error
     assert failure is not None
@@ -107,24 +114,25 @@ def traced(
     raise failure
 
 
-def _with_or_without_autograd(
-    attempt: Attempt,
-    subject: Subject,
-    specs: InputSpecs,
-    rules: OpTable,
-    dtype: torch.dtype | None,
-) -> LoadedModel:
-    if attempt.traced == "real":
-        _must_fit(subject)
-        subject = subject.real()
+def _with_or_without_autograd(attempt: Attempt) -> LoadedModel:
+    if attempt.way == "real":
+        _must_fit(attempt.subject)
+        attempt = dataclasses.replace(attempt, subject=attempt.subject.real())
     try:
-        return _recorded(attempt, subject, specs, rules, dtype)
+        return _recorded(attempt)
     except TraceError as error:
         if not any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS):
             raise
         note = "recorded under no_grad: the forward pass calls autograd"
-        under_no_grad = Attempt(attempt.traced, torch.no_grad, note)
-        return _recorded(under_no_grad, subject, specs, rules, dtype)
+        return _recorded(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))
+
+
+def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
+    """Whether a failure would come back in a run: the same words, not for want of a kernel."""
+    cause = error.__cause__
+    lacks_kernel = isinstance(cause, (NotImplementedError, UnsupportedOperatorException))
+    lacks_kernel |= "no fake impl" in str(cause)  # as custom operators say it
+    return before is not None and str(error) == str(before) and not lacks_kernel
 
 
 def _must_fit(subject: Subject) -> None:
@@ -143,48 +151,49 @@ def _must_fit(subject: Subject) -> None:
         )
 
 
-def _recorded(
-    attempt: Attempt,
-    subject: Subject,
-    specs: InputSpecs,
-    rules: OpTable,
-    dtype: torch.dtype | None,
-) -> LoadedModel:
+def _recorded(attempt: Attempt) -> LoadedModel:
+    """The model as one forward pass shows it; everything it touched is as before afterwards."""
+    subject, values = attempt.subject, TorchValues()
+    packed, scopes = PackedWeights(values), subject.scopes(values)
     weights = tuple(named_weights(subject.model))
-    values = TorchValues()
-    packed = PackedWeights(values)
-    scopes = subject.scopes(values)
-    recorder = Recorder(rules, values, packed, scopes, on_meta=attempt.traced == "meta")
+    recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way)
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(untouched_globals())
         enter(module_state_kept(subject.model))
         enter(exact_operators())
-        stage = _stage(attempt.traced, () if subject.on_meta else weights, dtype)
+        stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (
             *registered(weights, values, stage.twins, subject.stored_from_rank),
             *packed.register(subject.model),
         )
-        inputs = call_inputs(specs, stage.make)
-        graph_inputs = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
+        inputs = call_inputs(attempt.specs, stage.make)
+        given = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
         replace(subject.model, stage.twins)
-        enter(silenced("torch._subclasses.fake_tensor"))
+        enter(silenced())
         enter(stage.mode)
         enter(attempt.grad())
         enter(scopes.watching())
+        if attempt.way == "real":  # without values, nothing can be handed over
+            enter(Leaks(recorder))
         enter(recorder)
         result = subject.run(inputs, scopes)
-    outputs = tuple(recorder.known(tensor) for tensor in output_tensors(result))
-    in_file = subject.stored_from_rank > 0
-    constants = tuple(Weight(c, persistent=in_file and bool(c.shape)) for c in recorder.constants)
-    return LoadedModel(
-        Graph(tuple(recorder.ops), graph_inputs, outputs, (*stored, *constants)),
-        subject.format,
-        attempt.traced,
-        tuple(scopes.calls),
-        (attempt.note,) if attempt.note else (),
-    )
+        returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
+    if not returned:
+        raise TraceError(
+            f"the model returns a {type(result).__name__} in which there is no tensor, so what it "
+            "computes for its caller cannot be told"
+        )
+    stored = (*stored, *_constants(recorder, subject))
+    graph = Graph(tuple(recorder.ops), given, returned, stored)
+    return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), attempt.notes)
+
+
+def _constants(recorder: Recorder, subject: Subject) -> Iterator[Weight]:
+    """Tensors of the program that are no weights of its modules; a file stores them too."""
+    for tensor in recorder.constants:
+        yield Weight(tensor, persistent=0 < subject.stored_from_rank <= len(tensor.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +205,12 @@ class Stage:
     mode: AbstractContextManager[Any]
 
 
-def _stage(traced: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None) -> Stage:
+def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None) -> Stage:
     """Stand-ins for these weights, and what the forward pass runs on with them."""
-    if traced == "real":
+    if way == "real":
         generator = torch.Generator().manual_seed(0)
         return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
-    if traced == "fake":
+    if way == "fake":
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
             twins = memoryless(weights, dtype, "cpu")
@@ -217,15 +226,14 @@ def _stage(traced: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | N
 
 
 @contextmanager
-def silenced(logger_name: str) -> Iterator[None]:
-    """No log lines: a failing fake trace is an answer here, not an incident."""
-    logger = logging.getLogger(logger_name)
-    was = logger.disabled
-    logger.disabled = True
+def silenced() -> Iterator[None]:
+    """No log lines: a trace or file that fails is an answer here, not an incident."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.disabled = was
+        logging.disable(before)
 
 
 @contextmanager

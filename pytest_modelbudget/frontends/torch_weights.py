@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,8 +16,6 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.ir.graph import Weight
 from pytest_modelbudget.ir.tensor import StorageKind, Tensor
-
-NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,31 +114,39 @@ def module_state_kept(model: nn.Module) -> Iterator[None]:
     kept = []
     for module in model.modules():
         attributes = vars(module)
-        tables = [
-            (table, dict(table) if table else NOTHING)
-            for table in attributes.values()
-            if isinstance(table, dict)
-        ]
-        lists = [(each, list(each)) for each in attributes.values() if isinstance(each, list)]
-        kept.append((attributes, dict(attributes), tables, lists))
+        held = list(containers(attributes.values(), set()))
+        content = [(each, each.copy()) for each in held if each]
+        kept.append((attributes, dict(attributes), content, [each for each in held if not each]))
         for name, value in attributes.items():
             if isinstance(value, torch.Tensor):
                 attributes[name] = value.clone()
     try:
         yield
     finally:
-        for attributes, before, tables, lists in kept:
-            for table, content in tables:
-                if table or content:  # most hook tables are empty, before and after
-                    _restore(table, content)
-            for each, items in lists:
-                each[:] = items
+        for attributes, before, content, empty in kept:
+            for container in empty:
+                container.clear()
+            for container, items in content:
+                _restore(container, items)
             _restore(attributes, before)
 
 
-def _restore(table: dict[Any, Any], content: Mapping[Any, Any]) -> None:
-    table.clear()
-    table.update(content)
+def containers(values: Iterable[Any], seen: set[int]) -> Iterator[Any]:
+    """Every dict, list and set among these values, nested ones too, each once."""
+    for value in values:
+        if isinstance(value, (dict, list, set)) and id(value) not in seen:
+            seen.add(id(value))
+            yield value
+            if value:
+                yield from containers(value.values() if isinstance(value, dict) else value, seen)
+
+
+def _restore(container: Any, items: Any) -> None:
+    container.clear()
+    if isinstance(container, list):
+        container.extend(items)
+    else:
+        container.update(items)
 
 
 def replace(model: nn.Module, twins: Mapping[int, torch.Tensor]) -> None:

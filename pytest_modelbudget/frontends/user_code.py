@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 
 from pytest_modelbudget.errors import ModelBudgetError
+
+INNER = ("/torch/", "/pytest_modelbudget/", "<string>")  # whose lines tell a user little
 
 
 @contextmanager
@@ -23,16 +27,20 @@ def user_code(doing: str, error_type: type[ModelBudgetError]) -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """Type, first line and raising line of an exception, for one line of text."""
+    """Type, first line and raising line of an exception, for one line of text.
+
+    The line is the innermost one outside torch and this package, where there is one: the user's.
+    Addresses of objects are left out, so that the text is the same in every run.
+    """
     lines = str(error).strip().splitlines() or [""]
-    text = f"{type(error).__name__}: {lines[0][:300]}".rstrip(": ")
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    if not trace:
+    words = re.sub(r" at 0x[0-9a-f]+", "", lines[0][:300])
+    text = f"{type(error).__name__}: {words}".rstrip(": ")
+    places = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
+    if not places:
         return text
-    code = trace.tb_frame.f_code
-    return f"{text} (in {code.co_name}, {_short(code.co_filename)}:{trace.tb_lineno})"
+    own = [place for place in places if not any(part in place[0].co_filename for part in INNER)]
+    code, number = own[-1] if own else places[-1]
+    return f"{text} (in {code.co_name}, {_short(code.co_filename)}:{number})"
 
 
 def _short(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.ops.op_rule import OpRule, under
 
 
@@ -10,7 +11,21 @@ def _uncontracted(kind: str, names: str, because: str, *roles: str) -> OpRule:
     return OpRule(kind, under(names, *roles), because, flops=None)
 
 
+def unseen() -> int:
+    """What is done with values outside torch moves bytes that nobody sees."""
+    raise UnmeasurableError(LEFT)
+
+
+LEFT = "values leave torch here: what is computed with them is not seen"
 SEARCHING: tuple[OpRule, ...] = (
+    OpRule(
+        "leaves_torch",
+        under("torch::numpy torch::__array__ torch::__dlpack__", "x"),
+        LEFT,
+        macs=None,
+        flops=None,
+        writes=unseen,
+    ),
     _uncontracted(
         "loss",
         "aten::mse_loss aten::smooth_l1_loss aten::huber_loss aten::soft_margin_loss",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -25,7 +26,7 @@ class Careless(nn.Module):
         self.register_buffer("seen", torch.zeros(1))
         self.calls, self.cache, self.fails = 0, None, fails
         self.counter, self.history = torch.zeros(1), []
-        self.needs_a_run = False
+        self.needs_a_run, self.nested = False, {"a": {}}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
@@ -33,6 +34,7 @@ class Careless(nn.Module):
         self.seen += 1
         self.counter += 1
         self.history.append(x)
+        self.nested["a"]["k"] = x
         self.extra = nn.Linear(2, 2)
         random.random(), np.random.rand(), torch.rand(1)
         y = self.old(self.drop(self.norm(x)))
@@ -64,6 +66,7 @@ def surroundings() -> dict[str, Any]:
         "random": random.getstate(),
         "numpy": np.random.get_state()[1].tolist(),
         "dtype": torch.get_default_dtype(),
+        "folder": os.getcwd(),
         "grad": torch.is_grad_enabled(),
         "fast path": torch.backends.mha.get_fastpath_enabled(),
         "einsum": torch.backends.opt_einsum.enabled,
@@ -94,6 +97,7 @@ def test_a_module_is_bit_identical_afterwards(
     assert all(torch.equal(values[name], kept[name]) for name in values)
     assert surroundings() == around
     assert (model.calls, model.counter.item(), model.history) == (0, 0.0, [])
+    assert model.nested == {"a": {}}
 
 
 def test_a_factory_leaves_nothing_either() -> None:
@@ -101,6 +105,8 @@ def test_a_factory_leaves_nothing_either() -> None:
 
     def build() -> nn.Module:
         torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        os.chdir("/")
         return nn.Linear(4, 4)
 
     around = surroundings()

@@ -22,7 +22,7 @@ def conv(*weight: int, x: torch.Tensor = DENSE, bias: bool = True, **options: An
     return (*arguments, *options.values())
 
 
-PLAIN = [name for name in UNARY.split() if name not in {"softmax", "clamp", "clamp_min"}]
+PLAIN = UNARY.split()
 
 # operator, its arguments
 CASES = [

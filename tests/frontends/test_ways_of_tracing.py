@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ from pytest_modelbudget.errors import InputError, SourceError, TraceError
 from pytest_modelbudget.frontends.frontend_table import frontend_table
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.metrics.bandwidth import bandwidth
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
-from pytest_modelbudget.metrics.macs import macs
+from pytest_modelbudget.metrics.macs import flops, macs
 from pytest_modelbudget.ops.op_table import builtin_ops
 
 from .micro_modules import Apply, weight
@@ -196,3 +198,104 @@ def test_a_model_that_needs_a_run_and_does_not_fit_is_refused() -> None:
 
     with pytest.raises(TraceError, match="must run, but its weights take 40,000,000,000,000 B"):
         loaded(Huge(), (2, 4))
+
+
+def by_numpy(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A product that numpy computes."""
+    return torch.from_numpy(x.numpy() @ m.w.detach().numpy())
+
+
+def test_values_that_leave_torch_are_not_zero_macs() -> None:
+    """What numpy computes is not seen, so MACs, FLOPs and traffic are unmeasured, and say so."""
+    model = loaded(Apply(by_numpy, w=weight(4, 3)), (2, 4))
+    graph = CostedGraph(model.graph, builtin_ops())
+    for metric in (macs(graph), flops(graph), bandwidth(graph)):
+        assert any("values leave torch" in each.why for each in metric.unmeasured)
+
+
+def in_a_thread(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A product that another thread computes."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.matmul, x, m.w).result() + 1
+
+
+class Hoarder(nn.Module):
+    """Layers in a plain list, of which its parameters() know nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(4, 4)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers[0](x)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Apply(in_a_thread, w=weight(4, 3)), "compute in another thread"),
+        (Hoarder(), "keep layers in nn.ModuleList"),
+        (Apply(lambda x: (y for y in [x + 1])), "returns a generator in which there is no tensor"),
+    ],
+    ids=["thread", "plain list", "generator"],
+)
+def test_what_the_graph_would_lack_is_refused(model: nn.Module, words: str) -> None:
+    """A number that quietly leaves work or weights out is never given."""
+    with pytest.raises(TraceError, match=words):
+        loaded(model, (2, 4))
+
+
+def test_a_custom_operator_without_a_fake_kernel_is_run() -> None:
+    """It fails alike on meta and fake tensors, for want of a kernel and not for its own reason."""
+
+    @torch.library.custom_op("modelbudget_tests::double", mutates_args=())
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    model = loaded(Apply(lambda x: double(x) @ x.T), (2, 4))
+    assert model.traced == "real"
+    (missing,) = macs(CostedGraph(model.graph, builtin_ops())).unmeasured
+    assert (missing.op, missing.why) == ("modelbudget_tests::double", "no rule")
+
+
+def test_messages_are_the_same_in_every_run() -> None:
+    """Addresses of objects are left out of them."""
+
+    def fail(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError(f"odd {object()}")
+
+    with pytest.raises(TraceError, match=r"odd <object object> \(in fail, "):
+        loaded(Apply(fail), (2, 4))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "dtype", "words"),
+    [
+        (nn.Linear(4, 4), (2, 4), "float16", "float16 and float32"),
+        (nn.Linear(4, 4), (2, 4), "int64", "float32 and int64"),
+        (nn.ConvTranspose2d(3, 4, 3), (1, 5, 8, 8), "float32", "5 channels"),
+        (nn.Conv1d(4, 6, 3), (1, 5, 8), "float32", "5 channels"),
+        (
+            Apply(lambda x: torch.softmax(x, 5)),
+            (2, 4),
+            "float32",
+            "dimension 5 of",
+        ),
+        (Apply(lambda x: torch.cat([x, x], 3)), (2, 4), "float32", "Dimension out of range"),
+        (Apply(torch.clamp), (2, 4), "float32", "min and max are none"),
+        (
+            Apply(lambda x: nn.functional.scaled_dot_product_attention(x, x, x, torch.zeros(7, 7))),
+            (1, 2, 3, 4),
+            "float32",
+            "7",
+        ),
+    ],
+    ids=["half", "integers", "transposed", "channels", "softmax", "cat", "clamp", "mask"],
+)
+def test_what_torch_refuses_is_not_measured(
+    model: nn.Module, shape: tuple[int, ...], dtype: str, words: str
+) -> None:
+    """Meta kernels let some of these pass; a model that cannot run has no numbers."""
+    with pytest.raises(TraceError) as caught:
+        loaded(model, shape, dtype=dtype)
+    assert words in str(caught.value)

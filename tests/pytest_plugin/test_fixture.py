@@ -27,6 +27,19 @@ def test_within_all_limits_passes(project: Project) -> None:
     ran(project, body).assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param("ops={'max': {'linear': 2}, 'deny': ['lstm']}", id="ops"),
+        pytest.param("params={'max': 47, 'level': 'warn'}", id="level"),
+        pytest.param("params={'min': 48, 'max': '0.048 k'}", id="both ends"),
+    ],
+)
+def test_limits_are_those_of_a_budget_file(project: Project, limits: str) -> None:
+    """Whatever stands below ``limits:`` in YAML can be said in Python: 2 layers, 48 parameters."""
+    ran(project, f"model_budget(NET, 'float32 1x4').within({limits})").assert_outcomes(passed=1)
+
+
 def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> None:
     """All broken limits are told, with the test as their place."""
     result = ran(project, "model_budget(NET, 'float32 1x4').within(params='47', macs='1 MAC')")
@@ -42,13 +55,33 @@ def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> 
     [
         pytest.param(
             "model_budget(NET, 'float32 1x4').within(parms=1)",
-            "*parms: no metric is called so: did you mean 'params'?",
+            "*'parms'*did you mean 'params'?",
             id="metric",
         ),
         pytest.param(
             "model_budget(NET, 'float32 1x4').within(weight_memory='26 mb')",
             "*weight_memory: *26 mb*26 MB*",
             id="unit",
+        ),
+        pytest.param(
+            "model_budget(NET, 'float32 1x4').within()",
+            "*no limits: a gate must hold something, such as params='11.7 M'",
+            id="no limit",
+        ),
+        pytest.param(
+            "model_budget(NET, 'float32 1x4').within(ops=22)",
+            "*limits on ops: a mapping such as {max: {convolution: 20}}, found one word",
+            id="bare count of ops",
+        ),
+        pytest.param(
+            "model_budget(NET, 'float32 1x4').within(params={})",
+            "*the limit on params needs 'max' or 'min'",
+            id="no end",
+        ),
+        pytest.param(
+            "model_budget(NET, 'float32 1x4').within(params=NET)",
+            "*params: 'budgets*",
+            id="no quantity",
         ),
         pytest.param("model_budget(NET, 'flat32 1x4')", "*flat32*float32*", id="inputs"),
         pytest.param("model_budget('net.safetensors')", "*neither module:callable*", id="source"),

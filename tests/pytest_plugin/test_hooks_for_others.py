@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from .conftest import Project
 
 LISTENER = """
@@ -45,6 +47,46 @@ def test_a_listener_that_raises_fails_the_item_in_one_line(project: Project) -> 
     result.stdout.fnmatch_lines(["net / params unknown: KeyError: 'x' *budgets/a.yaml:4"])
     result.stdout.no_fnmatch_line("*Traceback*")
     assert project.report()["models"][0]["checks"][0]["outcome"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("body", "remark"),
+    [
+        pytest.param(
+            "raise KeyError('commit')",
+            "*no report: the hook pytest_model_budget_report raised KeyError: 'commit'*",
+            id="raises",
+        ),
+        pytest.param(
+            "report['tags'] = {'a', 'b'}",
+            "*no report: rendering --model-budget-json out.json raised TypeError: *set*",
+            id="adds what JSON cannot hold",
+        ),
+    ],
+)
+def test_a_report_that_cannot_be_made_is_not_green(
+    project: Project, body: str, remark: str
+) -> None:
+    """The session fails with a sentence, below a table that shows what was measured."""
+    with (project.path / "conftest.py").open("a") as conftest:
+        conftest.write(f"def pytest_model_budget_report(config, report):\n    {body}\n")
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    result = project.run("--model-budget-json", "out.json")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["within  net::params*", "1 limit: 1 within", remark])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    assert not (project.path / "out.json").exists()
+
+
+def test_the_table_shows_what_was_measured_whatever_a_hook_does(project: Project) -> None:
+    """The record is the hook's to change; the verdicts are not."""
+    with (project.path / "conftest.py").open("a") as conftest:
+        conftest.write("def pytest_model_budget_report(config, report):\n    report.clear()\n")
+    project.budget("  net: {widths: net.widths, limits: {params: 47}}\n")
+    result = project.run()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["over    net::params*", "1 limit: 1 over"])
 
 
 def test_a_broken_extension_fails_every_file_once(project: Project) -> None:

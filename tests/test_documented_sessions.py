@@ -1,0 +1,130 @@
+"""What the documents show is run: budgets, tests, extensions and the text of a failure."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+# Imported here, because pytester forgets what runs import anew, and torch can be imported once.
+import torchvision  # noqa: F401
+
+import pytest_modelbudget.pytest_items  # noqa: F401
+from pytest_modelbudget import measure
+
+ROOT = Path(__file__).resolve().parents[1]
+NETS = """
+import torch
+from torch import nn
+
+@torch.library.custom_op("lab::low_rank", mutates_args=())
+def low_rank(x: torch.Tensor, down: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return x @ down @ up
+
+@low_rank.register_fake
+def _(x, down, up):
+    return x.new_empty((*x.shape[:-1], up.shape[-1]))
+
+class Narrow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.up = nn.Parameter(torch.zeros(64, 4)), nn.Parameter(torch.zeros(4, 32))
+        self.head = nn.Linear(32, 22)
+
+    def forward(self, x):
+        return self.head(low_rank(x, self.down, self.up))
+"""
+# 64 x 4 + 4 x 32 through the middle, 32 x 22 in the head.
+NARROW_MACS = 64 * 4 + 4 * 32 + 32 * 22
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """Fenced blocks in a language, in order."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def files(document: str) -> list[tuple[str, str]]:
+    """(name, text) of every block that says which file it is."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    block = r"^<!-- file: (\S+) -->\n```\w+\n(.*?)^```$"
+    return re.findall(block, text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """An empty repository, whose modules are forgotten afterwards."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("BUILD_NUMBER", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    pytester.syspathinsert()
+    pytester.mkdir("budgets")
+    return pytester
+
+
+def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("-p", "no:cacheprovider", *args)
+
+
+def test_the_readme_shows_what_its_budget_prints(project: pytest.Pytester) -> None:
+    """The failing session of the README is the one that its budget leads to, line by line."""
+    (project.path / "budgets" / "vision.yaml").write_text(blocks("README.md", "yaml")[0])
+    command, *shown = blocks("README.md", "text")[0].splitlines()
+    assert command == "$ pytest --model-budget"
+    printed = run(project, "--model-budget").outlines
+    start = printed.index(shown[0])
+    assert printed[start : start + len(shown)] == shown
+
+
+def test_measure_is_as_documented(tmp_path: Path) -> None:
+    """The page's first block runs, and its assertions hold."""
+    path = tmp_path / "measured.py"
+    path.write_text(blocks("docs/python.md", "python")[0])
+    assert runpy.run_path(str(path))["numbers"]
+
+
+def test_the_fixture_is_as_documented(project: pytest.Pytester) -> None:
+    """The page's second block is a test that passes."""
+    project.makepyfile(test_head=blocks("docs/python.md", "python")[1])
+    run(project).assert_outcomes(passed=1)
+
+
+def test_an_extension_is_as_documented(project: pytest.Pytester) -> None:
+    """Rule, metric, budget and hooks work as one: two contractions, one of them the rule's."""
+    (project.path / "nets.py").write_text(NETS)
+    for name, text in files("docs/extensions.md"):
+        with (project.path / name).open("a") as file:
+            file.write(text)
+    result = run(project, "--model-budget", "-s", "--model-budget-json", "out.json")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*judged budgets/lab.yaml::narrow::contractions within"])
+    report = json.loads((project.path / "out.json").read_text())
+    assert report["commit"] == "abc123"
+    assert report["models"][0]["metrics"]["macs"]["value"] == NARROW_MACS
+
+
+def test_an_entry_point_joins_an_extension(project: pytest.Pytester) -> None:
+    """What an installed package declares under the documented group, ``measure()`` knows."""
+    documented = dict(files("docs/extensions.md"))
+    (project.path / "lab_extension.py").write_text(documented["lab_extension.py"])
+    (project.path / "nets.py").write_text(NETS)
+    group, entry = re.findall(r'points\."(.*)"\]\n(.*)\n', documented["pyproject.toml"])[0]
+    installed = project.mkdir("lab-1.0.dist-info")
+    (installed / "METADATA").write_text("Name: lab\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[{group}]\n{entry.replace(chr(34), '')}\n")
+    numbers = measure("nets:Narrow", "float32 1x64")
+    assert (numbers["contractions"].value, numbers["macs"].value) == (2, NARROW_MACS)
+
+
+def test_the_source_distribution_holds_what_the_readme_links() -> None:
+    """Whoever unpacks it can follow every link."""
+    project_file = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    included = re.findall(r"sdist\]\ninclude = \[(.*)\]", project_file)[0]
+    links = re.findall(r"\]\(([^):#]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert links
+    for link in links:
+        top = link.partition("/")[0]
+        assert f'"{top}"' in included or ("/" not in link and '"*.md"' in included), link
