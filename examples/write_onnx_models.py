@@ -110,7 +110,10 @@ def mobilenet_v2() -> onnx.ModelProto:
             channels = features
     x = net.bounded(net.convolution(x, "features.18", (channels, 1280, 1)), "features.18")
     x = net.node("Flatten", "classifier", net.node("GlobalAveragePool", "classifier", x))
-    net.weights += [weightless("classifier.weight", 1000, 1280), weightless("classifier.bias", 1000)]
+    net.weights += [
+        weightless("classifier.weight", 1000, 1280),
+        weightless("classifier.bias", 1000),
+    ]
     x = net.node("Gemm", "classifier", x, "classifier.weight", "classifier.bias", transB=1)
     return net.model(x, [1, 3, 224, 224], 1000)
 

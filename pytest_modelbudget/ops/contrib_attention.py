@@ -87,7 +87,7 @@ def _multi_head_scores(
     attributes: Attributes,
     past_key: Tensor | None,
 ) -> Scores:
-    """MultiHeadAttention: q (b, l, h·e); or all in (b, l, h, 3, e); or k and v in (b, s, h, 2, e)."""
+    """MultiHeadAttention: q (b, l, h·e), all in (b, l, h, 3, e), or k and v in (b, s, h, 2, e)."""
     heads = _heads(attributes, "num_heads")
     batch, length = query.shape[:2]
     past = past_key.shape[2] if past_key is not None else 0

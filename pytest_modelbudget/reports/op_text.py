@@ -39,9 +39,7 @@ def _traffic_text(traffic: Traffic | Unknown) -> str:
     """Bytes that one line of the table moves, all its executions together."""
     if isinstance(traffic, Unknown):
         return f"bytes unmeasured: {traffic.why}"
-    return (
-        f"read {traffic.read:,} B, weights {traffic.weights:,} B, write {traffic.write:,} B"
-    )
+    return f"read {traffic.read:,} B, weights {traffic.weights:,} B, write {traffic.write:,} B"
 
 
 def tensor_text(tensor: Tensor) -> str:

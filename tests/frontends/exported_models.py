@@ -7,6 +7,7 @@ export in a second.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -138,7 +139,7 @@ def folded_away(model: nn.Module) -> int:
     """
     layers = [each for each in model.modules() if isinstance(each, (nn.Conv2d, nn.BatchNorm2d))]
     lost = 0
-    for before, layer in zip(layers, layers[1:]):  # noqa: B905  # neighbours
+    for before, layer in pairwise(layers):
         if isinstance(layer, nn.BatchNorm2d) and isinstance(before, nn.Conv2d):
             lost += (1 if before.bias is None else 2) * layer.num_features
     return lost

@@ -135,7 +135,7 @@ def test_show_lists_every_node(written: Path, capsys: pytest.CaptureFixture[str]
 
 
 def timed(path: Path) -> float:
-    """Seconds of one measurement of all metrics, the median of five after one for the page cache."""
+    """Seconds of measuring all metrics: the median of five, after one for the page cache."""
     using, source = tables(), ModelSource("onnx", str(path))
     seconds = []
     for _ in range(6):
@@ -155,7 +155,7 @@ def test_weights_inside_are_not_slow(tmp_path: Path) -> None:
     proto = model(nodes, [value("x", 1, 4096)], outputs, weights)
     path.write_bytes(proto.SerializeToString())
     assert path.stat().st_size > 244_000_000
-    assert timed(path) < 1.0  # 0.5 s on a quiet machine; this one may be shared
+    assert timed(path) < 0.5
 
 
 def test_three_gigabytes_beside_the_file_cost_nothing(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def changed(change: Callable[[onnx.ModelProto], object]) -> bytes:
 
 def circle(proto: onnx.ModelProto) -> None:
     del proto.graph.node[:]
-    proto.graph.node.extend([node("Add", "x b", "a"), node("Add", "a x", "b"), node("Add", "a b", "y")])
+    proto.graph.node.extend(
+        [node("Add", "x b", "a"), node("Add", "a x", "b"), node("Add", "a b", "y")]
+    )
 
 
 def external(location: str) -> Callable[[onnx.ModelProto], None]:
@@ -105,7 +107,9 @@ def test_missing_external_data_are_not_missed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dims", "says"),
     [
-        pytest.param({"rows": 2}, "no input of model.onnx has a dimension 'rows': batch", id="typo"),
+        pytest.param(
+            {"rows": 2}, "no input of model.onnx has a dimension 'rows': batch", id="typo"
+        ),
         pytest.param({"batch": 2, "x.1": 4}, "has a dimension 'x.1'", id="a fixed one"),
     ],
 )
@@ -135,7 +139,7 @@ def test_dimensions_without_a_name_go_by_their_axis(tmp_path: Path) -> None:
 
 
 def test_unbound_symbols_are_unknown_and_listed(tmp_path: Path) -> None:
-    """What depends on an unbound symbol is unmeasured, with the symbol and its input; params not."""
+    """What depends on an unbound symbol is unmeasured, and says so with the symbol's input."""
     path = tmp_path / "model.onnx"
     path.write_bytes(linear("batch").SerializeToString())
     found = measure(path)

@@ -96,7 +96,9 @@ def branches() -> onnx.ModelProto:
 def local_function() -> onnx.ModelProto:
     """A function of the file's own, called twice: relu(x · w), x (2, 4), w (4, 4)."""
     body = [node("MatMul", "a b", "p"), node("Relu", "p", "q")]
-    own = helper.make_function("own", "Block", ["a", "b"], ["q"], body, [helper.make_opsetid("", 23)])
+    own = helper.make_function(
+        "own", "Block", ["a", "b"], ["q"], body, [helper.make_opsetid("", 23)]
+    )
     nodes = [node("Block", "x w", "h", domain="own"), node("Block", "h w", "y", domain="own")]
     return model(
         nodes, [value("x", 2, 4)], [value("y", 2, 4)], [stored("w", 4, 4)],

@@ -1,4 +1,4 @@
-"""torch models exported by both exporters, folded or not: the same MACs, and parameters explained."""
+"""torch models by both exporters, folded or not: the same MACs, and every parameter explained."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_there_are_fifteen() -> None:
 
 @pytest.mark.slow
 def test_mobilenet_as_laboratories_count_it(tmp_path: Path) -> None:
-    """MobileNetV2, batch norm folded: the figures of the labs' scripts, but for its free Flatten."""
+    """MobileNetV2, batch norm folded: the figures of the labs' scripts, but for the Flatten."""
     torch.manual_seed(0)
     model = models.mobilenet_v2().eval()
     with torch.no_grad():

@@ -70,7 +70,7 @@ def named(name: str, patterns: dict[str, str]) -> bool:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # onnx computes its expected outputs, overflows included
 def test_node_models(tmp_path: Path) -> None:
-    """None crashes; but for shapes that data decide, at least 97 % are complete in all but flops."""
+    """None crashes; of those with shapes, at least 97 % are complete in all but flops."""
     path = tmp_path / "node.onnx"
     unknown = []
     decided = [name for name, _ in node_models() if named(name, DATA_DECIDE)]
