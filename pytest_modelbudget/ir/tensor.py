@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from math import prod
 
 from pytest_modelbudget.errors import GraphError
+from pytest_modelbudget.ir.kept import kept
 from pytest_modelbudget.ir.region import (
     Region,
     contiguous_strides,
@@ -81,22 +81,22 @@ class Tensor:
     strides: tuple[int, ...]
     unsized: str = ""
 
-    @cached_property
+    @kept
     def elements(self) -> int:
         """Logical elements, broadcast ones included."""
         return prod(self.shape)
 
-    @cached_property
+    @kept
     def nbytes(self) -> int:
         """Bytes of the logical elements, rounded up."""
         return nbytes_of(self.elements, self.dtype)
 
-    @cached_property
+    @kept
     def region(self) -> Region:
         """The elements of its storage that it touches."""
         return region(self.offset, self.shape, self.strides)
 
-    @cached_property
+    @kept
     def touched_nbytes(self) -> int:
         """Bytes of its storage that it touches, broadcast elements once."""
         if self.strides == contiguous_strides(self.shape):
