@@ -78,11 +78,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def model_budget(request: pytest.FixtureRequest) -> Callable[..., BudgetedModel]:
+def model_budget(request: pytest.FixtureRequest) -> Iterator[Callable[..., BudgetedModel]]:
     """Budgets written in a test: ``model_budget(model, inputs).within(params="12 M")``."""
-    from pytest_modelbudget.pytest_items import budgeted_model
+    from pytest_modelbudget.pytest_items import budgeted_models
 
-    return budgeted_model(request)
+    yield from budgeted_models(request)
 
 
 class Gate:

@@ -323,7 +323,7 @@ def test_a_number_without_shares_has_no_part_for_a_scope() -> None:
 
 def test_a_limit_has_an_end() -> None:
     """Neither a maximum nor a minimum is no limit."""
-    with pytest.raises(BudgetError, match="budgets/b.yaml:8: .* neither max nor min"):
+    with pytest.raises(BudgetError, match=r"budgets/b.yaml:8: .* neither max nor min"):
         Limit("macs", PLACE)
 
 

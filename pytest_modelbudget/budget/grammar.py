@@ -21,6 +21,10 @@ DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
 
 # Metrics whose issue is still to come.
 RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
+# Anywhere in a file, whether or not they will stand there: none of them is a slip of the pen.
+RESERVED = (
+    "fits", "hardware", "transforms", "measured", "statistics", "grow", "floor", "loosen",
+)  # fmt: skip
 AUTO = "auto"
 
 # Metrics that have no value for a part of a model, and why.
@@ -95,13 +99,13 @@ FILE = Grammar(
         Field("defaults", Form.DEFAULTS, "what models say that do not say it themselves"),
         Field("models", Form.MODELS, "every model by a name of your choice", required=True),
     ),
-    reserved=("hardware", "loosen", "measured", "statistics"),
+    reserved=RESERVED,
 )
-DEFAULTS = Grammar("the defaults", (INPUTS, DTYPE), reserved=("level", "loosen"))
+DEFAULTS = Grammar("the defaults", (INPUTS, DTYPE), reserved=("level", *RESERVED))
 VARIANT = Grammar(
     "a variant",
     (INPUTS, DIMS, DTYPE, LIMITS, SCOPES, ALLOWED),
-    reserved=("transforms", "fits", "measured", "statistics", "loosen"),
+    reserved=RESERVED,
 )
 LIMIT = Grammar(
     "a limit",
@@ -111,7 +115,7 @@ LIMIT = Grammar(
         LEVEL,
         ALLOWED,
     ),
-    reserved=("grow", "floor", "loosen", "measured", "statistics"),
+    reserved=RESERVED,
 )
 OPS_LIMIT = Grammar(
     "a limit on ops",
@@ -122,7 +126,7 @@ OPS_LIMIT = Grammar(
         LEVEL,
         ALLOWED,
     ),
-    reserved=("grow", "floor", "loosen"),
+    reserved=RESERVED,
 )
 SPEC = Grammar(
     "an input",
@@ -147,7 +151,7 @@ def model_grammar(front_ends: Mapping[str, FrontEnd]) -> Grammar:
     return Grammar(
         "a model",
         (*sources, *arguments, *rest, variants),
-        reserved=VARIANT.reserved,
+        reserved=RESERVED,
     )
 
 
@@ -158,7 +162,7 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Gr
         for key, metric in metrics.items()
         if not (scoped and key in UNSCOPED)
     )
-    return Grammar("limits", fields, reserved=_unless(RESERVED_METRICS, metrics))
+    return Grammar("limits", fields, reserved=(*_unless(RESERVED_METRICS, metrics), *RESERVED))
 
 
 def taken_names(metrics: Mapping[str, Metric]) -> frozenset[str]:

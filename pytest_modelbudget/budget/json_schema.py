@@ -108,7 +108,7 @@ def _model(front_ends: Mapping[str, FrontEnd]) -> Schema:
     for key, front_end in front_ends.items():
         others = [other for other in front_ends if other != key]
         if is_path_format(front_end):
-            others += ["args", "kwargs"]
+            others += ["args", "kwargs", "dtype"]
         if not front_end.brings_inputs:
             others.append("dims")
         absent = [{"required": [other]} for other in others]

@@ -28,6 +28,7 @@ class Defaults:
 
     inputs: InputSpecs | None = None
     dtype: str | None = None
+    is_broken: bool = False  # then what a model lacks may have been meant to stand there
 
 
 def read_source(
@@ -44,7 +45,7 @@ def read_source(
     inputs = _inputs(name, front_end, given, defaults, reading)
     if target is None or inputs is None:
         return None
-    dtype = defaults.dtype
+    dtype = None if is_path_format(front_end) else defaults.dtype
     if "dtype" in given:
         dtype = read_model_dtype(given["dtype"].value, reading)
     return ModelSource(
@@ -69,6 +70,13 @@ def read_dims(node: Node, reading: Reading) -> Mapping[str, int]:
         elif size is not None:
             dims[entry.key.text] = size
     return dims
+
+
+def refuse_dtype_of_a_file(format: str, given: Mapping[str, Entry], reading: Reading) -> None:
+    """A file holds its weights in the type that it was saved in."""
+    if "dtype" in given and is_path_format(reading.front_ends[format]):
+        message = f"'dtype' converts modules, and {format}: names a file: save it in that type"
+        reading.refuse(given["dtype"].key.place, message)
 
 
 def is_path_format(front_end: FrontEnd) -> bool:
@@ -98,7 +106,7 @@ def _inputs(
         return read_inputs(given["inputs"].value, reading)
     if front_end.brings_inputs:
         return InputSpecs()
-    if defaults.inputs is None and "variants" not in given:
+    if defaults.inputs is None and "variants" not in given and not defaults.is_broken:
         reading.refuse(name.place, f"the model {shown(name.text)} has {_NO_INPUTS}")
     return defaults.inputs or InputSpecs()
 
@@ -110,6 +118,7 @@ def _refuse_what_does_not_fit(
         if key in given and is_path_format(front_end):
             message = f"'{key}' is for a callable, and {front_end.key}: names a file: remove it"
             reading.refuse(given[key].key.place, message)
+    refuse_dtype_of_a_file(front_end.key, given, reading)
     if "dims" in given and not front_end.brings_inputs:
         message = f"'dims' binds symbols that a file brings: under {front_end.key}: write inputs"
         reading.refuse(given["dims"].key.place, message)

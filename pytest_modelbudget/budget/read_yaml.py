@@ -23,7 +23,12 @@ from pytest_modelbudget.budget.plain_values import scalar
 from pytest_modelbudget.budget.problem import BudgetFileError, Problem, shown
 from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
 from pytest_modelbudget.budget.read_limits import read_limits, read_op_names, read_scopes
-from pytest_modelbudget.budget.read_sources import Defaults, read_dims, read_source
+from pytest_modelbudget.budget.read_sources import (
+    Defaults,
+    read_dims,
+    read_source,
+    refuse_dtype_of_a_file,
+)
 from pytest_modelbudget.budget.reading import Entry, Reading
 from pytest_modelbudget.budget.yaml_nodes import Block, Node, Refused, Text, tree
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
@@ -123,10 +128,12 @@ def _entries(node: Node) -> tuple[tuple[Text, Node], ...]:
 
 
 def _defaults(node: Node, reading: Reading) -> Defaults:
+    known = len(reading.problems)
     given = reading.fields(node, DEFAULTS)
     return Defaults(
         read_inputs(given["inputs"].value, reading) if "inputs" in given else None,
         read_model_dtype(given["dtype"].value, reading) if "dtype" in given else None,
+        is_broken=len(reading.problems) > known or isinstance(node, Refused),
     )
 
 
@@ -204,6 +211,7 @@ def _varied(
     dims = read_dims(given["dims"].value, reading) if "dims" in given else {}
     if source is None:
         return None
+    refuse_dtype_of_a_file(source.format, given, reading)
     return replace(
         source,
         inputs=inputs if inputs is not None else source.inputs,

@@ -20,6 +20,7 @@ WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
 NARROWEST_NAME = 16
 LARGEST_SHARES = 5
+UNTOLD = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
 
 
@@ -83,6 +84,8 @@ def counted(report: Record) -> str:
         "over (warning)": warned,
         "broken file": len(report["broken"]),
     }
+    if counts["broken file"] > 1:
+        counts["broken files"] = counts.pop("broken file")
     said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     return f"{len(checks)} limit{'' if len(checks) == 1 else 's'}: {said or 'none'}"
 
@@ -97,8 +100,11 @@ def rows(model: Record, detail: int) -> list[Row]:
 
 
 def headroom(check: Record) -> Fraction | None:
-    """How far a number is from its nearer bound, as a share of that bound; negative when over."""
-    if check["actual"] is None:
+    """How far a number is from its nearer bound, as a share of that bound; negative when over.
+
+    None where nobody knows: a lower bound may be anywhere above what it says.
+    """
+    if check["actual"] is None or check.get("outcome") == "unknown":
         return None
     actual = Fraction(check["actual"])
     distances = []
@@ -115,20 +121,28 @@ def _tightness(check: Record) -> tuple[bool, Fraction]:
 
 
 def _row(model: Record, check: Record, detail: int) -> Row:
-    name = check["id"].partition("::")[2]
-    colour = "warn" if warns(check) else check["outcome"]
     layers = tuple(_layers(model, check)) if detail >= Detail.LAYERS else ()
+    colour = "warn" if warns(check) else check["outcome"]
+    return Row(colour, check["id"].partition("::")[2], *_figures(check), layers)
+
+
+def _figures(check: Record) -> tuple[str, str, str]:
+    """Measured, limit and headroom of a row; a lower bound has none that anybody knows."""
     unit, actual, bound = check.get("unit", ""), check["actual"], _nearer_bound(check)
+    is_unknown = check["outcome"] == "unknown"
+    share = headroom(check)
+    left = UNTOLD if is_unknown else "" if share is None else room(share)
     if actual is None:
-        return Row(colour, name, "-", "-", "", layers)
+        return "-", "-", left
+    is_ratio = isinstance(actual, str)
     actual = Fraction(actual)
     if bound is None:
-        return Row(colour, name, _number(actual, unit), "-", "", layers)
+        return _number(actual, unit), "-", left
     measured, limit = readable_pair(actual, bound, unit)
-    least = ">= " if check.get("lower_bound") else ""
-    share = headroom(check)
-    left = "" if share is None else room(share)
-    return Row(colour, name, least + measured, limit, left, layers)
+    if is_unknown and is_ratio:  # over unmeasured ops: not even a bound
+        return UNTOLD, limit, left
+    least = ">= " if is_unknown or check.get("lower_bound") else ""
+    return least + measured, limit, left
 
 
 def _nearer_bound(check: Record) -> Fraction | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.budget.grammar import RESERVED
+
 Problems = Callable[["str | bytes"], list[str]]
 
 VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
@@ -172,6 +174,27 @@ BROKEN = [
                      id=key)
         for key in ("fits", "measured", "statistics", "transforms", "loosen")
     ),
+    pytest.param(VISION.replace("{torchscript:", "{dtype: float16, torchscript:"),
+                 ["18:14: 'dtype' converts modules, and torchscript: names a file: save it in"],
+                 id="dtype of a file"),
+    pytest.param(VISION.replace("{dims: {batch: 8},", "{dtype: float16, dims: {batch: 8},"),
+                 ["24:16: 'dtype' converts modules, and exported: names a file: save it in"],
+                 id="dtype of a file's variant"),
+    *(
+        pytest.param(text, [f"'{key}' is not available in this version: remove it"],
+                     id=f"{key} {where}")
+        for key in RESERVED
+        for where, text in {
+            "of a file": f"{VISION}{key}: x",
+            "of the defaults": VISION.replace("defaults:", f"defaults:\n  {key}: x"),
+            "of a model": inputs("float32 1x3") + f"    {key}: x",
+            "of a variant": VISION.replace("batch8: {", f"batch8: {{{key}: x, "),
+            "beside limits": limits(f"{{params: 1, {key}: x}}"),
+            "of a limit": limits(f"{{params: {{max: 1, {key}: x}}}}"),
+            "of a limit on ops": limits(f"{{ops: {{deny: [lstm], {key}: x}}}}"),
+            "of a scope": VISION.replace("{params: 8.4 M}", f"{{params: 8.4 M, {key}: x}}"),
+        }.items()
+    ),
     pytest.param(VISION + "hardware: {}", ["25:1: 'hardware' is not available"], id="hardware"),
     pytest.param(VISION.replace("{params: 8.4 M}", "{peak_activation: 1 MB}"),
                  ["15:18: 'peak_activation' of a part of a model is not defined"], id="peak"),
@@ -188,6 +211,13 @@ def test_broken(problems: Problems, text: str | bytes, said: list[str]) -> None:
     assert found
     for expected in said:
         assert any(expected in line for line in found), found
+
+
+@pytest.mark.parametrize("typo", ["input: float32 1x3x224x224", "inputs: float23 1x3"])
+def test_a_typo_under_defaults_is_one_problem(problems: Problems, typo: str) -> None:
+    """Models that wait for the defaults' inputs are not told that they have none."""
+    (problem,) = problems(VISION.replace("inputs: float32 1x3x224x224\nmodels", f"{typo}\nmodels"))
+    assert problem.startswith("3:")
 
 
 def test_all_problems_at_once(problems: Problems) -> None:

@@ -84,6 +84,14 @@ def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> 
             id="no quantity",
         ),
         pytest.param("model_budget(NET, 'flat32 1x4')", "*flat32*float32*", id="inputs"),
+        pytest.param(
+            "model_budget(NET, 'float32 1x4', dim={'n': 1})",
+            "*takes no option 'dim': did you mean 'dims'?",
+            id="option",
+        ),
+        pytest.param(
+            "model_budget(NET, 'float32 1x4', args=5)", "*model_budget() was given*", id="args"
+        ),
         pytest.param("model_budget('net.safetensors')", "*neither module:callable*", id="source"),
     ],
 )
@@ -91,5 +99,39 @@ def test_what_cannot_be_read_fails_with_a_way_out(project: Project, body: str, t
     """A wrong word in a test is said without a traceback through the plugin."""
     result = ran(project, body)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"E{text}"])
-    result.stdout.no_fnmatch_line("*pytest_items*")
+    result.stdout.fnmatch_lines([f"test_net.py:6: {text}"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*.py:*: in *")
+    result.stdout.no_fnmatch_line("*pytest_modelbudget*.py:*Error")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param("model_budget(NET, 'float32 1x4')", "a model", id="one"),
+        pytest.param(
+            "[model_budget(NET, f'float32 {n}x4') for n in (1, 2, 3)][0].within(params=48)",
+            "2 models",
+            id="two of three",
+        ),
+    ],
+)
+def test_a_model_that_is_not_held_fails(project: Project, body: str, text: str) -> None:
+    """A call without .within(...) checks nothing, and must not look as if it did."""
+    result = ran(project, body)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [f"test_net.py:6: model_budget() measured {text} and held nothing*"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcome"),
+    [("assert 0", "failed"), ("pytest.skip()", "skipped"), ("pytest.xfail()", "xfailed")],
+)
+def test_a_test_that_ends_before_it_held_its_model_has_one_outcome(
+    project: Project, ending: str, outcome: str
+) -> None:
+    """What made it end is told, and nothing that follows from that."""
+    result = ran(project, f"import pytest; model_budget(NET, 'float32 1x4'); {ending}")
+    result.assert_outcomes(**{outcome: 1})

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from pytest_modelbudget.budget.budget import Level, Limit, Place
-from pytest_modelbudget.metrics.measurement import Measurement, Share
+from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
 from pytest_modelbudget.reports.report import (
     MeasuredModel,
     Record,
@@ -101,12 +101,46 @@ def test_figures_that_round_alike_are_exact() -> None:
         pytest.param({"actual": "1.5", "limit": None, "min": 1}, Fraction(1, 2), id="minimum"),
         pytest.param({"actual": 12, "limit": 16, "min": 10}, Fraction(2, 10), id="nearer end"),
         pytest.param({"actual": 3, "limit": 0}, None, id="of nothing"),
-        pytest.param({"actual": None, "limit": 9}, None, id="unknown"),
+        pytest.param({"actual": None, "limit": 9}, None, id="unmeasured"),
+        pytest.param({"actual": 8, "limit": 9, "outcome": "unknown"}, None, id="unknown"),
     ],
 )
 def test_headroom_is_a_share_of_the_nearer_bound(check: Record, room: Fraction | None) -> None:
     """How much of the limit is left, negative when over."""
     assert headroom(check) == room
+
+
+def unknown(metric: str, measurement: Measurement, most: int) -> list[str]:
+    """The row of a limit that an op without a formula leaves unknown, from its second word on."""
+    model = MeasuredModel("torch", "meta", measurements={metric: measurement})
+    check = check_record(f"{FILE}::net::{metric}", judge(limit(metric, most), measurement))
+    record = report(
+        models=[model_record(f"{FILE}::net", FILE, 3, model)],
+        checks={f"{FILE}::net": [check]},
+        broken=(),
+        timings={},
+        selected=False,
+    )
+    return text(record, Detail.TIGHTEST)[1].split()[2:]
+
+
+def test_what_is_unknown_looks_like_nothing_measured() -> None:
+    """A lower bound is marked, a ratio is not even that, and neither has headroom."""
+    missing = (UnmeasuredOp("aten::foo", 1, "", "no rule"),)
+    macs = Measurement(256, "MAC", shares=(Share("", 256),), unmeasured=missing)
+    assert unknown("macs", macs, 256) == [">=", "256", "MAC", "256", "MAC", "?"]
+    ratio = Measurement(Fraction(3, 2), "FLOP/B", unmeasured=missing, unreduced=(6, 4))
+    assert unknown("arithmetic_intensity", ratio, 2) == ["?", "2.00", "FLOP/B", "?"]
+
+
+def test_broken_files_are_counted_in_plural() -> None:
+    """One broken file, two broken files."""
+    broken = [{"id": f"budgets/{name}.yaml::budget", "problems": ["x"]} for name in "ab"]
+    said = [
+        counted(report(models=[], checks={}, broken=files, timings={}, selected=False))
+        for files in (broken[:1], broken)
+    ]
+    assert said == ["0 limits: 1 broken file", "0 limits: 2 broken files"]
 
 
 def test_a_session_without_limits_is_counted_too() -> None:
