@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_show(show_parser: argparse.ArgumentParser) -> None:
     add = show_parser.add_argument
-    add("source", metavar="SOURCE", help="module:callable, or a TorchScript or .pt2 file")
+    add("source", metavar="SOURCE", help="module:callable, or a TorchScript, .pt2 or .onnx file")
     add(
         "--input",
         metavar="[NAME=]SPEC",

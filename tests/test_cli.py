@@ -152,7 +152,8 @@ def test_unmeasured_operations_are_named(capsys: pytest.CaptureFixture[str]) -> 
         (("lab_cli:Named", "--input", "float32 2x4"), "width"),
         (("lab_cli:moody", "--input", "float32 1"), "ValueError: no attribute for you"),
         (("missing.pt2",), "does not exist"),
-        (("missing.onnx",), "neither"),
+        (("missing.onnx",), "does not exist"),
+        (("missing.tflite",), "neither"),
         (("lab_cli.py",), "neither"),
     ],
 )

@@ -19,9 +19,8 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 INTEGER = ("int8", "int16", "int32", "int64", "uint8")
 DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
 
-# Keys whose issue is still to come.
+# Metrics whose issue is still to come.
 RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
-RESERVED_FORMATS = ("onnx",)
 # Anywhere in a file, whether or not they will stand there: none of them is a slip of the pen.
 RESERVED = (
     "fits", "hardware", "transforms", "measured", "statistics", "grow", "floor", "loosen",
@@ -152,7 +151,7 @@ def model_grammar(front_ends: Mapping[str, FrontEnd]) -> Grammar:
     return Grammar(
         "a model",
         (*sources, *arguments, *rest, variants),
-        reserved=(*_unless(RESERVED_FORMATS, front_ends), *RESERVED),
+        reserved=RESERVED,
     )
 
 

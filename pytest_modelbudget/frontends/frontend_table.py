@@ -64,6 +64,14 @@ FRONT_ENDS: tuple[FrontEnd, ...] = (
         brings_inputs=True,
         extra="torch",
     ),
+    FrontEnd(
+        "onnx",
+        "path of an ONNX model",
+        "pytest_modelbudget.frontends.onnx_file",
+        suffixes=(".onnx",),
+        brings_inputs=True,
+        extra="onnx",
+    ),
 )
 
 

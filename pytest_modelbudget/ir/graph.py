@@ -10,12 +10,12 @@ relu(x @ w.T) drawn once::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Union
 
 from pytest_modelbudget.errors import GraphError
+from pytest_modelbudget.ir.kept import kept
 from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor
 
 Operand = Union[Tensor, None, tuple[Union[Tensor, None], ...]]
@@ -39,36 +39,57 @@ class Op:
     times: int = 1
     mutates: bool = False
 
-    def tensors(self) -> Iterator[Tensor]:
+    def tensors(self) -> tuple[Tensor, ...]:
         """Operand tensors, lists flattened, absent ones left out."""
+        return self._tensors
+
+    @kept
+    def _tensors(self) -> tuple[Tensor, ...]:
+        found: list[Tensor] = []
         for operand in self.operands:
             if isinstance(operand, Tensor):
-                yield operand
+                found.append(operand)
             elif operand is not None:
-                yield from (element for element in operand if element is not None)
+                found.extend(element for element in operand if element is not None)
+        return tuple(found)
 
-    @cached_property
+    @kept
     def fresh_outputs(self) -> tuple[Tensor, ...]:
         """Outputs on memory that no operand lives on: what the op allocates."""
-        known = {tensor.storage for tensor in self.tensors()}
+        known = [tensor.storage for tensor in self._tensors]
         return tuple(output for output in self.outputs if output.storage not in known)
 
-    @cached_property
+    @kept
     def is_view(self) -> bool:
         """Whether every output is an operand's memory under a new name: nothing moves."""
         return bool(self.outputs) and not self.mutates and not self.fresh_outputs
+
+    @kept
+    def is_shape_computation(self) -> bool:
+        """Whether it only works out shapes, which is done before the run and costs nothing."""
+        return bool(self.outputs) and all(
+            output.storage.kind is StorageKind.SHAPE for output in self.outputs
+        )
+
+    @kept
+    def unsized(self) -> str:
+        """Why a shape among operands and outputs is not known; "" where all are."""
+        everything = (*self._tensors, *self.outputs)
+        return next((tensor.unsized for tensor in everything if tensor.unsized), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
     """One named tensor that a model stores: "layer1.0.conv1.weight".
 
-    Tied or viewed weights are several of these on one storage.
+    Tied or viewed weights are several of these on one storage. packed is the number of logical
+    elements where bytes hold several of them in a layout of their own, such as int4 blocks.
     """
 
     tensor: Tensor
     trainable: bool = False
     persistent: bool = True
+    packed: int | None = None
 
     @property
     def kind(self) -> StorageKind:

@@ -22,12 +22,14 @@ def lifetimes(graph: Graph) -> Mapping[Storage, Lifetime]:
 
     Inputs live from the first op to their last use, graph outputs to the last op. An input that
     nobody reads lives during the first op; an op's result that nobody reads and the caller does
-    not get costs nothing and is left out.
+    not get costs nothing and is left out. To ask for a shape keeps nothing alive.
     """
     end = max(len(graph.ops) - 1, 0)
     first: dict[Storage, int] = {tensor.storage: 0 for tensor in graph.inputs}
     last: dict[Storage, int] = dict.fromkeys(first, 0)
     for position, op in enumerate(graph.ops):
+        if op.is_shape_computation:
+            continue
         for tensor in op.tensors():
             last[tensor.storage] = position
         for output in op.outputs:
@@ -43,7 +45,8 @@ def lifetimes(graph: Graph) -> Mapping[Storage, Lifetime]:
 
 def dead_storages(graph: Graph) -> frozenset[Storage]:
     """Storages that an op writes, nobody reads and the caller does not get."""
-    needed = {tensor.storage for op in graph.ops for tensor in op.tensors()}
+    reading = (op for op in graph.ops if not op.is_shape_computation)
+    needed = {tensor.storage for op in reading for tensor in op.tensors()}
     needed.update(tensor.storage for tensor in graph.outputs)
     needed.update(tensor.storage for tensor in graph.inputs)
     written = {output.storage for op in graph.ops for output in op.outputs}

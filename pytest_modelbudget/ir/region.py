@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 MOST_INTERVALS = 1 << 18  # beyond that, a union of strided regions is bounded by its span
@@ -71,6 +72,7 @@ def region(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Reg
     return Region(offset, tuple(runs), min(touched, span))
 
 
+@lru_cache(maxsize=4096)  # shapes repeat from layer to layer
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a dense row-major tensor of this shape."""
     strides = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from math import prod
 
 from pytest_modelbudget.errors import GraphError
+from pytest_modelbudget.ir.kept import kept
 from pytest_modelbudget.ir.region import (
     Region,
     contiguous_strides,
@@ -38,15 +38,24 @@ class StorageKind(str, Enum):
     QUANTISER = "quantiser"  # scales and zero points of a quantised parameter: bytes, no params
     BUFFER = "buffer"
     CONSTANT = "constant"
+    SHAPE = "shape"  # what shapes alone decide, known before the run: neither memory nor traffic
+
+
+IMMEDIATE_AT_RANK_0 = frozenset({StorageKind.CONSTANT, StorageKind.QUANTISER})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Storage:
-    """Memory that is paid for once, however many tensors view it. Two storages are never equal."""
+    """Memory that is paid for once, however many tensors view it. Two storages are never equal.
+
+    unsized says why its size is not known ("dimension batch of input x is not bound"), and is
+    empty for all others; nbytes is then 0 and no claim.
+    """
 
     name: str
     nbytes: int
     kind: StorageKind
+    unsized: str = ""
 
     @property
     def is_activation(self) -> bool:
@@ -60,6 +69,8 @@ class Tensor:
     shape is in elements, outermost first; () is a scalar. offset and strides count elements of
     the storage. Tensors on one storage (views, in-place results, tied weights) share memory and
     are paid for once; dimensions of stride 0 are touched once. Two tensors are never equal.
+    unsized says why the shape is not known, and is empty for all others; shape is then () and no
+    claim.
     """
 
     name: str
@@ -68,31 +79,35 @@ class Tensor:
     storage: Storage
     offset: int
     strides: tuple[int, ...]
+    unsized: str = ""
 
-    @cached_property
+    @kept
     def elements(self) -> int:
         """Logical elements, broadcast ones included."""
         return prod(self.shape)
 
-    @cached_property
+    @kept
     def nbytes(self) -> int:
         """Bytes of the logical elements, rounded up."""
         return nbytes_of(self.elements, self.dtype)
 
-    @cached_property
+    @kept
     def region(self) -> Region:
         """The elements of its storage that it touches."""
         return region(self.offset, self.shape, self.strides)
 
-    @cached_property
+    @kept
     def touched_nbytes(self) -> int:
         """Bytes of its storage that it touches, broadcast elements once."""
+        if self.strides == contiguous_strides(self.shape):
+            return self.nbytes
         return nbytes_of(self.region.elements, self.dtype)
 
     @property
     def is_immediate(self) -> bool:
-        """Whether this is a rank-0 constant, which an instruction carries within itself."""
-        return not self.shape and self.storage.kind is StorageKind.CONSTANT
+        """Whether an instruction carries it within itself: rank-0 constants, and shapes."""
+        kind = self.storage.kind
+        return kind is StorageKind.SHAPE or (not self.shape and kind in IMMEDIATE_AT_RANK_0)
 
 
 def dense(name: str, shape: tuple[int, ...], dtype: DType, storage: Storage) -> Tensor:
@@ -100,6 +115,11 @@ def dense(name: str, shape: tuple[int, ...], dtype: DType, storage: Storage) -> 
     if any(size < 0 for size in shape):
         raise GraphError(f"tensor {name} has a negative dimension: {shape}")
     return Tensor(name, shape, dtype, storage, 0, contiguous_strides(shape))
+
+
+def unsized(name: str, dtype: DType, storage: Storage, why: str) -> Tensor:
+    """A tensor whose shape is not known; what reads or writes it is unmeasured."""
+    return Tensor(name, (), dtype, storage, 0, (), why)
 
 
 def distinct_nbytes(tensors: Iterable[Tensor]) -> int:

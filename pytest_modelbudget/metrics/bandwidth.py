@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 
+from pytest_modelbudget.ir.graph import Graph
 from pytest_modelbudget.ir.tensor import Storage, Tensor, distinct_nbytes, nbytes_by_storage
 from pytest_modelbudget.metrics.costed_graph import CostedGraph, Traffic
 from pytest_modelbudget.metrics.macs import macs
@@ -65,7 +66,18 @@ def bandwidth_floor(costed: CostedGraph) -> Measurement:
         sum(value for _, value in contributions),
         "B",
         shares=shares_of(contributions),
-        unmeasured=_unmoved(costed),
+        unmeasured=(*_unmoved(costed), *_unsized_edges(costed.graph)),
+    )
+
+
+def _unsized_edges(graph: Graph) -> tuple[UnmeasuredOp, ...]:
+    """Inputs and outputs of the graph whose size is not known."""
+    edges = [("input", tensor) for tensor in graph.inputs]
+    edges += [("output", tensor) for tensor in graph.outputs]
+    return unmeasured_ops(
+        (f"{edge} {tensor.name}", "", tensor.storage.unsized)
+        for edge, tensor in edges
+        if tensor.storage.unsized
     )
 
 

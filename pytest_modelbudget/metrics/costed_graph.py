@@ -102,7 +102,7 @@ def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
     except UnmeasurableError as error:
         unknown = Unknown(str(error))
         return OpCost(op, rule.kind, unknown, unknown, _traffic(op, dead))
-    if op.is_view:
+    if op.is_view or op.is_shape_computation:
         return OpCost(op, rule.kind, 0, 0, Traffic())
     return OpCost(
         op,
@@ -128,6 +128,8 @@ def _evaluated(
         return Unknown(absent)
     if formula is nothing:
         return 0
+    if op.unsized:
+        return Unknown(op.unsized)
     try:
         return rule.evaluate(formula, op, bound) * op.times
     except UnmeasurableError as error:
@@ -137,7 +139,7 @@ def _evaluated(
 def _ruled_traffic(
     op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: frozenset[Storage]
 ) -> Traffic | Unknown:
-    if rule.reads is None and rule.writes is None:
+    if op.unsized or (rule.reads is None and rule.writes is None):
         return _traffic(op, dead)
     try:
         in_part = rule.evaluate(rule.reads, op, bound) if rule.reads else {}
@@ -154,10 +156,12 @@ def _traffic(
     dead: frozenset[Storage],
     rows: Mapping[Tensor, int] = NO_ROWS,
     written: int | None = None,
-) -> Traffic:
+) -> Traffic | Unknown:
     """Each distinct operand region once (or the rows named), and the outputs that matter."""
-    if op.is_view:
+    if op.is_view or op.is_shape_computation:
         return Traffic()
+    if op.unsized:
+        return Unknown(op.unsized)
     whole = tuple(t for t in op.tensors() if t not in rows and not t.is_immediate)
     results = op.outputs if op.mutates else op.fresh_outputs
     landed = nbytes_by_storage(out for out in results if out.storage not in dead)
@@ -168,8 +172,8 @@ def _traffic(
         weights=_amount_read(whole, rows, activations=False) * op.times,
         write=sum(landed.values()) * op.times,
         whole=whole,
-        rows=rows,
-        written=landed,
+        rows={tensor: nbytes * op.times for tensor, nbytes in rows.items()},
+        written={storage: nbytes * op.times for storage, nbytes in landed.items()},
     )
 
 

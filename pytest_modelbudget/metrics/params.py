@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pytest_modelbudget.ir.graph import Weight
 from pytest_modelbudget.ir.region import distinct_elements
-from pytest_modelbudget.ir.tensor import Storage, StorageKind, Tensor, distinct_nbytes
+from pytest_modelbudget.ir.tensor import Storage, StorageKind, distinct_nbytes
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of
 
@@ -26,17 +26,24 @@ def trainable_params(costed: CostedGraph) -> Measurement:
 
 def weight_memory(costed: CostedGraph) -> Measurement:
     """Bytes of distinct parameters as stored, scales and zero points included."""
-    return _stored("B", costed, lambda w: w.kind in STORED_WITH_WEIGHTS, distinct_nbytes)
+    return _stored("B", costed, lambda w: w.kind in STORED_WITH_WEIGHTS, nbytes_of)
 
 
 def model_size(costed: CostedGraph) -> Measurement:
     """Bytes of all that a saved model holds: parameters and persistent buffers."""
-    return _stored("B", costed, lambda weight: weight.persistent, distinct_nbytes)
+    return _stored("B", costed, lambda weight: weight.persistent, nbytes_of)
 
 
-def elements_of(tensors: Iterable[Tensor]) -> int:
-    """Distinct elements of tensors on one storage."""
-    return distinct_elements(tensor.region for tensor in tensors)
+def elements_of(weights: Iterable[Weight]) -> int:
+    """Distinct logical elements of weights on one storage, packed ones as what they stand for."""
+    known = tuple(weights)
+    plain = (weight.tensor.region for weight in known if weight.packed is None)
+    return distinct_elements(plain) + max((weight.packed or 0 for weight in known), default=0)
+
+
+def nbytes_of(weights: Iterable[Weight]) -> int:
+    """Distinct bytes of weights on one storage."""
+    return distinct_nbytes(weight.tensor for weight in weights)
 
 
 def _is_parameter(weight: Weight) -> bool:
@@ -47,7 +54,7 @@ def _stored(
     unit: str,
     costed: CostedGraph,
     counts: Callable[[Weight], bool],
-    amount: Callable[[Iterable[Tensor]], int],
+    amount: Callable[[Iterable[Weight]], int],
 ) -> Measurement:
     contributions = list(_by_owner(costed, counts, amount))
     value = sum(share for _, share in contributions)
@@ -57,17 +64,17 @@ def _stored(
 def _by_owner(
     costed: CostedGraph,
     counts: Callable[[Weight], bool],
-    amount: Callable[[Iterable[Tensor]], int],
+    amount: Callable[[Iterable[Weight]], int],
 ) -> Iterator[tuple[str, int]]:
     """What each weight adds to its storage, beyond what weights before it already cover."""
-    seen: dict[Storage, list[Tensor]] = defaultdict(list)
+    seen: dict[Storage, list[Weight]] = defaultdict(list)
     for weight in costed.graph.weights:
         if not counts(weight):
             continue
-        tensors = seen[weight.tensor.storage]
-        before = amount(tensors) if tensors else 0
-        tensors.append(weight.tensor)
-        yield weight.scope, amount(tensors) - before
+        same_memory = seen[weight.tensor.storage]
+        before = amount(same_memory) if same_memory else 0
+        same_memory.append(weight)
+        yield weight.scope, amount(same_memory) - before
 
 
 PARAMS = Metric(

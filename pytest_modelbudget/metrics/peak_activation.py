@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from pytest_modelbudget.ir.graph import Graph
 from pytest_modelbudget.ir.liveness import Lifetime, lifetimes
 from pytest_modelbudget.ir.tensor import Storage
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
-from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of
+from pytest_modelbudget.metrics.measurement import (
+    Measurement,
+    Metric,
+    shares_of,
+    unmeasured_ops,
+)
 
 
 def peak_activation(costed: CostedGraph) -> Measurement:
@@ -25,7 +31,23 @@ def peak_activation(costed: CostedGraph) -> Measurement:
         for storage, life in alive.items()
         if life.first <= peak_at <= life.last
     ]
-    return Measurement(sum(nbytes for _, nbytes in owners), "B", shares=shares_of(owners))
+    return Measurement(
+        sum(nbytes for _, nbytes in owners),
+        "B",
+        shares=shares_of(owners),
+        unmeasured=unmeasured_ops(_unsized(graph, alive)),
+    )
+
+
+def _unsized(graph: Graph, alive: Mapping[Storage, Lifetime]) -> Iterator[tuple[str, str, str]]:
+    """(op name, scope, why) of every live activation whose size is not known."""
+    for tensor in graph.inputs:
+        if tensor.storage.unsized:
+            yield f"input {tensor.name}", "", tensor.storage.unsized
+    for op in graph.ops:
+        for output in op.fresh_outputs:
+            if output.storage.unsized and output.storage in alive:
+                yield op.name, op.scope, output.storage.unsized
 
 
 def _first_peak(alive: Mapping[Storage, Lifetime], positions: int) -> int:

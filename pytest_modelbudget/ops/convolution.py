@@ -42,6 +42,18 @@ def time_first_macs(*, weight: Tensor, out: Tensor) -> int:
     return out.elements * kernel * channels
 
 
+def fused_convolution_flops(
+    *,
+    out: Tensor,
+    attributes: Mapping[str, object],
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> int:
+    """One operation per output element for each of bias, residual and activation."""
+    activated = str(attributes.get("activation") or "none") != "none"
+    return out.elements * ((bias is not None) + (residual is not None) + activated)
+
+
 CONVOLUTION: tuple[OpRule, ...] = (
     OpRule(
         kind="convolution",
@@ -49,7 +61,7 @@ CONVOLUTION: tuple[OpRule, ...] = (
             "aten::conv1d aten::conv2d aten::conv3d aten::mkldnn_convolution "
             "aten::cudnn_convolution aten::miopen_convolution aten::_conv_depthwise2d "
             "aten::conv_depthwise3d aten::thnn_conv2d aten::slow_conv3d aten::slow_conv_dilated2d "
-            "aten::slow_conv_dilated3d",
+            "aten::slow_conv_dilated3d onnx::Conv",
             "x",
             "weight",
             "bias",
@@ -95,6 +107,42 @@ CONVOLUTION: tuple[OpRule, ...] = (
     OpRule(
         kind="deformable_convolution",
         names={"torchvision::deform_conv2d": ("x", "weight", "offset", "mask", "bias")},
+        macs=convolution_macs,
+        flops=None,
+        because="a convolution over sampled positions; the sampling itself contracts nothing",
+    ),
+    OpRule(
+        kind="convolution",
+        names=under(
+            "com.microsoft::FusedConv com.microsoft::NhwcFusedConv com.microsoft.nchwc::Conv",
+            "x",
+            "weight",
+            "bias",
+            "residual",
+        )
+        | under("com.microsoft::NhwcConv", "x", "weight", "bias"),
+        macs=convolution_macs,
+        flops=fused_convolution_flops,
+        because="a convolution with a sum and an activation behind it, in any memory layout",
+    ),
+    OpRule(
+        kind="convolution",
+        names={"onnx::CausalConvWithState": ("x", "weight", "bias", "past")},
+        macs=convolution_macs,
+        flops=fused_convolution_flops,
+        because="a depthwise convolution over the present and past steps",
+    ),
+    OpRule(
+        kind="convolution",
+        names=under("onnx::ConvTranspose", "x", "weight", "bias")
+        | under("com.microsoft::ConvTransposeWithDynamicPads", "x", "weight", "pads", "bias"),
+        macs=transposed_convolution_macs,
+        flops=bias_flops,
+        because="one multiply-add per input element and weight of its filter",
+    ),
+    OpRule(
+        kind="deformable_convolution",
+        names={"onnx::DeformConv": ("x", "weight", "offset", "bias", "mask")},
         macs=convolution_macs,
         flops=None,
         because="a convolution over sampled positions; the sampling itself contracts nothing",

@@ -43,4 +43,25 @@ CREATION: tuple[OpRule, ...] = (
         "the operand lends its shape and is not read",
         reads=lambda: {"like": 0},
     ),
+    free(
+        "creation",
+        under("onnx::Constant")
+        | under("onnx::ConstantOfShape", "shape")
+        | under("onnx::Range", "start", "limit", "delta")
+        | under("onnx::HannWindow onnx::HammingWindow onnx::BlackmanWindow", "count")
+        | under("onnx::MelWeightMatrix", "count", "limit", "start", "delta", "ends"),
+        "values known before the run are written, nothing is computed",
+    ),
+    free(
+        "creation",
+        under("onnx::EyeLike", "like"),
+        "the operand lends its shape and is not read",
+        reads=lambda: {"like": 0},
+    ),
+    free(
+        "shape",
+        under("onnx::Shape onnx::Size", "like"),
+        "the shape of a tensor is known without reading it",
+        reads=lambda: {"like": 0},
+    ),
 )

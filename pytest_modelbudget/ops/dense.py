@@ -35,6 +35,22 @@ def addition_flops(*, out: Tensor) -> int:
     return out.elements
 
 
+def contracted_size(x: Tensor, attributes: Mapping[str, object]) -> int:
+    """Size that a product sums over: the last of x, unless flags turn x round.
+
+    transA swaps the last two dimensions of x; transBatchA moves its first one behind the batch
+    before that. Source: ONNX Gemm; com.microsoft FusedMatMul.
+    """
+    if not attributes.get("transA"):
+        return x.shape[-1]
+    return x.shape[0] if attributes.get("transBatchA") else x.shape[-2]
+
+
+def turned_macs(*, x: Tensor, out: Tensor, attributes: Mapping[str, object]) -> int:
+    """A product whose operands may be transposed by flags: one multiply-add per output and k."""
+    return out.elements * contracted_size(x, attributes)
+
+
 def batch_sum_macs(*, x: Tensor, y: Tensor) -> int:
     """addbmm sums the batch too: x (b, n, k) · y (b, k, m) → out (n, m), hence b·n·k·m."""
     return x.elements * y.shape[-1]
@@ -215,8 +231,22 @@ DENSE: tuple[OpRule, ...] = (
         because="each row meets the matrix of its group: one product as large as an ungrouped one",
     ),
     OpRule(
+        kind="linear",
+        names=under("onnx::Gemm com.microsoft::FusedGemm", "x", "weight", "bias"),
+        macs=turned_macs,
+        flops=bias_flops,
+        because="x·W + b, either of them transposed: ONNX Gemm",
+    ),
+    OpRule(
+        kind="matmul",
+        names=under("onnx::MatMul", "x", "y")
+        | under("com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", "x", "y"),
+        macs=turned_macs,
+        because="x (..., k) · y (k, ...): one multiply-add per output and contracted element",
+    ),
+    OpRule(
         kind="einsum",
-        names={"aten::einsum": ("*parts",)},
+        names=under("aten::einsum onnx::Einsum", "*parts"),
         macs=einsum_macs,
         flops=einsum_flops,
         because="sums of products over the indices of the equation, left to right",

@@ -72,6 +72,49 @@ TERNARY = {
     "masked_fill": "masked_fill",
     "lerp": "lerp",
 }
+# The same kinds by their ONNX operators.
+ONNX_UNARY = {
+    "relu": "Relu",
+    "leaky_relu": "LeakyRelu",
+    "elu": "Elu",
+    "selu": "Selu",
+    "celu": "Celu",
+    "gelu": "Gelu",
+    "silu": "Swish",
+    "mish": "Mish",
+    "sigmoid": "Sigmoid",
+    "hardsigmoid": "HardSigmoid",
+    "hardswish": "HardSwish",
+    "hardshrink": "Shrink",
+    "softplus": "Softplus",
+    "softsign": "Softsign",
+    "threshold": "ThresholdedRelu",
+    "tanh": "Tanh",
+    "clamp": "Clip",
+    "abs": "Abs",
+    "neg": "Neg",
+    "sign": "Sign",
+    "exp": "Exp",
+    "log": "Log",
+    "sqrt": "Sqrt",
+    "reciprocal": "Reciprocal",
+    "erf": "Erf",
+    "trigonometry": "Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",
+    "rounding": "Round Floor Ceil",
+    "logical_not": "Not BitwiseNot",
+    "isnan": "IsNaN IsInf",
+}
+ONNX_BINARY = {
+    "add": "Add",
+    "sub": "Sub",
+    "mul": "Mul",
+    "div": "Div Mod",
+    "pow": "Pow",
+    "comparison": "Equal Greater GreaterOrEqual Less LessOrEqual",
+    "logical": "And Or Xor BitwiseAnd BitwiseOr BitwiseXor",
+    "shift": "BitShift",
+}
+ONNX_VARIADIC = {"add": "Sum", "maximum": "Max Min", "mean_of": "Mean"}
 PLAIN = "one operation per output element; nothing is accumulated"
 
 
@@ -85,6 +128,22 @@ def dropout_flops(*, attributes: Mapping[str, object]) -> int:
     if attributes.get("train", attributes.get("training", False)):
         raise UnmeasurableError("dropout that stays on draws random numbers: no figure in flops/1")
     return 0
+
+
+def biased(*, out: Tensor, bias: Tensor | None = None) -> int:
+    """An activation per output element, and a sum where a bias comes with it."""
+    return out.elements * (1 + (bias is not None))
+
+
+def _onnx(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys((f"onnx::{name}" for name in names.split()), roles)
+
+
+def _onnx_family(table: dict[str, str], *roles: str) -> tuple[OpRule, ...]:
+    return tuple(
+        OpRule(kind, _onnx(names, *roles), PLAIN, flops=one_per_element)
+        for kind, names in table.items()
+    )
 
 
 def _spelt(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
@@ -128,11 +187,38 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         "half of the input gates the other half, element by element",
         flops=one_per_element,
     ),
+    *_onnx_family(ONNX_UNARY, "x", "bound", "other_bound"),
+    *_onnx_family(ONNX_BINARY, "x", "y"),
+    *_onnx_family({"prelu": "PRelu"}, "x", "slope"),
+    *_onnx_family({"where": "Where"}, "condition", "x", "y"),
+    *_onnx_family(ONNX_VARIADIC, "*parts"),
+    OpRule(
+        "gelu",
+        {
+            f"com.microsoft::{name}": ("x", "bias")
+            for name in ("Gelu", "QuickGelu", "FastGelu", "BiasGelu")
+        },
+        "an activation per element, and a sum where a bias comes with it",
+        flops=biased,
+    ),
+    OpRule(
+        "swiglu",
+        {"onnx::SwiGLU": ("x", "y")},
+        "an activation gates the other operand, element by element",
+        flops=one_per_element,
+    ),
     OpRule(
         "dropout",
-        _spelt("dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", "x"),
+        _spelt("dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", "x")
+        | {"onnx::Dropout": ("x", "ratio", "training")},
         "at inference the input passes through untouched; in training it is a masked product",
         flops=dropout_flops,
         shares_storage_of="x",
+    ),
+    OpRule(
+        "add",
+        under("com.microsoft::BiasAdd", "x", "bias", "residual"),
+        "a bias and a residual are added, element by element",
+        flops=one_per_element,
     ),
 )

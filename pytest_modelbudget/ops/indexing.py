@@ -17,6 +17,18 @@ def rows_read(*, out: Tensor) -> Mapping[str, int]:
     return {"x": out.nbytes}
 
 
+def one_per_output(*, out: Tensor) -> int:
+    """One operation per element that is gathered."""
+    return out.elements
+
+
+def packed_rows_read(*, weight: Tensor, out: Tensor) -> Mapping[str, int]:
+    """The part of a table (rows, ...) that the result's rows are of it, in its own bytes."""
+    row = prod(out.shape[len(out.shape) - len(weight.shape) + 1 :])
+    rows = out.elements // row if row else 0
+    return {"weight": nbytes_of(rows * prod(weight.shape[1:]), weight.dtype)}
+
+
 def bag_rows_read(*, x: Tensor, indices: Tensor) -> Mapping[str, int]:
     """One row of the table (rows, d) per index, although the result holds only their sums."""
     return {"x": nbytes_of(indices.elements * x.shape[-1], x.dtype)}
@@ -212,5 +224,44 @@ INDEXING: tuple[OpRule, ...] = (
         ),
         "copies the target, and one addition per element that is scattered",
         flops=scattered_flops,
+    ),
+    free(
+        "gather",
+        under(
+            "onnx::Gather onnx::GatherElements onnx::GatherND onnx::Compress "
+            "ai.onnx.ml::ArrayFeatureExtractor",
+            "x",
+            "indices",
+        ),
+        ROWS,
+        reads=rows_read,
+    ),
+    OpRule(
+        "gather",
+        under(
+            "com.microsoft::GatherBlockQuantized",
+            "weight",
+            "indices",
+            "weight_scale",
+            "weight_zero_point",
+        ),
+        "rows of a packed table, dequantised: one product per element",
+        flops=one_per_output,
+        reads=packed_rows_read,
+    ),
+    free("nonzero", under("onnx::NonZero", "x"), "reads a mask and writes the positions it holds"),
+    free(
+        "one_hot",
+        under("onnx::OneHot", "x", "depth", "values"),
+        "writes a one at each index; nothing is computed",
+    ),
+    free(
+        "scatter",
+        under(
+            "onnx::Scatter onnx::ScatterElements onnx::ScatterND onnx::TensorScatter",
+            "x",
+            "*sources",
+        ),
+        "copies the target and writes into the copy",
     ),
 )

@@ -6,7 +6,13 @@ from pytest_modelbudget.ir.tensor import Tensor, nbytes_of
 from pytest_modelbudget.ops.op_rule import OpRule, free, under
 
 VIEW = "a view: the same memory under another shape, nothing moves"
+MOVED = "ONNX has no strides: the result is written in its own order"
 COPY = "elements are copied as they are, nothing is computed"
+
+
+def part_read(*, out: Tensor) -> dict[str, int]:
+    """A slice reads what it keeps."""
+    return {"x": out.nbytes}
 
 
 def overwritten() -> dict[str, int]:
@@ -148,5 +154,51 @@ MOVEMENT: tuple[OpRule, ...] = (
         under("aten::fill aten::zero", "target", "value"),
         "writes a constant; the operand lends its shape",
         reads=overwritten,
+    ),
+    free(
+        "reshape",
+        under("onnx::Reshape", "x", "shape")
+        | under("onnx::Flatten", "x")
+        | under("onnx::Squeeze onnx::Unsqueeze", "x", "axes"),
+        VIEW,
+        shares_storage_of="x",
+    ),
+    free("alias", under("onnx::Identity onnx::BitCast", "x"), VIEW, shares_storage_of="x"),
+    free("transpose", under("onnx::Transpose", "x"), MOVED),
+    free(
+        "slice",
+        under("onnx::Slice", "x", "starts", "ends", "axes", "steps"),
+        "copies the part that is kept, and reads no more of it",
+        reads=part_read,
+    ),
+    free("split", under("onnx::Split", "x", "split"), MOVED),
+    free("expand", under("onnx::Expand", "x", "shape"), MOVED),
+    free("cat", under("onnx::Concat", "*parts"), "reads every part and writes it into the result"),
+    free(
+        "pad",
+        under("onnx::Pad", "x", "pads", "value", "axes")
+        | under("onnx::CenterCropPad", "x", "shape"),
+        MOVED,
+    ),
+    free("cast", under("onnx::Cast", "x"), "the same values in another type, written anew"),
+    free(
+        "cast",
+        under("onnx::CastLike", "x", "like"),
+        "the same values in another type, written anew; the second operand lends that type",
+        reads=lambda: {"like": 0},
+    ),
+    free(
+        "copy",
+        under("onnx::Tile", "x", "repeats")
+        | under("onnx::Trilu com.microsoft::Trilu", "x", "axis")
+        | under("onnx::DepthToSpace onnx::SpaceToDepth", "x")
+        | under("onnx::ReverseSequence", "x", "lengths")
+        | under("onnx::MaxUnpool", "x", "indices", "shape")
+        | under(
+            "com.microsoft.nchwc::ReorderInput com.microsoft.nchwc::ReorderOutput "
+            "com.microsoft::NhwcReorder",
+            "x",
+        ),
+        COPY,
     ),
 )

@@ -19,6 +19,32 @@ def per_element(count: int) -> Callable[..., int]:
     return flops
 
 
+def skip_flops(count: int) -> Callable[..., int]:
+    """FLOPs of a norm after one sum with a residual, and one more with a bias."""
+
+    def flops(*, x: Tensor, second_bias: Tensor | None = None) -> int:
+        return (count + 1 + (second_bias is not None)) * x.elements
+
+    return flops
+
+
+def neighbourhood_flops(*, x: Tensor, attributes: Mapping[str, object]) -> int:
+    """A square and ``size`` sums per element, then a scale, a sum, a power and a quotient."""
+    return x.elements * (int(str(attributes["size"])) + 5)
+
+
+def embedding_norm_flops(
+    *, out: Tensor, second_weight: Tensor | None = None, third_weight: Tensor | None = None
+) -> int:
+    """One sum per further table, then a layer norm of 5 per element."""
+    return out.elements * (5 + (second_weight is not None) + (third_weight is not None))
+
+
+def embedding_rows(*, out: Tensor) -> Mapping[str, int]:
+    """As many bytes of each table as the result holds."""
+    return dict.fromkeys(("table", "second_weight", "third_weight"), out.nbytes)
+
+
 def batch_norm_flops(
     *, x: Tensor, attributes: Mapping[str, object], mean: Tensor | None = None
 ) -> int:
@@ -86,5 +112,105 @@ NORMALISATION: tuple[OpRule, ...] = (
         under("aten::log_softmax aten::_log_softmax aten::special_log_softmax", "x"),
         5,
         "a softmax and a logarithm in one pass",
+    ),
+    _normalisation(
+        "batch_norm",
+        under("onnx::BatchNormalization", "x", "weight", "bias", "mean", "variance"),
+        2,
+        "with fixed statistics, one scale and one shift per element",
+    ),
+    _normalisation("layer_norm", under("onnx::LayerNormalization", "x", "weight", "bias"), 5),
+    _normalisation(
+        "group_norm",
+        under("onnx::GroupNormalization com.microsoft::GroupNorm", "x", "weight", "bias"),
+        5,
+    ),
+    _normalisation("instance_norm", under("onnx::InstanceNormalization", "x", "weight", "bias"), 5),
+    _normalisation(
+        "rms_norm",
+        under("onnx::RMSNormalization onnx::SimplifiedLayerNormalization", "x", "weight"),
+        4,
+    ),
+    _normalisation(
+        "softmax",
+        under("onnx::Softmax", "x"),
+        5,
+        "a maximum, a difference, an exponential, a sum and a division per element",
+    ),
+    _normalisation(
+        "softmax",
+        under(
+            "com.microsoft::QLinearSoftmax",
+            "x",
+            "x_scale",
+            "x_zero_point",
+            "y_scale",
+            "y_zero_point",
+        ),
+        5,
+        "a softmax over integers, requantised",
+    ),
+    _normalisation(
+        "log_softmax",
+        under("onnx::LogSoftmax", "x"),
+        5,
+        "a softmax and a logarithm in one pass",
+    ),
+    OpRule(
+        "layer_norm",
+        under(
+            "com.microsoft::SkipLayerNormalization", "x", "skip", "weight", "bias", "second_bias"
+        ),
+        "a sum with the residual (and a bias), then a layer norm",
+        flops=skip_flops(5),
+    ),
+    OpRule(
+        "rms_norm",
+        under(
+            "com.microsoft::SkipSimplifiedLayerNormalization", "x", "skip", "weight", "second_bias"
+        ),
+        "a sum with the residual (and a bias), then an RMS norm",
+        flops=skip_flops(4),
+    ),
+    OpRule(
+        "embedding_layer_norm",
+        under(
+            "com.microsoft::EmbedLayerNormalization",
+            "indices",
+            "segments",
+            "table",
+            "second_weight",
+            "third_weight",
+            "weight",
+            "bias",
+            "mask",
+        ),
+        "rows of up to three tables are added and normalised: nothing is contracted",
+        flops=embedding_norm_flops,
+        reads=embedding_rows,
+    ),
+    _normalisation(
+        "mean_variance_norm",
+        under("onnx::MeanVarianceNormalization", "x"),
+        5,
+        "a mean, a variance, a shift and a scale per element, as in a layer norm",
+    ),
+    _normalisation(
+        "lp_norm",
+        under("onnx::LpNormalization", "x"),
+        4,
+        "a norm and a quotient per element, counted as an RMS norm",
+    ),
+    OpRule(
+        "local_response_norm",
+        under("onnx::LRN", "x"),
+        "squares of neighbouring channels are summed: no learnt weights, nothing contracted",
+        flops=neighbourhood_flops,
+    ),
+    OpRule(
+        "softmax",
+        under("com.microsoft::BiasSoftmax", "x", "mask"),
+        "a sum with a mask, then a softmax",
+        flops=per_element(6),
     ),
 )

@@ -7,6 +7,9 @@ from functools import lru_cache
 
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.ops.attention import ATTENTION
+from pytest_modelbudget.ops.classical import CLASSICAL
+from pytest_modelbudget.ops.containers import CONTAINERS
+from pytest_modelbudget.ops.contrib_attention import CONTRIB_ATTENTION
 from pytest_modelbudget.ops.convolution import CONVOLUTION
 from pytest_modelbudget.ops.creation import CREATION
 from pytest_modelbudget.ops.dense import DENSE
@@ -23,6 +26,9 @@ from pytest_modelbudget.ops.searching import SEARCHING
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
     ATTENTION,
+    CLASSICAL,
+    CONTAINERS,
+    CONTRIB_ATTENTION,
     CONVOLUTION,
     CREATION,
     DENSE,

@@ -9,6 +9,7 @@ from pytest_modelbudget.ir.tensor import Tensor
 from pytest_modelbudget.ops.op_rule import Formula, OpRule, nothing, under
 
 WINDOWS = "a maximum or mean of each window: no learnt weights, nothing contracted"
+REQUANTISED = ("x", "x_scale", "x_zero_point", "y_scale", "y_zero_point")
 TAPS = "a weighted mean of fixed neighbours: no learnt weights, nothing contracted"
 
 
@@ -16,7 +17,7 @@ def window_flops(dimensions: int) -> Callable[..., int]:
     """One operation per window element of each output."""
 
     def flops(*, out: Tensor, attributes: Mapping[str, object]) -> int:
-        kernel = attributes["kernel_size"]
+        kernel = attributes.get("kernel_size") or attributes["kernel_shape"]
         sizes = [int(k) for k in kernel] if isinstance(kernel, Sequence) else [int(str(kernel))]
         if len(sizes) == 1:
             sizes *= dimensions
@@ -56,6 +57,15 @@ def _adaptive(dimensions: int) -> OpRule:
 
 def _interpolation(names: str, flops: Formula) -> OpRule:
     return OpRule("interpolation", under(names, "x"), TAPS, flops=flops)
+
+
+def resize_flops(*, x: Tensor, out: Tensor, attributes: Mapping[str, object]) -> int:
+    """Nearest neighbours are copied; else 2 per tap: 2 (linear) or 4 (cubic) a resized axis."""
+    mode = str(attributes.get("mode", "nearest"))
+    if mode == "nearest":
+        return 0
+    resized = sum(a != b for a, b in zip(x.shape, out.shape, strict=True))
+    return 2 * out.elements * int((4 if mode == "cubic" else 2) ** resized)
 
 
 POOLING: tuple[OpRule, ...] = (
@@ -107,6 +117,50 @@ POOLING: tuple[OpRule, ...] = (
             "torchvision::ps_roi_pool",
             "x",
             "boxes",
+        ),
+        "interpolation inside boxes that the data gives: nothing is contracted",
+        flops=None,
+    ),
+    OpRule(
+        "pooling",
+        under(
+            "onnx::MaxPool onnx::AveragePool onnx::LpPool com.microsoft::NhwcMaxPool "
+            "com.microsoft.nchwc::MaxPool com.microsoft.nchwc::AveragePool",
+            "x",
+        )
+        | under("com.microsoft::QLinearAveragePool", *REQUANTISED),
+        WINDOWS,
+        flops=window_flops(1),
+    ),
+    OpRule(
+        "adaptive_pooling",
+        under(
+            "onnx::GlobalAveragePool onnx::GlobalMaxPool onnx::GlobalLpPool "
+            "com.microsoft.nchwc::GlobalAveragePool com.microsoft.nchwc::GlobalMaxPool",
+            "x",
+        )
+        | under("com.microsoft::QLinearGlobalAveragePool", *REQUANTISED),
+        WINDOWS,
+        flops=one_per_input,
+    ),
+    OpRule(
+        "interpolation",
+        under("onnx::Resize", "x", "roi", "resize_scales", "sizes")
+        | under("onnx::Upsample com.microsoft.nchwc::Upsample", "x", "resize_scales"),
+        TAPS,
+        flops=resize_flops,
+    ),
+    OpRule(
+        "grid_sample",
+        under("onnx::GridSample com.microsoft::GridSample", "x", "grid")
+        | under("onnx::AffineGrid", "theta", "sizes"),
+        "interpolation at positions that the data gives: nothing is contracted",
+        flops=None,
+    ),
+    OpRule(
+        "region_pooling",
+        under(
+            "onnx::RoiAlign onnx::MaxRoiPool com.microsoft::CropAndResize", "x", "boxes", "indices"
         ),
         "interpolation inside boxes that the data gives: nothing is contracted",
         flops=None,

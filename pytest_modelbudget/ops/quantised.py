@@ -4,12 +4,47 @@ from __future__ import annotations
 
 from pytest_modelbudget.ir.tensor import Tensor
 from pytest_modelbudget.ops.convolution import convolution_macs, transposed_convolution_macs
-from pytest_modelbudget.ops.dense import activated_flops, bias_flops, linear_macs
+from pytest_modelbudget.ops.dense import (
+    activated_flops,
+    bias_flops,
+    linear_macs,
+    turned_macs,
+)
 from pytest_modelbudget.ops.elementwise import one_per_element
 from pytest_modelbudget.ops.normalisation import per_element
 from pytest_modelbudget.ops.op_rule import OpRule, free, under
+from pytest_modelbudget.ops.pooling import REQUANTISED
 
 PACKED = "the float layer's contraction over a packed weight, (weight, bias) read from the pack"
+
+INTEGERS = "the float layer's contraction over integers; scales and zero points multiply nothing"
+# Operands of a layer over integers, and of an elementwise operation over two of them.
+INTEGER_LAYER = (
+    "x",
+    "x_scale",
+    "x_zero_point",
+    "weight",
+    "weight_scale",
+    "weight_zero_point",
+    "out_scale",
+    "out_zero_point",
+    "bias",
+)
+INTEGER_PAIR = (
+    "x",
+    "x_scale",
+    "x_zero_point",
+    "y",
+    "y_scale",
+    "y_zero_point",
+    "out_scale",
+    "out_zero_point",
+)
+
+
+def three_per_element(*, x: Tensor) -> int:
+    """Two reductions and one rounding per input element."""
+    return 3 * x.elements
 
 
 def two_per_element(*, out: Tensor) -> int:
@@ -151,5 +186,137 @@ QUANTISED: tuple[OpRule, ...] = (
         "int_representation",
         under("aten::int_repr", "x"),
         "the stored integers under another type",
+    ),
+    OpRule(
+        "convolution",
+        under("onnx::QLinearConv com.microsoft::QLinearConv", *INTEGER_LAYER),
+        INTEGERS,
+        macs=convolution_macs,
+        flops=bias_flops,
+    ),
+    OpRule(
+        "convolution",
+        under("onnx::ConvInteger", "x", "weight", "x_zero_point", "weight_zero_point"),
+        INTEGERS,
+        macs=convolution_macs,
+    ),
+    OpRule(
+        "matmul",
+        under("onnx::QLinearMatMul", *INTEGER_LAYER[:-1])
+        | under(
+            "onnx::MatMulInteger com.microsoft::MatMulInteger16",
+            "x",
+            "weight",
+            "x_zero_point",
+            "weight_zero_point",
+        ),
+        INTEGERS,
+        macs=linear_macs,
+    ),
+    OpRule(
+        "linear",
+        under(
+            "com.microsoft::QGemm",
+            "x",
+            "x_scale",
+            "x_zero_point",
+            "weight",
+            "weight_scale",
+            "weight_zero_point",
+            "bias",
+            "out_scale",
+            "out_zero_point",
+        ),
+        INTEGERS,
+        macs=turned_macs,
+        flops=bias_flops,
+    ),
+    OpRule(
+        "linear",
+        under(
+            "com.microsoft::DynamicQuantizeMatMul",
+            "x",
+            "weight",
+            "weight_scale",
+            "weight_zero_point",
+            "bias",
+        ),
+        INTEGERS,
+        macs=linear_macs,
+        flops=bias_flops,
+    ),
+    OpRule(
+        "linear",
+        under(
+            "com.microsoft::MatMulIntegerToFloat",
+            "x",
+            "weight",
+            "x_scale",
+            "weight_scale",
+            "x_zero_point",
+            "weight_zero_point",
+            "bias",
+        ),
+        INTEGERS,
+        macs=linear_macs,
+        flops=bias_flops,
+    ),
+    OpRule(
+        "linear",
+        under(
+            "com.microsoft::MatMulNBits",
+            "x",
+            "weight",
+            "weight_scale",
+            "weight_zero_point",
+            "group_index",
+            "bias",
+        )
+        | under("com.microsoft::MatMulBnb4", "x", "weight", "weight_scale"),
+        "x (..., K) times a weight of K·N packed elements: the MACs of the float product",
+        macs=linear_macs,
+        flops=bias_flops,
+    ),
+    OpRule(
+        "add",
+        under("com.microsoft::QLinearAdd", *INTEGER_PAIR),
+        "one sum per output element, requantised",
+        flops=one_per_element,
+    ),
+    OpRule(
+        "mul",
+        under("com.microsoft::QLinearMul", *INTEGER_PAIR)
+        | under("com.microsoft::MulInteger", "x", "x_zero_point", "y", "y_zero_point"),
+        "one product per output element, requantised",
+        flops=one_per_element,
+    ),
+    OpRule(
+        "activation",
+        under("com.microsoft::QLinearSigmoid com.microsoft::QLinearLeakyRelu", *REQUANTISED),
+        "one operation per output element",
+        flops=one_per_element,
+    ),
+    free(
+        "cat",
+        under("com.microsoft::QLinearConcat", "out_scale", "out_zero_point", "*parts"),
+        "reads every part and writes it into the result",
+    ),
+    OpRule(
+        "quantize",
+        under("onnx::QuantizeLinear com.microsoft::QuantizeLinear", "x", "scale", "zero_point"),
+        "one division and rounding per element, counted as one operation",
+        flops=one_per_element,
+    ),
+    OpRule(
+        "quantize",
+        under("onnx::DynamicQuantizeLinear", "x"),
+        "a maximum, a minimum, and one rounding per element",
+        flops=three_per_element,
+    ),
+    OpRule(
+        "dequantize",
+        under("onnx::DequantizeLinear com.microsoft::DequantizeLinear", "x", "scale", "zero_point"),
+        "one product per element",
+        flops=one_per_element,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from pytest_modelbudget.ir.tensor import Tensor
@@ -75,6 +76,36 @@ def gru_cell_flops(*, state: Tensor, input_bias: Tensor | None, hidden_bias: Ten
 def rnn_cell_flops(*, state: Tensor, input_bias: Tensor | None, hidden_bias: Tensor | None) -> int:
     """One RNN step; state (batch, h)."""
     return _cell_flops(state, 2, input_bias, hidden_bias)
+
+
+STACKED_ROLES = ("x", "weight", "hidden_weight", "bias", "lengths", "state")
+
+
+def stacked_macs(*, x: Tensor, weight: Tensor, hidden_weight: Tensor) -> int:
+    """Both matrices once per step and batch element, for each direction.
+
+    x (time, batch, k) in either order, weight (directions, gates·h, k), hidden_weight
+    (directions, gates·h, h). Sequence lengths save nothing.
+    """
+    return prod(x.shape[:-1]) * (weight.elements + hidden_weight.elements)
+
+
+def stacked_flops(per_unit: int) -> Callable[..., int]:
+    """FLOPs per hidden unit and step, and the biases; a peephole is a product and a sum."""
+
+    def flops(
+        *,
+        x: Tensor,
+        hidden_weight: Tensor,
+        bias: Tensor | None = None,
+        peephole: Tensor | None = None,
+    ) -> int:
+        units = hidden_weight.shape[0] * hidden_weight.shape[-1]
+        added = bias.elements if bias is not None else 0
+        peeped = 2 * peephole.elements if peephole is not None else 0
+        return prod(x.shape[:-1]) * (per_unit * units + added + peeped)
+
+    return flops
 
 
 RECURRENT: tuple[OpRule, ...] = (
@@ -155,5 +186,36 @@ RECURRENT: tuple[OpRule, ...] = (
         macs=cell_macs,
         flops=rnn_cell_flops,
         because="one RNN step: torch.nn.RNNCell",
+    ),
+    OpRule(
+        kind="lstm",
+        names=under("onnx::LSTM", *STACKED_ROLES, "cell_state", "peephole")
+        | under(
+            "com.microsoft::DynamicQuantizeLSTM",
+            *STACKED_ROLES,
+            "cell_state",
+            "peephole",
+            "weight_scale",
+            "weight_zero_point",
+            "hidden_weight_scale",
+            "hidden_weight_zero_point",
+        ),
+        macs=stacked_macs,
+        flops=stacked_flops(9),
+        because="four gates of W·x + R·h a step: ONNX LSTM",
+    ),
+    OpRule(
+        kind="gru",
+        names=under("onnx::GRU", *STACKED_ROLES),
+        macs=stacked_macs,
+        flops=stacked_flops(10),
+        because="three gates of W·x + R·h a step: ONNX GRU",
+    ),
+    OpRule(
+        kind="rnn",
+        names=under("onnx::RNN", *STACKED_ROLES),
+        macs=stacked_macs,
+        flops=stacked_flops(2),
+        because="W·x + R·h a step: ONNX RNN",
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_modelbudget.ops.op_rule import OpRule, under
-from pytest_modelbudget.ops.pooling import one_per_input
+from pytest_modelbudget.ops.pooling import REQUANTISED, one_per_input
 
 KINDS = {
     "sum": "sum nansum",
@@ -19,21 +19,44 @@ KINDS = {
     "trace": "trace",
 }
 
-FOLD = OpRule(
-    "fold",
-    under("aten::col2im", "x"),
-    "adds up overlapping windows: sums, no products of pairs",
-    flops=one_per_input,
-)
-REDUCTION: tuple[OpRule, ...] = (
-    FOLD,
-    *(
+# The same kinds by their ONNX operators.
+ONNX_KINDS = {
+    "sum": "ReduceSum",
+    "mean": "ReduceMean",
+    "prod": "ReduceProd",
+    "maximum_over": "ReduceMax ReduceMin ArgMax ArgMin",
+    "norm": "ReduceL1 ReduceL2 ReduceSumSquare",
+    "logsumexp": "ReduceLogSumExp ReduceLogSum",
+    "cumulative": "CumSum CumProd",
+}
+WHY = "one operation per input element; no pairs are multiplied"
+
+
+def _family(table: dict[str, str], space: str, *roles: str) -> tuple[OpRule, ...]:
+    return tuple(
         OpRule(
             kind,
-            under(" ".join(f"aten::{name}" for name in names.split()), "x", "y"),
-            "one operation per input element; no pairs are multiplied",
+            under(" ".join(f"{space}::{name}" for name in names.split()), *roles),
+            WHY,
             flops=one_per_input,
         )
-        for kind, names in KINDS.items()
+        for kind, names in table.items()
+    )
+
+
+REDUCTION: tuple[OpRule, ...] = (
+    OpRule(
+        "fold",
+        under("aten::col2im", "x") | under("onnx::Col2Im", "x", "shape", "sizes"),
+        "adds up overlapping windows: sums, no products of pairs",
+        flops=one_per_input,
+    ),
+    *_family(KINDS, "aten", "x", "y"),
+    *_family(ONNX_KINDS, "onnx", "x", "axes"),
+    OpRule(
+        "mean",
+        under("com.microsoft::QLinearReduceMean", *REQUANTISED),
+        WHY,
+        flops=one_per_input,
     ),
 )

@@ -74,4 +74,34 @@ SEARCHING: tuple[OpRule, ...] = (
         "y",
         "z",
     ),
+    OpRule(
+        "sort",
+        under("onnx::TopK", "x", "count") | under("onnx::Hardmax", "x"),
+        "comparisons only",
+        flops=None,
+    ),
+    _uncontracted("unique", "onnx::Unique", "comparisons and counts only", "x"),
+    OpRule(
+        "nms",
+        under("onnx::NonMaxSuppression", "boxes", "scores", "count", "limit", "delta"),
+        "boxes are compared, not contracted",
+        flops=None,
+    ),
+    OpRule(
+        "fft",
+        under("onnx::DFT", "x", "count", "axis")
+        | under("onnx::STFT", "x", "steps", "window", "count"),
+        "butterflies, not a contraction; a formula for one algorithm would not hold for another",
+        flops=None,
+    ),
+    OpRule(
+        "random",
+        under(
+            "onnx::Bernoulli onnx::Multinomial onnx::RandomNormal onnx::RandomNormalLike "
+            "onnx::RandomUniform onnx::RandomUniformLike",
+            "like",
+        ),
+        "numbers are drawn, not contracted",
+        flops=None,
+    ),
 )

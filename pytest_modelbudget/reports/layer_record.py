@@ -8,7 +8,7 @@ from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.ir.graph import Operand
 from pytest_modelbudget.ir.tensor import Tensor
 from pytest_modelbudget.metrics.census import census
-from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost
+from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports.layer_table import LayerRow, LayerTable
 from pytest_modelbudget.reports.report import Record, measurement_record
@@ -72,7 +72,15 @@ def _op(cost: OpCost) -> Record:
         "outputs": [_tensor(output) for output in op.outputs],
         "attributes": {name: _plain(value) for name, value in op.attributes.items()},
         "macs": cost.macs if isinstance(cost.macs, int) else None,
+        "bytes": _moved(cost.traffic),
     }
+
+
+def _moved(traffic: Traffic | Unknown) -> Record | None:
+    """Bytes read, of weights and written; None where they are not known."""
+    if isinstance(traffic, Unknown):
+        return None
+    return {"read": traffic.read, "weights": traffic.weights, "write": traffic.write}
 
 
 def _operand(operand: Operand) -> object:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pytest_modelbudget.ir.graph import Operand
 from pytest_modelbudget.ir.tensor import Tensor
 from pytest_modelbudget.metrics.census import census
-from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost
+from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.reports.layer_text import shape_text
 
 
@@ -19,7 +19,7 @@ def census_text(costed: CostedGraph) -> str:
 
 
 def ops_text(costed: CostedGraph) -> str:
-    """Every operation in execution order: where, what, operand and result shapes, attributes."""
+    """Every operation in execution order: where, what, shapes, bytes and attributes."""
     return "\n".join(line for cost in costed.costs for line in _op_lines(cost))
 
 
@@ -30,8 +30,16 @@ def _op_lines(cost: OpCost) -> Iterator[str]:
     yield f"{op.scope or '(model)'}: {op.name} ({cost.kind}){repeated}  {macs}"
     operands = ", ".join(operand_text(operand) for operand in op.operands)
     yield f"    {operands or 'nothing'} -> {', '.join(map(tensor_text, op.outputs)) or 'nothing'}"
+    yield f"    {_traffic_text(cost.traffic)}"
     if op.attributes:
         yield f"    {_attributes_text(op.attributes)}"
+
+
+def _traffic_text(traffic: Traffic | Unknown) -> str:
+    """Bytes that one line of the table moves, all its executions together."""
+    if isinstance(traffic, Unknown):
+        return f"bytes unmeasured: {traffic.why}"
+    return f"read {traffic.read:,} B, weights {traffic.weights:,} B, write {traffic.write:,} B"
 
 
 def tensor_text(tensor: Tensor) -> str:

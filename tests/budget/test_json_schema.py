@@ -99,7 +99,7 @@ BAD = {
     "growth": ("level: error", "grow: 2%"),
     "reserved metric": ("params: 11.7 M", "latency_bound: 1 ms"),
     "reserved key": ("    kwargs", "    fits: cortex\n    kwargs"),
-    "format to come": ("torchscript:", "onnx:"),
+    "unknown format": ("torchscript:", "tflite:"),
     "two sources": ("torchscript:", "exported: a.pt2, torchscript:"),
     "no source": ("torchscript:", "dtype:"),
     "arguments of a file": ("torchscript:", "args: [1], torchscript:"),

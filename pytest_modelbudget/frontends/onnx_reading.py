@@ -1,0 +1,159 @@
+"""Reading an ONNX file without its weights' bytes, and refusing what is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+from onnx import AttributeProto, TensorProto
+from onnx.external_data_helper import load_external_data_for_tensor
+
+from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.frontends.onnx_masks import masks
+from pytest_modelbudget.frontends.onnx_types import all_graphs, elements_of
+from pytest_modelbudget.frontends.user_code import user_code
+
+MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
+_INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
+_VALUE_FIELDS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
+    "string_data",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReadModel:
+    """A model without the bytes of its weights; masks are the stored tensors that mask scores."""
+
+    proto: onnx.ModelProto
+    masks: frozenset[str]
+
+    @property
+    def opsets(self) -> Mapping[str, int]:
+        """Version of each operator set, by domain; the standard one is ""."""
+        return {_domain(each.domain): each.version for each in self.proto.opset_import}
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def read_model(path: Path) -> ReadModel:
+    """The model in a file: no weight is looked at, so that external data may be missing.
+
+    Only small integer tensors (shapes) and what is added to scores (masks) are read. Raises
+    SourceError for a file that is no ONNX model or that names data outside its own folder.
+    """
+    proto = onnx.ModelProto()
+    doing = f"{path.name} is not an ONNX model, or only a part of one: reading it"
+    with (
+        user_code(doing, SourceError),
+        path.open("rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,  # a copy less than bytes
+        memoryview(mapped) as content,
+    ):
+        proto.ParseFromString(content)
+    if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
+        raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
+    graphs = tuple(all_graphs(proto.graph))
+    tensors = tuple(_stored(graphs, proto.functions))
+    for tensor in tensors:
+        _refuse_impossible(tensor, path)
+    found = masks(graphs)
+    for tensor in tensors:
+        _lighten(tensor, path.parent)
+    return ReadModel(proto, found)
+
+
+def _stored(
+    graphs: Iterable[onnx.GraphProto], functions: Iterable[onnx.FunctionProto]
+) -> Iterator[TensorProto]:
+    """Every tensor that the file stores, inside bodies and functions too."""
+    for graph in graphs:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield sparse.values
+        yield from _in_attributes(graph.node)
+    for function in functions:
+        yield from _in_attributes(function.node)
+
+
+def _in_attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            kind = attribute.type
+            if kind == AttributeProto.TENSOR:
+                yield attribute.t
+            elif kind == AttributeProto.TENSORS:
+                yield from attribute.tensors
+
+
+def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
+    if any(size < 0 for size in tensor.dims):
+        raise SourceError(
+            f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: "
+            f"{list(tensor.dims)}"
+        )
+    if tensor.data_location == TensorProto.EXTERNAL:
+        location = _location(tensor)
+        pure = PurePosixPath(location)
+        outside = pure.is_absolute() or ".." in pure.parts or PureWindowsPath(location).drive
+        if outside or not location:
+            raise SourceError(
+                f"{path.name}: the data of '{tensor.name}' lie outside the model's folder "
+                f"({location!r}): save the model with its data beside it"
+            )
+
+
+def _location(tensor: TensorProto) -> str:
+    return next((each.value for each in tensor.external_data if each.key == "location"), "")
+
+
+def _lighten(tensor: TensorProto, folder: Path) -> None:
+    """Drop the values of a tensor, but for the few that may decide a shape."""
+    external = tensor.data_location == TensorProto.EXTERNAL
+    if elements_of(tensor) > MOST_ELEMENTS_KEPT:
+        for field in _VALUE_FIELDS:
+            tensor.ClearField(field)
+    elif external and tensor.data_type in _INTEGERS and (folder / _location(tensor)).is_file():
+        with user_code(f"reading the external data of '{tensor.name}'", SourceError):
+            load_external_data_for_tensor(tensor, str(folder))
+        external = False
+    if external or elements_of(tensor) > MOST_ELEMENTS_KEPT:
+        tensor.ClearField("external_data")
+        tensor.data_location = TensorProto.DEFAULT
+
+
+def has_values(tensor: TensorProto) -> bool:
+    """Whether the values of a lightened tensor are still there."""
+    return any(getattr(tensor, field) for field in _VALUE_FIELDS) or not elements_of(tensor)
+
+
+def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> None:
+    """Write sizes in place of symbols; a symbol that no input has is refused.
+
+    An input's dimension without a name goes by "input.axis". Raises InputError naming the
+    symbols that there are, and SourceError for a negative dimension.
+    """
+    symbols = set()
+    for value in proto.graph.input:
+        for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
+            if dimension.dim_value < 0:
+                raise SourceError(
+                    f"{file}: dimension {axis} of input '{value.name}' is negative "
+                    f"({dimension.dim_value}): export it as a symbol, or with a size"
+                )
+            if not dimension.dim_param and not dimension.HasField("dim_value"):
+                dimension.dim_param = f"{value.name}.{axis}"
+            symbols.add(dimension.dim_param)
+    unknown = sorted(set(dims) - symbols)
+    if unknown:
+        known = ", ".join(sorted(symbols - {""})) or "none at all"
+        raise InputError(f"dims: no input of {file} has a dimension '{unknown[0]}': {known}")
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        for dimension in value.type.tensor_type.shape.dim:
+            if dimension.dim_param in dims:
+                dimension.dim_value = dims[dimension.dim_param]

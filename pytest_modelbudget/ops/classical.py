@@ -1,0 +1,77 @@
+"""Classical learners of ``ai.onnx.ml``: linear models are contractions, trees only compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_modelbudget.errors import UnmeasurableError
+from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.ops.elementwise import one_per_element
+from pytest_modelbudget.ops.op_rule import OpRule, free, under
+
+LABELS = "entries are looked up or renamed, nothing is computed"
+
+
+def linear_model_macs(*, x: Tensor, attributes: Mapping[str, object]) -> int:
+    """Each row of x (n, k) or (k,) meets every coefficient, which the node itself holds."""
+    coefficients = attributes.get("coefficients")
+    if not isinstance(coefficients, Sequence):
+        raise UnmeasurableError("the node holds no coefficients")
+    rows = x.shape[0] if len(x.shape) > 1 else 1
+    return rows * len(coefficients)
+
+
+CLASSICAL: tuple[OpRule, ...] = (
+    OpRule(
+        "linear",
+        under("ai.onnx.ml::LinearClassifier ai.onnx.ml::LinearRegressor", "x"),
+        "one multiply-add per row and coefficient; what turns scores into labels is not in flops/1",
+        macs=linear_model_macs,
+        flops=None,
+    ),
+    OpRule(
+        "support_vectors",
+        under("ai.onnx.ml::SVMClassifier ai.onnx.ml::SVMRegressor", "x"),
+        "a kernel over support vectors, some of them contractions: not measured in this version",
+        macs=None,
+        flops=None,
+    ),
+    OpRule(
+        "trees",
+        under(
+            "ai.onnx.ml::TreeEnsemble ai.onnx.ml::TreeEnsembleClassifier "
+            "ai.onnx.ml::TreeEnsembleRegressor",
+            "x",
+        ),
+        "comparisons along paths that the data choose: nothing is contracted",
+        flops=None,
+    ),
+    OpRule(
+        "scaler",
+        under("ai.onnx.ml::Scaler", "x"),
+        "a shift and a scale, element by element",
+        flops=one_per_element,
+    ),
+    OpRule(
+        "normaliser",
+        under("ai.onnx.ml::Normalizer", "x"),
+        "entries divided by their norm: no pairs are contracted",
+        flops=one_per_element,
+    ),
+    OpRule(
+        "comparison",
+        under("ai.onnx.ml::Binarizer ai.onnx.ml::Imputer", "x"),
+        "one comparison per element",
+        flops=one_per_element,
+    ),
+    free("cat", under("ai.onnx.ml::FeatureVectorizer", "*parts"), "columns are put side by side"),
+    free(
+        "labels",
+        under(
+            "ai.onnx.ml::CastMap ai.onnx.ml::CategoryMapper ai.onnx.ml::DictVectorizer "
+            "ai.onnx.ml::LabelEncoder ai.onnx.ml::OneHotEncoder ai.onnx.ml::ZipMap",
+            "x",
+        ),
+        LABELS,
+    ),
+)
