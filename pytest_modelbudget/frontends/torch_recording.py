@@ -23,6 +23,7 @@ from pytest_modelbudget.ir.tensor import StorageKind, Tensor
 from pytest_modelbudget.ops.op_table import OpTable
 
 META = torch.device("meta")
+LITERAL = "aten::lift_fresh"  # takes what torch.tensor(...) has just made, on any device
 LEAVING = frozenset({"numpy", "__array__", "__dlpack__"})
 # Kernels of one operator lay out its result differently, and whether a later reshape copies hangs
 # on that. The result is taken as dense, so that the numbers are the same on every device.
@@ -177,6 +178,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
     def _operands(
         self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Operand, ...]:
+        if called.name == LITERAL and not self._values.knows(args[0]):
+            return (self._constant(args[0]),)
         operands: list[Operand] = []
         given = len(args)
         for position, argument in enumerate(called.arguments):
@@ -213,6 +216,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
                 f"the model reads a parameter {list(tensor.shape)} that its parameters() lack: "
                 "keep layers in nn.ModuleList or nn.ModuleDict, made before the forward pass"
             )
+        return self._constant(tensor)
+
+    def _constant(self, tensor: torch.Tensor) -> Tensor:
+        """A tensor of the program itself, met for the first time."""
         constant = self._values.value(tensor, StorageKind.CONSTANT)
         self.constants.append(constant)
         return constant

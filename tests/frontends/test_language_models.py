@@ -70,7 +70,9 @@ def measured(build: Callable[[], nn.Module], tokens: int) -> tuple[int, int]:
     """Params and MACs, both complete, on one sequence."""
     spec = TensorSpec("int64", (1, tokens), low=0, high=1000)
     source = ModelSource("torch", build, InputSpecs((spec,)))
-    graph = CostedGraph(frontend_table()["torch"].load(source, builtin_ops()).graph, builtin_ops())
+    loaded = frontend_table()["torch"].load(source, builtin_ops())
+    assert loaded.traced == "meta"
+    graph = CostedGraph(loaded.graph, builtin_ops())
     computed = macs(graph)
     assert computed.complete
     return int(params(graph).value), int(computed.value)

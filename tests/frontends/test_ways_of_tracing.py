@@ -299,3 +299,9 @@ def test_what_torch_refuses_is_not_measured(
     with pytest.raises(TraceError) as caught:
         loaded(model, shape, dtype=dtype)
     assert words in str(caught.value)
+
+
+def test_a_literal_on_the_inputs_device_is_a_constant() -> None:
+    """torch.tensor(..., device=x.device) makes a tensor that no operator made, and needs no run."""
+    model = loaded(Apply(lambda x: x + torch.tensor([1.0, 2.0], device=x.device)), (4, 2))
+    assert model.traced == "meta"
