@@ -130,6 +130,7 @@ def _with_or_without_autograd(attempt: Attempt) -> LoadedModel:
 def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
     """Whether a failure would come back in a run: the same words, not for want of a kernel."""
     cause = error.__cause__
+    # A kernel that neither meta nor fake tensors have is missing alike in both; a run has it.
     lacks_kernel = isinstance(cause, (NotImplementedError, UnsupportedOperatorException))
     lacks_kernel |= "no fake impl" in str(cause)  # as custom operators say it
     return before is not None and str(error) == str(before) and not lacks_kernel

@@ -147,7 +147,14 @@ def test_closed_forms(
         assert found[key].complete, key
 
 
-RUNNABLE = [name for name in CASES if "blocks" not in name and "last" not in name]
+# ONNX Runtime's Neg, which ends each of these graphs, has no uint8 kernel.
+RUNNABLE = [
+    name
+    for name, (proto, *_) in CASES.items()
+    if "blocks" not in name
+    and "last" not in name
+    and proto.graph.output[0].type.tensor_type.elem_type != UINT8
+]
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
@@ -155,8 +162,6 @@ def test_onnx_runtime_agrees_on_shapes(name: str, tmp_path: Path) -> None:
     """Inference inside ONNX Runtime gives the last result as many bytes."""
     onnxruntime = pytest.importorskip("onnxruntime")
     proto, nbytes, *_ = CASES[name]
-    if proto.graph.output[0].type.tensor_type.elem_type == UINT8:
-        pytest.skip("Neg has no uint8")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     made = undeclared(proto).SerializeToString()
