@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_modelbudget.check import measured, tables
+from pytest_modelbudget.check.measuring import measured
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 
 TABLES = tables()

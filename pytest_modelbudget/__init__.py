@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.check import Measurements, measure
+    from pytest_modelbudget.check.measurements import Measurements, measure
 
 __version__ = "0.1.0"
 __all__ = ["Measurements", "__version__", "measure"]
@@ -14,9 +14,9 @@ __all__ = ["Measurements", "__version__", "measure"]
 def __getattr__(name: str) -> object:
     """Public names, imported when they are first asked for (PEP 562)."""
     if name in ("Measurements", "measure"):
-        from pytest_modelbudget import check
+        from pytest_modelbudget.check import measurements
 
-        return getattr(check, name)
+        return getattr(measurements, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -20,7 +20,9 @@ from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
 from pytest_modelbudget.budget.read_sources import read_dims
 from pytest_modelbudget.budget.reading import Reading
 from pytest_modelbudget.budget.yaml_nodes import Node, tree
-from pytest_modelbudget.check import CostedModel, Tables, costed_model, source_format, tables
+from pytest_modelbudget.check.measuring import CostedModel, costed_model
+from pytest_modelbudget.check.python_values import source_format
+from pytest_modelbudget.check.tables import Tables, tables
 from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.reports.failure_text import one_line

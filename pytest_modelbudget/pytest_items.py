@@ -16,15 +16,9 @@ import pytest
 from pytest_modelbudget.budget.budget import AnyLimit, Budget, ModelBudget, Place
 from pytest_modelbudget.budget.problem import BudgetFileError, suggestion
 from pytest_modelbudget.budget.read_yaml import is_budget, read_budget
-from pytest_modelbudget.check import (
-    MeasuredModels,
-    Tables,
-    checked,
-    measured,
-    model_source,
-    tables,
-    written_limits,
-)
+from pytest_modelbudget.check.measuring import MeasuredModels, checked, measured
+from pytest_modelbudget.check.python_values import model_source, written_limits
+from pytest_modelbudget.check.tables import Tables, tables
 from pytest_modelbudget.errors import BudgetError, ExtensionError, InputError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code

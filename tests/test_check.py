@@ -13,14 +13,9 @@ from torch import nn
 import pytest_modelbudget
 from pytest_modelbudget import measure
 from pytest_modelbudget.budget.budget import Limit, Place
-from pytest_modelbudget.check import (
-    MeasuredModels,
-    checked,
-    collection_paused,
-    input_specs,
-    measured,
-    tables,
-)
+from pytest_modelbudget.check.measuring import MeasuredModels, checked, collection_paused, measured
+from pytest_modelbudget.check.python_values import input_specs
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.frontends.model_source import (
     InputSpecs,

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_modelbudget import check
+from pytest_modelbudget.check import tables as check
 from pytest_modelbudget.cli import main
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement, Metric

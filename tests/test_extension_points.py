@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pytest_modelbudget.pytest_items
-from pytest_modelbudget import check
+from pytest_modelbudget.check import tables as check
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.frontends import frontend_table
 from pytest_modelbudget.frontends.frontend_table import FrontEnd

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.check import Measurements
+from pytest_modelbudget.check.measurements import Measurements
 from pytest_modelbudget.frontends.frontend_table import frontend_table
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.metrics.costed_graph import CostedGraph

@@ -17,7 +17,8 @@ import pytest
 from onnx import TensorProto
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.check import measured, tables
+from pytest_modelbudget.check.measuring import measured
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli import main
 from pytest_modelbudget.errors import MissingExtraError
 from pytest_modelbudget.frontends import frontend_table

@@ -12,7 +12,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from pytest_modelbudget.check import measured, tables
+from pytest_modelbudget.check.measuring import measured
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.reports.report import MeasuredModel
 

@@ -1,0 +1,1 @@
+"""Load → measure → judge; no pytest, no printing."""

@@ -1,0 +1,157 @@
+"""Load → measure → judge, read from top to bottom; each model once."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from time import perf_counter
+
+from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
+from pytest_modelbudget.check.tables import Tables
+from pytest_modelbudget.errors import (
+    ExtensionError,
+    ModelBudgetError,
+    SourceError,
+)
+from pytest_modelbudget.frontends.loaded_model import LoadedModel
+from pytest_modelbudget.frontends.model_source import (
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+)
+from pytest_modelbudget.frontends.user_code import user_code
+from pytest_modelbudget.metrics.census import OpCount, census
+from pytest_modelbudget.metrics.costed_graph import CostedGraph
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.reports.report import MeasuredModel
+from pytest_modelbudget.verdict import Outcome, Verdict, judge, judge_ops, known_scopes
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """No garbage collection while a model is measured.
+
+    A graph is thousands of small objects, all freed at the end by counting references; a
+    collection between would walk every loaded framework for nothing (0.2 s each with torch).
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@dataclass(frozen=True, slots=True)
+class CostedModel:
+    """A model with its graph, what each operation costs, and every metric that could be measured.
+
+    failures holds the other metrics, by key.
+    """
+
+    loaded: LoadedModel
+    costed: CostedGraph
+    census: tuple[OpCount, ...]
+    measurements: Mapping[str, Measurement]
+    failures: Mapping[str, ModelBudgetError]
+
+
+@collection_paused()
+def costed_model(source: ModelSource, using: Tables, *, root: Path) -> CostedModel:
+    """The model loaded once, and all metrics of it.
+
+    Raises ModelBudgetError where it cannot be loaded, or an operation's rule raises.
+    """
+    with first_on_path(root), user_code("loading the model", SourceError):
+        loaded = using.front_ends[source.format].load(source, using.ops)
+    costed = CostedGraph(loaded.graph, using.ops)
+    with user_code("working out what each operation costs", ExtensionError):
+        counts = census(costed)
+    measurements: dict[str, Measurement] = {}
+    failures: dict[str, ModelBudgetError] = {}
+    for key, metric in using.metrics.items():
+        try:
+            with user_code(f"measuring {key}", ExtensionError):
+                measurements[key] = metric.measure(costed)
+        except ModelBudgetError as error:
+            failures[key] = error
+    return CostedModel(loaded, costed, counts, measurements, failures)
+
+
+@collection_paused()
+def measured(source: ModelSource, using: Tables, *, root: Path) -> MeasuredModel:
+    """The numbers of a model, or why there are none; its graph is gone."""
+    began = perf_counter()
+    try:
+        model = costed_model(source, using, root=root)
+    except ModelBudgetError as error:
+        return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
+    return MeasuredModel(
+        model.loaded.format,
+        model.loaded.traced,
+        model.loaded.notes,
+        model.measurements,
+        model.failures,
+        model.census,
+        scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
+        seconds=perf_counter() - began,
+    )
+
+
+class MeasuredModels:
+    """The models of this process, each measured once, however many limits ask for it."""
+
+    def __init__(self, using: Tables, *, root: Path) -> None:
+        self.using = using
+        self.root = root
+        # The source stays beside its model: an object's identity is its own only while it lives.
+        self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
+
+    def of(self, source: ModelSource) -> MeasuredModel:
+        """The measured model of a source; inputs and arguments belong to it."""
+        key = _key(source)
+        if key not in self._known:
+            self._known[key] = (source, measured(source, self.using, root=self.root))
+        return self._known[key][1]
+
+
+def _key(value: object) -> Hashable:
+    """What plain values share that a budget spells alike; any other object is only itself."""
+    if value is None or isinstance(value, (str, int, float, Path)):
+        return (type(value), value)
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_key, value))
+    if isinstance(value, Mapping):
+        return frozenset((name, _key(each)) for name, each in value.items())
+    if isinstance(value, (ModelSource, InputSpecs, TensorSpec)):
+        return tuple(_key(getattr(value, field.name)) for field in fields(value))
+    return id(value)
+
+
+def checked(limit: AnyLimit, model: MeasuredModel) -> Verdict:
+    """The verdict on one limit; what could not be measured is unknown."""
+    failure = model.failure or model.failures.get(limit.metric)
+    if failure is not None:
+        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}")
+    measurement = model.measurements[limit.metric]
+    scopes = known_scopes(model.measurements.values())
+    if isinstance(limit, OpsLimit):
+        return judge_ops(limit, measurement, model.census, scopes=scopes)
+    return judge(limit, measurement, scopes=scopes)
+
+
+@contextmanager
+def first_on_path(root: Path) -> Iterator[None]:
+    """Let the project's own modules be imported first while a model is loaded."""
+    entry = str(root)
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)

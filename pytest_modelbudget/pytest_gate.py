@@ -1,0 +1,184 @@
+"""The session's hooks while ``--model-budget`` is given: collect, listen, report."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_modelbudget import pytest_items
+from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
+from pytest_modelbudget.frontends.user_code import user_code
+from pytest_modelbudget.pytest_budget_paths import BudgetPaths
+from pytest_modelbudget.pytest_options import absolute, has_node_ids, report_files, selection
+from pytest_modelbudget.reports.assembly import Assembly
+from pytest_modelbudget.reports.report import Record, environment
+from pytest_modelbudget.reports.terminal import counted, lines
+
+STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words
+COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
+NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
+COLOURS = {
+    "within": {"green": True},
+    "over": {"red": True},
+    "unknown": {"red": True},
+    "warn": {"yellow": True},
+    "file": {"bold": True},
+}
+
+
+class Gate:
+    """The session's hooks while ``--model-budget`` is given."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.assembly = Assembly()
+        self.paths = BudgetPaths(config)
+        self.files = self.declared = self.collected = 0
+        self.remarks: list[str] = []
+        self.record: Record | None = None
+
+    # Finding budgets.
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> Any:
+        """A budget file, if it is one of ours."""
+        if self.paths.claims(file_path):
+            self.files += 1
+            return pytest_items.BudgetFile.from_parent(parent, path=file_path)
+        return None
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count what is left after all selection."""
+        ours = [item for item in session.items if isinstance(item, pytest_items.BudgetItem)]
+        self.collected = len(ours)
+        self.declared = pytest_items.declared_limits(self.config)
+
+    # Listening to items, in whichever process they run.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Let an item's report carry its words to the controller."""
+        report = yield
+        if call.when == "call" and isinstance(item, pytest_items.BudgetItem) and item.statement:
+            setattr(report, STATEMENT, item.statement)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in an item's words; a budget's item that fails without any is unknown."""
+        statement = getattr(report, STATEMENT, None)
+        if statement:
+            self.assembly.add(statement)
+        elif report.failed and self.paths.claims(
+            self.config.rootpath / report.nodeid.partition("::")[0]
+        ):
+            self.assembly.lose(report.nodeid, _first_line(report))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Learn from an xdist worker how much there was to select from."""
+        counts = getattr(node, "workeroutput", {}).get(COUNTS)
+        if counts:
+            self.files, self.declared, self.collected = counts
+
+    # The end of the session.
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the reports, and see to it that a session without a verdict is not green."""
+        counts = (self.files, self.declared, self.collected)
+        if hasattr(self.config, "workerinput"):
+            self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
+            return
+        is_started = self.assembly.answered or exitstatus not in NEVER_STARTED
+        if self.config.getoption("collectonly") or not is_started:
+            return
+        self.record = self.assembly.report(selected=self._is_selected())
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = self._exit_status(exitstatus)
+        if self.collected > self.assembly.answered:
+            left = _limits(self.collected - self.assembly.answered)
+            self.remarks.append(f"{left} skipped or stopped, and so not measured")
+        # A copy, so that the table shows what was measured, whatever a hook does to the record.
+        session.exitstatus = self._reported(deepcopy(self.record)) or session.exitstatus
+
+    def _is_selected(self) -> bool:
+        """Whether anything may have kept limits from being measured that was asked for."""
+        return self.declared > self.assembly.answered or bool(selection(self.config))
+
+    def _exit_status(self, exitstatus: int) -> int:
+        """Pytest's own exit code, unless a limit stayed without an answer and nobody asked so."""
+        answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
+        if unanswered > 0:
+            return pytest.ExitCode.TESTS_FAILED
+        if answered:
+            return exitstatus
+        left_out = self.declared or (self.files and self.config.getoption("lf", False))
+        if left_out or has_node_ids(self.config):
+            return exitstatus
+        self.remarks.append(f"nothing measured\n{self.paths.why_nothing()}")
+        return pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def _reported(self, record: Record) -> int:
+        """Let the hook hear of the record, and write every file that was asked for.
+
+        Returns the exit code that a failure asks for, or 0.
+        """
+        try:
+            with user_code("the hook pytest_model_budget_report", ExtensionError):
+                self.config.hook.pytest_model_budget_report(config=self.config, report=record)
+            for report, file in report_files(self.config):
+                path = absolute(self.config.invocation_params.dir, file)
+                with user_code(f"rendering {report.option} {file}", ExtensionError):
+                    text = report.render(record)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        except ModelBudgetError as error:
+            self.remarks.append(f"no report: {error}")
+            return pytest.ExitCode.TESTS_FAILED
+        except OSError as error:
+            self.remarks.append(f"cannot write {path}: {error.strerror or error}")
+            return pytest.ExitCode.USAGE_ERROR
+        return pytest.ExitCode.OK
+
+    # What the terminal shows.
+
+    def pytest_report_header(self) -> str:
+        """The versions that the numbers may depend on."""
+        versions = [f"{name} {version}" for name, version in environment().items()]
+        return f"model budget: {', '.join(versions)}"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """The table, and what has to be said about the session as a whole."""
+        if self.record is None:
+            return
+
+        verbosity = self.config.get_verbosity()
+        terminalreporter.section("model budget")
+        if self.assembly.answered:
+            table = (
+                lines(self.record, verbosity) if verbosity >= 0 else [(counted(self.record), "")]
+            )
+            for text, colour in table:
+                terminalreporter.write_line(text, **COLOURS.get(colour, {}))
+        unmeasured = self.declared - self.collected
+        if unmeasured > 0 or (selection(self.config) and (self.files or has_node_ids(self.config))):
+            self.remarks.append(
+                f"{self.assembly.answered} of {_limits(self.declared)} measured, "
+                f"{unmeasured} left out by {', '.join(selection(self.config)) or 'selection'}"
+            )
+        for remark in self.remarks:
+            terminalreporter.write_line(f"model budget: {remark}", yellow=True)
+
+
+def _limits(count: int) -> str:
+    return f"{count} limit{'' if count == 1 else 's'}"
+
+
+def _first_line(report: pytest.TestReport) -> str:
+    """What a report without an item's words says about its failure."""
+    words = report.longreprtext.split("\n")
+    return next((line.strip() for line in words if line.strip()), f"failed in {report.when}")
