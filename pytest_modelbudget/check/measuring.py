@@ -27,6 +27,7 @@ from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.metrics.census import OpCount, census
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.reports.profile import profile
 from pytest_modelbudget.reports.report import MeasuredModel
 from pytest_modelbudget.verdict import Outcome, Verdict, judge, judge_ops, known_scopes
 
@@ -84,8 +85,13 @@ def costed_model(source: ModelSource, using: Tables, *, root: Path) -> CostedMod
 
 
 @collection_paused()
-def measured(source: ModelSource, using: Tables, *, root: Path) -> MeasuredModel:
-    """The numbers of a model, or why there are none; its graph is gone."""
+def measured(
+    source: ModelSource, using: Tables, *, root: Path, profiled: bool = False
+) -> MeasuredModel:
+    """The numbers of a model, or why there are none; its graph is gone.
+
+    profiled asks for what pages show of it besides.
+    """
     began = perf_counter()
     try:
         model = costed_model(source, using, root=root)
@@ -99,6 +105,7 @@ def measured(source: ModelSource, using: Tables, *, root: Path) -> MeasuredModel
         model.failures,
         model.census,
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
+        profile=profile(model.loaded, model.costed) if profiled else None,
         seconds=perf_counter() - began,
     )
 
@@ -106,9 +113,10 @@ def measured(source: ModelSource, using: Tables, *, root: Path) -> MeasuredModel
 class MeasuredModels:
     """The models of this process, each measured once, however many limits ask for it."""
 
-    def __init__(self, using: Tables, *, root: Path) -> None:
+    def __init__(self, using: Tables, *, root: Path, profiled: bool = False) -> None:
         self.using = using
         self.root = root
+        self.profiled = profiled
         # The source stays beside its model: an object's identity is its own only while it lives.
         self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
@@ -116,7 +124,8 @@ class MeasuredModels:
         """The measured model of a source; inputs and arguments belong to it."""
         key = _key(source)
         if key not in self._known:
-            self._known[key] = (source, measured(source, self.using, root=self.root))
+            model = measured(source, self.using, root=self.root, profiled=self.profiled)
+            self._known[key] = (source, model)
         return self._known[key][1]
 
 

@@ -46,7 +46,8 @@ class MeasuredModel:
 
     failure is set where the model could not be loaded, and all else is then empty. failures holds
     the metrics that could not be worked out, by key. scopes are the paths of all its modules.
-    seconds is wall time, for eyes only.
+    profile is what a page shows beyond metrics, as JSON text, if somebody asked. seconds is wall
+    time, for eyes only.
     """
 
     format: str
@@ -56,6 +57,7 @@ class MeasuredModel:
     failures: Mapping[str, ModelBudgetError] = field(default_factory=dict)
     census: tuple[OpCount, ...] = ()
     scopes: tuple[str, ...] = ()
+    profile: str | None = None
     failure: ModelBudgetError | None = None
     seconds: float = 0.0
 
@@ -106,6 +108,8 @@ def model_record(node_id: str, file: str, line: int, model: MeasuredModel) -> Re
     record["ops"] = [
         {"kind": row.kind, "name": row.name, "count": row.count} for row in model.census
     ]
+    if model.profile is not None:
+        record["profile"] = model.profile
     return record
 
 
