@@ -13,7 +13,7 @@ from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.frontends.onnx_control_flow import CONTROL_FLOW
 from pytest_modelbudget.frontends.onnx_folding import Folding
 from pytest_modelbudget.frontends.onnx_frames import Frame
-from pytest_modelbudget.frontends.onnx_scopes import scope_of, weight_name
+from pytest_modelbudget.frontends.onnx_scopes import metadata_of, scope_of, weight_name
 from pytest_modelbudget.frontends.onnx_shapes import declared_types
 from pytest_modelbudget.frontends.onnx_steps import Body, Step, read_body
 from pytest_modelbudget.frontends.onnx_tensors import constant_tensor, fresh, shape_tensor, view
@@ -145,7 +145,7 @@ class GraphReader:
         kind = self._kinds.kind(
             name,
             floating=is_floating(dtype),
-            metadata={each.key: each.value for each in proto.metadata_props},
+            metadata=metadata_of(proto),
             rank=len(sizes),
         )
         path = weight_name(name, reader)
@@ -174,8 +174,8 @@ class GraphReader:
 
     def _result_types(self, step: Step, frame: Frame) -> tuple[ValueType, ...]:
         """Types of a node's results: as declared, or worked out where that leaves them open."""
-        declared = tuple(frame.type(name) for name in step.outputs)
-        if all(each.sizes is not None for each in declared) and declared:
+        declared = tuple([frame.type(name) for name in step.outputs])
+        if declared and None not in [each.sizes for each in declared]:
             return declared
         pairs = zip(declared, self.folding.types(step.node, frame), strict=True)
         types = tuple(
