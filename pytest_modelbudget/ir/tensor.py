@@ -70,7 +70,7 @@ class Tensor:
     the storage. Tensors on one storage (views, in-place results, tied weights) share memory and
     are paid for once; dimensions of stride 0 are touched once. Two tensors are never equal.
     unsized says why the shape is not known, and is empty for all others; shape is then () and no
-    claim.
+    claim. Of a slice that stands for all slices which the runs of a body read, sweeps is the whole.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Tensor:
     offset: int
     strides: tuple[int, ...]
     unsized: str = ""
+    sweeps: Tensor | None = None
 
     @kept
     def elements(self) -> int:

@@ -101,7 +101,7 @@ def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
                 rows[storage] += traffic.rows[tensor]
                 tables[storage].append(tensor)
             else:
-                whole[storage].append(tensor)
+                whole[storage].append(tensor.sweeps or tensor)
     for storage, scope in readers.items():
         most = distinct_nbytes([*whole[storage], *tables[storage]])
         yield scope, min(most, distinct_nbytes(whole[storage]) + rows[storage])
