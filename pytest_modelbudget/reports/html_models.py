@@ -6,16 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_modelbudget.metrics.metric_table import METRICS
-from pytest_modelbudget.reports.html_rows import (
-    CheckRow,
-    check_row,
-    exact_number,
-    model_name,
-    number,
-    status_of,
-    worst,
-)
-from pytest_modelbudget.reports.html_transforms import TransformView, transform_views
+from pytest_modelbudget.reports.html_numbers import exact_number, number
+from pytest_modelbudget.reports.html_rows import CheckRow, check_row, model_name, worst
+from pytest_modelbudget.reports.html_transforms import TransformView, transform_view
 from pytest_modelbudget.reports.report import Record
 
 DEFINITIONS = {metric.key: metric.definition for metric in METRICS}
@@ -68,9 +61,10 @@ class ModelView:
 
 def model_view(position: int, model: Record) -> ModelView:
     """The view of the model at that position of the report."""
-    transforms = tuple(transform_views(model))
-    checks = [*model["checks"], *(check for each in transforms for check in each.checks)]
-    rows = tuple(check_row(model, check) for check in checks)
+    transforms = model.get("transforms", ())
+    rows = [check_row(model, check) for check in model["checks"]]
+    for transform in transforms:
+        rows += [check_row(model, check, transform) for check in transform.get("checks", ())]
     traced = f"traced: {model['traced']}" if model.get("traced") else ""
     return ModelView(
         anchor=f"model-{position}",
@@ -78,14 +72,14 @@ def model_view(position: int, model: Record) -> ModelView:
         file=str(model["file"]),
         place=f"{model['file']}:{model['line']}" if model["line"] else str(model["file"]),
         origin=" · ".join(filter(None, (model["format"], traced))),
-        status=worst([status_of(check) for check in checks]),
+        status=worst([row.status for row in rows]),
         error=str(model.get("error", "")),
         notes=tuple(model.get("notes", ())),
-        rows=rows,
+        rows=tuple(rows),
         figures=tuple(_figure(key, metric) for key, metric in model["metrics"].items()),
         lacking=tuple(_lacking(model["metrics"])),
         census=tuple(model["ops"]),
-        transforms=transforms,
+        transforms=tuple(transform_view(model, each) for each in transforms),
         profile=model.get("profile") or "",
         memory_limit=_memory_limit(model),
     )

@@ -13,5 +13,9 @@ def render(report: Record) -> str:
     A model's ``profile`` is left out: it is there only if a page was asked for too, and what one
     file says may not depend on which others are written.
     """
-    models = [{key: each[key] for key in each if key != "profile"} for each in report["models"]]
+    models = [_without_profile(model) for model in report["models"]]
     return json.dumps({**report, "models": models}, indent=1, allow_nan=False) + "\n"
+
+
+def _without_profile(model: Record) -> Record:
+    return {key: value for key, value in model.items() if key != "profile"}

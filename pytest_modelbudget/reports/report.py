@@ -14,6 +14,9 @@ Drawn once, with one model, one check and one file that could not be read::
                  "transforms": []}],
      "broken": [{"id": "budgets/b.yaml::budget", "problems": ["budgets/b.yaml:2:1: ..."]}],
      "timings": {"budgets/a.yaml::net": "0.012"}}
+
+Where a page was asked for, each model also has a "profile": JSON text, made by ``profile()``, which
+no file but the page holds.
 """
 
 from __future__ import annotations

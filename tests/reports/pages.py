@@ -26,6 +26,39 @@ from tests.graphs import costed, parameter, tensor
 FILE = "budgets/a.yaml"
 ODD_NAME = "a,b:c%<script>document.title='owned'</script>&amp;\"'"
 
+# A transform whose outputs differ, as the gate records it; its metrics are the model's and more.
+TILED = {
+    "name": "tiled",
+    "changes": [
+        {"scope": "block0.fc0", "operation": "linear", "became": "2 products of 4x2"},
+        {"scope": "block0.fc1", "operation": "linear", "became": "", "why": "too small"},
+    ],
+    "checks": [
+        {"id": f"{FILE}::net::tiled::equivalence", "metric": "equivalence", "limit": None,
+         "actual": None, "baseline": None, "outcome": "over", "level": "error", "line": 9,
+         "reason": "output 0 differs", "measured": "3.2e-4", "allowed": "1e-10"},
+    ],
+    "equivalence": {
+        "outcome": "over",
+        "kind": "exact_algebra",
+        "weights": "drawn, seed 0",
+        "basis": "algebra",
+        "seeds": [0, 1, 2],
+        "notes": ["rests on float64"],
+        "reason": "output 0 differs",
+        "outputs": [
+            {"name": "0", "family": "normal", "dtype": "float32", "outcome": "within",
+             "algebra": "3.2e-15", "max_abs": "1.1e-08"},
+            {"name": "0", "family": "zeros", "dtype": "float32", "outcome": "over",
+             "algebra": "3.2e-4", "max_abs": "0.5"},
+        ],
+        "first_divergence": {
+            "scope": "block0.fc1", "error": "3.2e-4",
+            "worst": {"index": [0, 1], "original": "0.5", "transformed": "0.25"},
+        },
+    },
+}  # fmt: skip
+
 
 def chain(widths: Sequence[int], *, block: int = 4) -> tuple[LoadedModel, CostedGraph]:
     """Linear layers of these widths, each with a ReLU, so many to a container.
@@ -115,31 +148,14 @@ def with_everything() -> Any:
         "baseline": 32,
         "allowed": 33,
         "blame": [
-            {"scope": "block0.fc1", "name": "weight", "delta": 16, "before": 0, "after": 16,
+            {"scope": "block0.fc1", "name": "weight", "delta": 16, "before": None, "after": 16,
              "shape_before": None, "shape_after": [2, 8]},
-            {"scope": None, "name": None, "delta": 0, "before": 0, "after": 0},
+            {"scope": None, "delta": 0, "count": 0},
         ],
     }  # fmt: skip
     after = {key: dict(metric) for key, metric in net["metrics"].items()}
     after["bandwidth"]["value"] *= 2
-    net["transforms"] = [
-        {
-            "name": "tiled",
-            "metrics": after,
-            "checks": [],
-            "equivalence": {
-                "outcome": "over",
-                "kind": "exact_algebra",
-                "weights": "drawn, seed 0",
-                "reason": "output 0 differs",
-                "outputs": [
-                    {"name": "0", "family": "normal", "algebra": "3.2e-15", "max_abs": "1.1e-08"},
-                    {"name": "0", "family": "zeros", "algebra": "3.2e-4", "max_abs": "0.5"},
-                ],
-                "first_divergence": {"scope": "block0.fc1", "error": "3.2e-4"},
-            },
-        }
-    ]
+    net["transforms"] = [{**TILED, "metrics": after}]
     record["loosened"] = [
         {"file": FILE, "line": 4, "id": f"{FILE}::net::params", "percent": "14.3",
          "forbidden": True, "text": "budget loosened +14.3%: params 35 → 40"}

@@ -204,6 +204,31 @@ def test_every_view_is_reached_by_links_and_left_by_the_back_button(
     assert browser.words("#overview h1") == ["Model budget"]
 
 
+def test_an_address_names_a_view_and_a_section_of_it(browser: Browser, small: Path) -> None:
+    """Opened from outside, page.html#model-1:layers shows the layers of the second model."""
+    screen = {"width": 1280, "height": 400, "deviceScaleFactor": 1, "mobile": False}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.driver.get("about:blank")
+    browser.driver.get(f"{small.as_uri()}#model-1:layers")
+    browser.until("return window.scrollY > 0")
+    assert browser.words("#model h1") == [ODD_NAME]
+    top = browser.run(
+        "return document.querySelector('[data-section=layers]').getBoundingClientRect().top"
+    )
+    assert 0 <= top < 100
+
+
+def test_an_old_browser_is_told_why_views_stay_closed(browser: Browser, small: Path) -> None:
+    """One sentence in place of the view, and a way back."""
+    browser.show(small)
+    browser.run("delete window.DecompressionStream")
+    browser.go("model-0")
+    (heading,) = browser.words("#model h1")
+    assert heading.startswith("This browser is too old")
+    browser.driver.back()
+    browser.until("return document.getElementById('model').hidden")
+
+
 def test_the_peak_and_its_owners_are_told_in_words(browser: Browser, small: Path) -> None:
     """fc0 and act0 of 8 floats each live at the peak: 64 bytes, under a limit of 100."""
     browser.show(small, "model-0")

@@ -16,7 +16,7 @@ import pytest
 from pytest_modelbudget.reports import html_page
 from pytest_modelbudget.reports.html_page import FILES, render
 from pytest_modelbudget.reports.html_rows import MARK, CheckRow, check_row
-from pytest_modelbudget.reports.html_transforms import transform_views
+from pytest_modelbudget.reports.html_transforms import transform_view
 
 from .pages import FILE, ODD_NAME, measured_chain, page_record, small_record, with_everything
 
@@ -144,9 +144,9 @@ def test_a_limit_without_a_number_has_no_bar() -> None:
 def test_growth_names_layer_shapes_and_delta() -> None:
     """Before, after and change; the layer with both shapes; the rest only if there is one."""
     blame = [
-        {"scope": "layer4.conv", "name": "weight", "delta": 1200, "shape_before": [10, 4],
-         "shape_after": [10, 124]},
-        {"scope": None, "name": None, "delta": -200},
+        {"scope": "layer4.conv", "name": "weight", "delta": 1200, "before": 40,
+         "after": 1240, "shape_before": [10, 4], "shape_after": [10, 124]},
+        {"scope": None, "delta": -200, "count": 3},
     ]  # fmt: skip
     shown = row({"actual": 11_000, "baseline": 10_000, "allowed": 10_200, "blame": blame})
     assert shown.growth == "10.0 k → 11.0 k since the base (+1,000, +10.0%; allowed 10.2 k)"
@@ -154,7 +154,40 @@ def test_growth_names_layer_shapes_and_delta() -> None:
     assert (first.name, first.value, first.shapes) == (
         "layer4.conv.weight", "+1,200", "10×4 → 10×124",
     )  # fmt: skip
-    assert (rest.name, rest.value) == ("everything else", "−200")
+    assert (rest.name, rest.value) == ("3 others", "−200")
+
+
+@pytest.mark.parametrize(
+    ("entry", "shapes"),
+    [
+        pytest.param({"before": None, "after": 6, "shape_after": [2, 3]}, "new 2×3", id="new"),
+        pytest.param({"before": 6, "after": None, "shape_before": [2, 3]}, "gone 2×3", id="gone"),
+        pytest.param({"before": 4, "after": 6}, "", id="operations"),
+        pytest.param(
+            {"before": 4, "after": 6, "shape_before": [], "shape_after": [2]}, "scalar → 2", id="0"
+        ),
+    ],
+)
+def test_shapes_then_and_now(entry: dict[str, Any], shapes: str) -> None:
+    """A layer that is new or gone says so; one whose shapes nobody knows has none."""
+    blame = [{"scope": "a", "name": None, "delta": 2, **entry}]
+    (layer,) = row({"actual": 6, "baseline": 4, "blame": blame}).layers
+    assert (layer.name, layer.shapes) == ("a", shapes)
+
+
+def test_allowed_growth_is_a_maximum_too() -> None:
+    """130 may be no more than 110: 20 of 110 over, with or without a wider limit."""
+    for limit in (None, 500):
+        check = {"actual": 130, "limit": limit, "baseline": 100, "allowed": 110, "outcome": "over"}
+        shown = row(check)
+        assert (shown.limit, shown.headroom) == ("110", "-18.2%")
+        assert float(shown.fill) == pytest.approx(MARK * 130 / 110, abs=0.05)
+
+
+def test_a_claim_shows_its_own_words() -> None:
+    """An equivalence is held to no one number: it brings measured and allowed as text."""
+    shown = row({"measured": "3.2e-4", "allowed": "1e-10", "outcome": "over"})
+    assert (shown.measured, shown.limit, shown.fill, shown.headroom) == ("3.2e-4", "1e-10", "", "")
 
 
 def test_no_growth_is_said_too() -> None:
@@ -174,7 +207,7 @@ def test_everything_that_others_add_is_shown() -> None:
     page = Page(render(with_everything()))
     text = " ".join(" ".join(page.words).split())
     for words in (
-        "block0.fc1.weight 2×8 +16",
+        "block0.fc1.weight new 2×8 +16",
         "budget loosened +14.3%: params 35 → 40",
         "forbidden",
         "compared with origin/main",
@@ -184,32 +217,41 @@ def test_everything_that_others_add_is_shown() -> None:
         assert words in text
     view = page.views()[0]
     told = " ".join(" ".join(Page(view["markup"]).words).split())
-    for words in ("tiled", "Equivalence ✕ over", "First divergence", "scope block0.fc1", "3.2e-4"):
+    for words in (
+        "tiled",
+        "Equivalence ✕ over",
+        "First divergence",
+        "layer block0.fc1",
+        "error 3.2e-4 of its size",
+        "most at [0, 1]: 0.5 → 0.25",
+        "2 products of 4x2",
+        "unchanged: too small",
+        "rests on float64",
+    ):
         assert words in told
     assert view["divergence"] == [[["0, normal", "3.2e-15"], ["0, zeros", "3.2e-4"]]]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "change", "direction", "fill"),
+    ("before", "after", "change", "fill"),
     [
-        pytest.param(100, 100, "same", "same", "75.0", id="same"),
-        pytest.param(100, 120, "+20.0%", "up", "90.0", id="more"),
-        pytest.param(100, 50, "-50.0%", "down", "37.5", id="less"),
-        pytest.param(100, 9000, ">+999%", "up", "100.0", id="far more"),
-        pytest.param(0, 5, "new", "up", "", id="from nothing"),
+        pytest.param(100, 100, "same", "75.0", id="same"),
+        pytest.param(100, 120, "+20.0%", "90.0", id="more"),
+        pytest.param(100, 50, "-50.0%", "37.5", id="less"),
+        pytest.param(100, 9000, ">+999%", "100.0", id="far more"),
+        pytest.param(0, 5, "new", "", id="from nothing"),
     ],
 )
 def test_transforms_show_each_metric_before_and_after(
-    before: int, after: int, change: str, direction: str, fill: str
+    before: int, after: int, change: str, fill: str
 ) -> None:
     """The bar of what was before ends at three quarters."""
     model = {
         "metrics": {"macs": {"value": before, "unit": "MAC"}},
-        "transforms": [{"name": "t", "metrics": {"macs": {"value": after, "unit": "MAC"}}}],
     }
-    (view,) = transform_views(model)
-    (shown,) = view.changes
-    assert (shown.change, shown.direction, shown.fill) == (change, direction, fill)
+    transform = {"name": "t", "metrics": {"macs": {"value": after, "unit": "MAC"}}}
+    (shown,) = transform_view(model, transform).changes
+    assert (shown.change, shown.fill) == (change, fill)
 
 
 def test_a_model_that_could_not_be_loaded_says_why() -> None:

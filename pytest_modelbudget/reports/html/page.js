@@ -9,8 +9,12 @@ let asked = ""; // the model that the address names
 let left = 0; // how far the overview was scrolled when it was left
 let plotted = null; // what the plots of the open model are drawn from
 
+const TOO_OLD =
+  "This browser is too old to unpack the views of models: DecompressionStream is missing.";
+
 /** A model's markup and numbers, out of their compressed form in the page. */
 async function unpack(packed) {
+  if (!("DecompressionStream" in window)) return { markup: `<h1 tabindex="-1">${TOO_OLD}</h1>` };
   const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).json();
