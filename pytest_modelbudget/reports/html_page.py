@@ -17,6 +17,7 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,7 @@ def render(report: Record) -> str:
         .get_template("page.html")
         .render(
             report=report,
+            base=_short_name(report.get("base")),
             views=[
                 (model.anchor, view) for model, view in zip(models, _views(models), strict=True)
             ],
@@ -101,6 +103,11 @@ def _by_file(models: Sequence[ModelView]) -> dict[str, list[ModelView]]:
     for model in models:
         files.setdefault(model.file, []).append(model)
     return files
+
+
+def _short_name(base: str | None) -> str:
+    """A revision as people write it: twelve digits of a commit are enough to find it."""
+    return base[:12] if base and re.fullmatch("[0-9a-f]{40,64}", base) else base or ""
 
 
 def _policy(scripts: list[str]) -> str:

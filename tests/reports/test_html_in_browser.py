@@ -12,7 +12,11 @@ from .pages import ODD_NAME, many_models, small_record, with_everything, written
 
 pytestmark = pytest.mark.browser
 
-WIDTHS = [pytest.param(1280, id="desktop"), pytest.param(390, id="phone")]
+WIDTHS = [
+    pytest.param(1280, id="desktop"),
+    pytest.param(768, id="tablet"),
+    pytest.param(390, id="phone"),
+]
 # Text that does not fit into its figure, or touches another text of the same drawing.
 CUT_OR_OVERLAPPING = """
   const troubles = [];
@@ -33,6 +37,11 @@ CUT_OR_OVERLAPPING = """
     }
   }
   return troubles;
+"""
+# Height of the tallest name of a limit: six lines are enough for the oddest one here.
+TALLEST_NAME = """
+  const names = [...document.querySelectorAll("tr.limit > th")].filter((e) => e.checkVisibility());
+  return Math.max(...names.map((name) => name.getBoundingClientRect().height));
 """
 # Words beside the colour that they are read on, as contrast ratios below what WCAG AA asks for.
 LOW_CONTRAST = """
@@ -115,11 +124,12 @@ def test_a_hostile_name_stays_a_name(browser: Browser, small: Path) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_word_is_cut_and_none_overlaps(browser: Browser, everything: Path, width: int) -> None:
-    """In all drawings of a model, and the page never scrolls sideways."""
+    """In all drawings of a model; the page never scrolls sideways, and no name is a tall column."""
     for anchor in ("", "model-0", "model-1"):
         browser.show(everything, anchor, width=width)
         assert browser.run(CUT_OR_OVERLAPPING) == []
         assert browser.run("return document.documentElement.scrollWidth") <= width
+        assert browser.run(TALLEST_NAME) < 6 * 22
     browser.go("model-0")
     assert browser.run("return document.querySelectorAll('#model figure svg').length") >= 4
 
@@ -273,10 +283,24 @@ def test_every_drawing_says_in_words_what_it_shows(browser: Browser, everything:
     assert all(label and description for label, description in described)
 
 
+def test_drawings_are_made_anew_for_paper(browser: Browser, small: Path) -> None:
+    """As wide as a sheet while it is printed, and as wide as the window again."""
+    browser.show(small, "model-0", width=1280)
+    width = "return +document.querySelector('#model svg').getAttribute('width')"
+    browser.run("window.seen = []; window.addEventListener('beforeprint', () => "
+                f"window.seen.push((() => {{ {width} }})()))")  # fmt: skip
+    assert browser.run(width) > 1000
+    browser.driver.execute_cdp_cmd("Page.printToPDF", {})
+    assert browser.run("return window.seen") == [680]
+    assert browser.run(width) > 1000
+
+
 def test_paper_shows_tables_whole_and_no_controls(browser: Browser, small: Path) -> None:
     """On paper nothing scrolls, and a filter is of no use; light also for a dark reader."""
-    browser.show(small, "model-0", dark=True)
+    browser.show(small, width=700, dark=True)  # what fits on A4
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert browser.run(TALLEST_NAME) < 6 * 22
+    browser.go("model-0")
     assert browser.words("nav, #model [data-table=layers] .controls") == []
     assert browser.run("return getComputedStyle(document.body).backgroundColor") == (
         "rgb(255, 255, 255)"

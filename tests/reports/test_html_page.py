@@ -268,6 +268,19 @@ def test_a_model_that_could_not_be_loaded_says_why() -> None:
     assert "params unknown: no" in page.words
 
 
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        pytest.param("0123456789abcdef0123456789abcdef01234567", "0123456789ab", id="commit"),
+        pytest.param("origin/main", "origin/main", id="name"),
+    ],
+)
+def test_the_base_is_named_shortly(base: str, told: str) -> None:
+    """Twelve digits of a commit, a name in full."""
+    page = Page(render({**small_record(), "base": base}))
+    assert f"compared with {told}" in page.words
+
+
 def test_many_troubles_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cards above the table end somewhere; the table does not."""
     monkeypatch.setattr(html_page, "MOST_NOTICED", 1)

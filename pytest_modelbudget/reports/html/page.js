@@ -69,7 +69,7 @@ function tables() {
     if (!form.checkValidity()) return;
     machine.flops = form.flops.value * 1e9;
     machine.bytes = form.bytes.value * 1e9;
-    draw(["roofline"]);
+    draw({ names: ["roofline"] });
   });
 }
 
@@ -84,27 +84,29 @@ const DRAWINGS = {
     divergencePlot(figure, plotted.divergence[figure.dataset.position], width),
 };
 
-function draw(names = Object.keys(DRAWINGS)) {
+/** The drawings of these names, as wide as their figures or as asked for. */
+function draw({ names = Object.keys(DRAWINGS), width = null } = {}) {
   for (const figure of view.querySelectorAll("figure[data-plot]")) {
-    if (names.includes(figure.dataset.plot)) DRAWINGS[figure.dataset.plot](figure, inside(figure));
+    const name = figure.dataset.plot;
+    if (names.includes(name)) DRAWINGS[name](figure, width ?? inside(figure));
   }
 }
 
 /** The width between a figure's paddings. */
 function inside(figure) {
-  const style = getComputedStyle(figure);
-  return Math.max(
-    240,
-    figure.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight),
-  );
+  const { paddingLeft, paddingRight } = getComputedStyle(figure);
+  return Math.max(240, figure.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
 }
 
+const SHEET = 680; // px: drawn wider, letters would shrink on paper
 let drawnWidth = window.innerWidth;
 window.addEventListener("resize", () => {
   if (!plotted || window.innerWidth === drawnWidth) return;
   drawnWidth = window.innerWidth;
   draw();
 });
+window.addEventListener("beforeprint", () => plotted && draw({ width: SHEET }));
+window.addEventListener("afterprint", () => plotted && draw());
 window.addEventListener("hashchange", route);
 overview();
 route();
