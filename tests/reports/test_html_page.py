@@ -65,6 +65,13 @@ def test_user_strings_are_text_and_never_markup() -> None:
     assert ODD_NAME in view.words
 
 
+def test_only_the_projects_own_files_are_left_unescaped() -> None:
+    """The templates mark a style sheet and scripts as safe, and no word of the record."""
+    texts = [path.read_text(encoding="utf-8") for path in FILES.glob("*.html")]
+    assert re.findall(r"{{ (\w+) \| safe }}", "".join(texts)) == ["style", "script"]
+    assert "".join(texts).count("safe }}") == 2
+
+
 def test_the_page_needs_nothing_from_outside() -> None:
     """No element loads anything; the policy forbids it, and runs these scripts only."""
     page = Page(render(small_record()))
