@@ -13,7 +13,37 @@ Drawn once, with one model, one check and one file that could not be read::
                              "level": "error", "line": 6, "reason": ""}],
                  "transforms": []}],
      "broken": [{"id": "budgets/b.yaml::budget", "problems": ["budgets/b.yaml:2:1: ..."]}],
+     "base": None, "lock": [], "loosened": [],
      "timings": {"budgets/a.yaml::net": "0.012"}}
+
+A check that a lock file knows has a baseline: the value locked at the base, or in the working tree
+(an int, or a decimal string of a ratio). With ``grow`` it also has what growth allows, which is a
+maximum beside limit; and where it is above its baseline, who that is due to::
+
+    {..., "limit": None, "actual": 3728872, "baseline": 3504872, "allowed": 3574969,
+     "blame": [{"scope": "classifier.1", "name": "weight", "delta": 224000,
+                "before": 1280000, "after": 1504000,
+                "shape_before": [1000, 1280], "shape_after": [1175, 1280]},
+               {"scope": None, "delta": 175, "count": 1}]}
+
+Blame has the largest |delta| first. name is a stored tensor's, None for a layer's operations;
+before (after) is None where the layer is new (gone), and a shape where nobody knows it. The last
+entry, with scope None, sums up the ``count`` parts that were cut; all deltas add up to the growth.
+
+At the top, base is the commit (all its digits) that was compared with, or None; lock says of each
+lock file what became of it; and loosened lists every limit that the change since base makes
+easier to keep. Both are in the order of file and line; each has one line of text for people::
+
+    "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "..."}],
+    "loosened": [{"file": "budgets/a.yaml", "line": 6, "id": "budgets/a.yaml::net::params",
+                  "metric": "params", "what": "max raised", "before": 3500000, "after": 4000000,
+                  "percent": "+14.3", "forbidden": False,
+                  "text": "budget loosened +14.3 %: params 3.5 M -> 4.0 M"}]
+
+A state is fresh, stale, missing, broken (unreadable) or unreachable (the base is not here). A
+lock file may have two entries: one for the working tree, one for the base. percent
+is None where there is none; line is 1 where the file or the model is gone; metric is None where
+the whole model is.
 """
 
 from __future__ import annotations
@@ -201,6 +231,9 @@ def report(
             for model in sorted(models, key=lambda each: (each["file"], each["line"], each["id"]))
         ],
         "broken": sorted(broken, key=lambda each: str(each["id"])),
+        "base": None,
+        "lock": [],
+        "loosened": [],
         "timings": dict(sorted(timings.items())),
     }
 
