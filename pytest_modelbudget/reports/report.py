@@ -54,6 +54,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from fractions import Fraction
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -262,12 +263,17 @@ def warns(check: Record) -> bool:
 def environment() -> dict[str, str]:
     """Versions that the numbers may depend on, read without importing any of the packages."""
     versions = {"python": platform.python_version()}
-    for package in FRAMEWORKS:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
+    found = {package: installed_version(package) for package in FRAMEWORKS}
+    return versions | {package: number for package, number in found.items() if number}
+
+
+@cache
+def installed_version(package: str) -> str:
+    """The version of a package, "" where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def report(
