@@ -83,7 +83,7 @@ def _quantities(
     if mode is UpdateMode.CREATE:
         for end in limit.auto:
             yield end, snug_quantity(value, unit, down=end == "min")
-    if mode is UpdateMode.TRIM and limit.max is not None and value * (1 + SLACK) < limit.max:
+    if mode is UpdateMode.TRIM and _has_room(limit, value):
         yield "max", snug_quantity(value, unit, like=limit.written)
     if mode is UpdateMode.FIX:
         if limit.max is not None and value > limit.max:
@@ -92,6 +92,12 @@ def _quantities(
             like = limit.written if limit.max is None and not limit.auto else ""
             yield "min", snug_quantity(value, unit, like=like, down=True)
         yield from _growth(limit, value, against)
+
+
+def _has_room(limit: Limit, value: Number) -> bool:
+    """Whether a maximum can be lowered; what is below the minimum is broken, and lowers none."""
+    is_broken = limit.min is not None and value < limit.min
+    return limit.max is not None and value * (1 + SLACK) < limit.max and not is_broken
 
 
 def _growth(limit: Limit, value: Number, against: Baseline) -> Iterator[tuple[str, str]]:
