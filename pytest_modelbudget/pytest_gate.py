@@ -158,11 +158,8 @@ class Gate:
 
         verbosity = self.config.get_verbosity()
         terminalreporter.section("model budget")
-        if self.assembly.answered:
-            table = (
-                lines(self.record, verbosity) if verbosity >= 0 else [(counted(self.record), "")]
-            )
-            for text, colour in table:
+        if self.assembly.answered and verbosity >= 0:
+            for text, colour in lines(self.record, verbosity):
                 terminalreporter.write_line(text, **COLOURS.get(colour, {}))
         unmeasured = self.declared - self.collected
         if unmeasured > 0 or (selection(self.config) and (self.files or has_node_ids(self.config))):
@@ -172,6 +169,8 @@ class Gate:
             )
         for remark in self.remarks:
             terminalreporter.write_line(f"model budget: {remark}", yellow=True)
+        if self.assembly.answered:
+            terminalreporter.write_line(counted(self.record))
 
 
 def _limits(count: int) -> str:
