@@ -1,0 +1,187 @@
+"""``--model-budget-junit``: one suite a budget file, one case a limit, for dashboards.
+
+Written for what dashboards read (docs/ci.md has the list): names that are unique, file and line on
+the case, a one-line message, everything else as text, the figures as properties and in system-out.
+
+<testcase classname="budgets.vision.mobilenet_v2" name="params" file="budgets/vision.yaml" line="8">
+  <properties><property name="actual" value="3729047"/>...</properties>
+  <failure type="over" message="params 3.73 M &gt; 3.51 M ...">...</failure>
+  <system-out>measured  3,729,047...</system-out>
+</testcase>
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
+from unicodedata import category
+from xml.etree import ElementTree
+
+from junit_xml import TestCase, TestSuite, to_xml_report_string
+
+from pytest_modelbudget.reports.cases import Case, cases, headroom
+from pytest_modelbudget.reports.check_text import detail_lines, grown_name, headline
+from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.units import room
+
+SUITES = "model budget"
+LOOSENED = "loosened"
+NO_TIME = "0.000"
+UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
+FIGURES = ("metric", "unit", "actual", "limit", "min", "baseline", "allowed", "outcome", "level")
+
+
+class Reported(NamedTuple):
+    """One test case before it is XML; problem is the kind of what fails it, or ""."""
+
+    id: str
+    name: str
+    file: str
+    line: int
+    message: str
+    text: str
+    properties: Mapping[str, str]
+    seconds: str = NO_TIME
+    problem: str = ""
+
+    @property
+    def classname(self) -> str:
+        """The budget's path without suffix, dotted, then model and variant."""
+        file, *inside = self.id.split("::")[:-1]
+        return ".".join([posixpath.splitext(file)[0].replace("/", "."), *inside])
+
+
+def render(report: Record) -> str:
+    """The report as XML, one suite after the other in the order of their files."""
+    by_file: dict[str, list[Reported]] = {}
+    for each in _unique(list(_reported(report))):
+        by_file.setdefault(each.file, []).append(each)
+    suites = [_suite(file, some, report["environment"]) for file, some in by_file.items()]
+    tree = ElementTree.fromstring(to_xml_report_string(suites, prettyprint=False))
+    _complete(tree, chain.from_iterable(by_file.values()))
+    ElementTree.indent(tree)
+    return ElementTree.tostring(tree, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _unique(reported: list[Reported]) -> list[Reported]:
+    """Names are unique: where ids give the same class and name, the whole id is the name."""
+    names = Counter((each.classname, each.name) for each in reported)
+    return [
+        each if names[each.classname, each.name] == 1 else each._replace(name=each.id)
+        for each in reported
+    ]
+
+
+def _reported(report: Record) -> Iterator[Reported]:
+    """Limits in file order, each model's time on its first; unreadable files; what was loosened."""
+    timings = dict(report["timings"])
+    for case in cases(report):
+        yield _of_case(case, timings.pop(case.model["id"], NO_TIME))
+    yield from map(_of_broken, report["broken"])
+    yield from map(_of_loosening, report.get("loosened", ()))
+
+
+def _of_case(case: Case, seconds: str) -> Reported:
+    check = case.check
+    properties = {key: str(check[key]) for key in FIGURES if check.get(key) is not None}
+    left = headroom(check)
+    if left is not None:
+        properties["headroom"] = room(left)
+    for number, entry in enumerate(check.get("blame", ()), 1):
+        properties[f"blame.{number}"] = f"{entry['delta']:+d} {grown_name(entry)}"
+    return Reported(
+        id=case.id,
+        name=case.name,
+        file=case.file,
+        line=case.line,
+        message=headline(check),
+        text="\n".join([f"{headline(check)}   {case.file}:{case.line}", *detail_lines(case)]),
+        properties=properties,
+        seconds=seconds,
+        problem=case.outcome if case.fails else "",
+    )
+
+
+def _of_broken(broken: Record) -> Reported:
+    """A file that could not be read, with every problem of it."""
+    file, _, name = broken["id"].partition("::")
+    text = "\n".join(broken["problems"])
+    message = one_line(broken["problems"][0])
+    return Reported(broken["id"], name, file, 1, message, text, {}, problem="broken")
+
+
+def _of_loosening(change: Record) -> Reported:
+    """A limit that lets pass more than it did; it fails where that is forbidden."""
+    message = one_line(change["text"])
+    return Reported(
+        id=f"{change['id']}::{change['metric']}",
+        name=f"{LOOSENED} {change['metric']}",
+        file=change["file"],
+        line=change["line"],
+        message=message,
+        text=f"{message}   {change['file']}:{change['line']}",
+        properties={key: str(change[key]) for key in ("metric", "what", "before", "after")},
+        problem=LOOSENED if change["forbidden"] else "",
+    )
+
+
+# Into XML.
+
+
+def _suite(file: str, reported: list[Reported], environment: Mapping[str, str]) -> TestSuite:
+    versions = {name: printable(version) for name, version in environment.items()}
+    return TestSuite(printable(file), [_test_case(each) for each in reported], properties=versions)
+
+
+def _test_case(each: Reported) -> TestCase:
+    """A limit that is over fails; what could not be judged is an error, as JUnit means it."""
+    test_case = TestCase(
+        printable(each.name),
+        classname=printable(each.classname),
+        file=printable(each.file),
+        line=str(each.line),
+        stdout=printable(each.text),
+    )
+    problem = {"message": printable(each.message), "output": printable(each.text)}
+    if each.problem in ("over", LOOSENED):
+        test_case.add_failure_info(failure_type=each.problem, **problem)
+    elif each.problem:
+        test_case.add_error_info(error_type=each.problem, **problem)
+    return test_case
+
+
+def _complete(tree: ElementTree.Element, reported: Iterable[Reported]) -> None:
+    """Add what junit-xml leaves out: properties of a case, and a time that is zero.
+
+    Its attribute "disabled" goes: no consumer reads it, and Jenkins' schema refuses it.
+    """
+    for element, each in zip(tree.iter("testcase"), reported, strict=True):
+        element.set("time", each.seconds)
+        if each.properties:
+            properties = ElementTree.Element("properties")
+            for name, value in each.properties.items():
+                ElementTree.SubElement(
+                    properties, "property", name=name, value=printable(one_line(value))
+                )
+            element.insert(0, properties)
+    for suite in (*tree.iter("testsuite"), tree):
+        suite.attrib.pop("disabled", None)
+        seconds = (float(case.get("time", "0")) for case in suite.iter("testcase"))
+        suite.set("time", f"{sum(seconds):.3f}")
+    tree.set("name", SUITES)
+
+
+def printable(text: str) -> str:
+    """Text in which what XML cannot hold is written out, as Python would write it."""
+    return "".join(
+        letter if letter in "\n\t" or category(letter) not in UNPRINTABLE else _written_out(letter)
+        for letter in text
+    )
+
+
+def _written_out(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
