@@ -16,7 +16,7 @@ from pytest_modelbudget.reports.markdown_summary import MOST_BYTES, summary
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.reports.report_table import SUMMARY
 
-OTHER_ANNOTATOR = "annotate_errors"  # by which pytest-github-actions-annotate-failures registers
+OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # the name of its entry point
 
 
 def is_on_github() -> bool:

@@ -177,11 +177,14 @@ def test_a_line_counts_from_one(line: int | None) -> None:
     assert case.get("line") == "1"
 
 
-@given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Cn")), min_size=1))
+LETTERS = st.characters(exclude_categories=("Cc", "Cs", "Cn"), exclude_characters=":")
+
+
+@given(st.text(LETTERS, min_size=1))
 def test_names_come_back_letter_by_letter(name: str) -> None:
     """Whatever a name holds, but for control characters, a reader gets the same."""
-    (case,) = read(report(model(check(), of=name.replace("::", "")))).iter("testcase")
-    assert case.get("classname") == f"budgets.mobile.{name.replace('::', '')}"
+    (case,) = read(report(model(check(), of=name))).iter("testcase")
+    assert case.get("classname") == f"budgets.mobile.{name}"
 
 
 def test_hostile_text_is_seen() -> None:
