@@ -71,13 +71,13 @@ def costed_model(source: ModelSource, using: Tables, *, root: Path) -> CostedMod
         loaded = using.front_ends[source.format].load(source, using.ops)
     costed = CostedGraph(loaded.graph, using.ops)
     with user_code("working out what each operation costs", ExtensionError):
-        counts = census(costed)
+        counts = costed.once(census)
     measurements: dict[str, Measurement] = {}
     failures: dict[str, ModelBudgetError] = {}
     for key, metric in using.metrics.items():
         try:
             with user_code(f"measuring {key}", ExtensionError):
-                measurements[key] = metric.measure(costed)
+                measurements[key] = costed.once(metric.measure)
         except ModelBudgetError as error:
             failures[key] = error
     return CostedModel(loaded, costed, counts, measurements, failures)

@@ -63,7 +63,7 @@ def _subject(program: torch.export.ExportedProgram) -> Subject:
         "exported",
         module,
         run,
-        lambda values: NodeScopes(),
+        lambda values, modules: NodeScopes(),
         real=lambda: _subject(program),
         stored_from_rank=1,
     )

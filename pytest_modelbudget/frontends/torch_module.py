@@ -46,4 +46,4 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
             model.eval()
         return model(*inputs.args, **inputs.kwargs)
 
-    return Subject("torch", model, run, lambda values: ModuleScopes(model, values), real)
+    return Subject("torch", model, run, ModuleScopes, real)

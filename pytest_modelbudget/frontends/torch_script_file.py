@@ -83,7 +83,7 @@ def _subject(format: str, opened: Opener, device: str) -> Subject:
         format,
         module,
         run,
-        lambda values: WeightScopes(),
+        lambda values, modules: WeightScopes(),
         real=lambda: _subject(format, opened, "cpu"),
         keeps_weights=True,
         stored_from_rank=1,
