@@ -1,4 +1,4 @@
-"""What all tests share: pytest's own plugin for testing plugins, and no workflow around them."""
+"""What all tests share: pytest's own plugin for testing plugins, and no sign of a CI system."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 pytest_plugins = ["pytester"]
 
 
+SIGNS = ("CI", "BUILD_NUMBER", "TF_BUILD")
+
+
 @pytest.fixture(autouse=True)
-def outside_github(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session that a test runs must not annotate, or write to the page of, the run around it."""
-    for name in [name for name in os.environ if name.startswith("GITHUB_")]:
+def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run alike on a desk and in CI: what the plugin does there, they say themselves."""
+    for name in [each for each in os.environ if each in SIGNS or each.startswith("GITHUB_")]:
         monkeypatch.delenv(name)

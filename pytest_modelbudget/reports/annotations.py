@@ -55,6 +55,9 @@ def _errors(report: Record, told: Collection[str]) -> Iterator[Annotation]:
         if broken["id"] not in told:
             yield from (_of_problem(broken["id"], problem) for problem in broken["problems"])
     yield from _loosened(report, forbidden=True)
+    for lock in report.get("lock", ()):
+        if lock.get("fails"):
+            yield Annotation(ERROR, lock["file"] or "", 1, "lock file", one_line(lock["text"]))
     failing = [case for case in cases(report) if case.fails and case.id not in told]
     yield from (_of_case(case, ERROR) for case in worst_first(failing))
 

@@ -22,7 +22,6 @@ from pytest_modelbudget.verdict import is_in_scope
 
 LARGEST_SHARES = 5
 MODEL = "(model)"  # the scope of what no module owns
-OTHERS = "everything else"
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
            "allowed": "allowed growth to"}  # fmt: skip
 
@@ -76,19 +75,25 @@ def grown_lines(check: Record) -> Iterator[str]:
 
 
 def grown_name(entry: Record) -> str:
-    """The parameter or scope that grew; "everything else" for the rest of a long list."""
+    """The parameter or scope that grew; "(3 others)" for the rest of a long list."""
     if entry["scope"] is None:
-        return OTHERS
+        count = entry.get("count", 0)
+        others = "one other" if count == 1 else f"{count} others"
+        return f"({others if count else 'not told apart'})"
     names = (entry["scope"], entry.get("name"))
     return ".".join(name for name in names if name) or MODEL
 
 
 def shapes(entry: Record) -> str:
-    """A change of shape, "[1000, 1280] -> [1175, 1280]", "new [8]", "[8] removed", or ""."""
-    before, after = entry.get("shape_before"), entry.get("shape_after")
-    if before is None:
-        return "" if after is None else f"new {after}"
-    return f"{before} removed" if after is None else f"{before} -> {after}"
+    """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone", or ""."""
+    if entry["scope"] is None:
+        return ""
+    before, after = (str(entry.get(key) or "") for key in ("shape_before", "shape_after"))
+    if entry.get("before") is None:
+        return f"new {after}".rstrip()
+    if entry.get("after") is None:
+        return f"gone {before}".rstrip()
+    return after if before == after else f"{before} -> {after}"
 
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:

@@ -29,16 +29,21 @@ from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import room
 
 SUITES = "model budget"
-LOOSENED = "loosened"
+LOOSENED, LOCK = "loosened", "lock"
 NO_TIME = "0.000"
 UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
-FIGURES = ("metric", "unit", "actual", "limit", "min", "baseline", "allowed", "outcome", "level")
+FIGURES = ("metric", "unit", "actual", "limit", "min", "baseline", "allowed", "grow", "floor",
+           "outcome", "level")  # fmt: skip
 
 
 class Reported(NamedTuple):
-    """One test case before it is XML; problem is the kind of what fails it, or ""."""
+    """One test case before it is XML; problem is the kind of what fails it, or "".
+
+    id tells it from all others, where classname and name do not.
+    """
 
     id: str
+    classname: str
     name: str
     file: str
     line: int
@@ -48,19 +53,14 @@ class Reported(NamedTuple):
     seconds: str = NO_TIME
     problem: str = ""
 
-    @property
-    def classname(self) -> str:
-        """The budget's path without suffix, dotted, then model and variant."""
-        file, *inside = self.id.split("::")[:-1]
-        return ".".join([posixpath.splitext(file)[0].replace("/", "."), *inside])
-
 
 def render(report: Record) -> str:
     """The report as XML, one suite after the other in the order of their files."""
     by_file: dict[str, list[Reported]] = {}
     for each in _unique(list(_reported(report))):
         by_file.setdefault(each.file, []).append(each)
-    suites = [_suite(file, some, report["environment"]) for file, some in by_file.items()]
+    told = {**report["environment"], "selected": str(report["selected"]).lower()}
+    suites = [_suite(file, some, told) for file, some in by_file.items()]
     tree = ElementTree.fromstring(to_xml_report_string(suites, prettyprint=False))
     _complete(tree, chain.from_iterable(by_file.values()))
     ElementTree.indent(tree)
@@ -83,6 +83,7 @@ def _reported(report: Record) -> Iterator[Reported]:
         yield _of_case(case, timings.pop(case.model["id"], NO_TIME))
     yield from map(_of_broken, report["broken"])
     yield from map(_of_loosening, report.get("loosened", ()))
+    yield from (_of_lock(lock) for lock in report.get("lock", ()) if lock.get("fails"))
 
 
 def _of_case(case: Case, seconds: str) -> Reported:
@@ -95,6 +96,7 @@ def _of_case(case: Case, seconds: str) -> Reported:
         properties[f"blame.{number}"] = f"{entry['delta']:+d} {grown_name(entry)}"
     return Reported(
         id=case.id,
+        classname=dotted(case.id.rpartition("::")[0]),
         name=case.name,
         file=case.file,
         line=case.line,
@@ -111,30 +113,53 @@ def _of_broken(broken: Record) -> Reported:
     file, _, name = broken["id"].partition("::")
     text = "\n".join(broken["problems"])
     message = one_line(broken["problems"][0])
-    return Reported(broken["id"], name, file, 1, message, text, {}, problem="broken")
+    return Reported(broken["id"], dotted(file), name, file, 1, message, text, {}, problem="broken")
 
 
 def _of_loosening(change: Record) -> Reported:
     """A limit that lets pass more than it did; it fails where that is forbidden."""
     message = one_line(change["text"])
+    model, limit = change["id"], ""
+    if change["metric"] is not None:
+        model, _, limit = change["id"].rpartition("::")
     return Reported(
-        id=f"{change['id']}::{change['metric']}",
-        name=f"{LOOSENED} {change['metric']}",
+        id=f"{change['id']} {message}",
+        classname=dotted(model),
+        name=f"{limit} {LOOSENED}: {change['what']}".lstrip(),
         file=change["file"],
         line=change["line"],
         message=message,
         text=f"{message}   {change['file']}:{change['line']}",
-        properties={key: str(change[key]) for key in ("metric", "what", "before", "after")},
+        properties={
+            key: str(change[key])
+            for key in ("metric", "what", "before", "after")
+            if change[key] is not None
+        },
         problem=LOOSENED if change["forbidden"] else "",
     )
+
+
+def _of_lock(lock: Record) -> Reported:
+    """A lock file that is not what was measured, where that fails."""
+    file, message = lock["file"] or LOCK, one_line(lock["text"])
+    return Reported(
+        f"{file} {message}", dotted(file), LOCK, file, 1, message, message, {}, problem=LOCK
+    )
+
+
+def dotted(path: str) -> str:
+    """Of budgets/vision.yaml::net::batch8 it is budgets.vision.net.batch8."""
+    file, *inside = path.split("::")
+    return ".".join([posixpath.splitext(file)[0].replace("/", "."), *inside])
 
 
 # Into XML.
 
 
-def _suite(file: str, reported: list[Reported], environment: Mapping[str, str]) -> TestSuite:
-    versions = {name: printable(version) for name, version in environment.items()}
-    return TestSuite(printable(file), [_test_case(each) for each in reported], properties=versions)
+def _suite(file: str, reported: list[Reported], told: Mapping[str, str]) -> TestSuite:
+    properties = {name: printable(value) for name, value in told.items()}
+    cases_ = [_test_case(each) for each in reported]
+    return TestSuite(printable(file), cases_, properties=properties)
 
 
 def _test_case(each: Reported) -> TestCase:
@@ -147,7 +172,7 @@ def _test_case(each: Reported) -> TestCase:
         stdout=printable(each.text),
     )
     problem = {"message": printable(each.message), "output": printable(each.text)}
-    if each.problem in ("over", LOOSENED):
+    if each.problem in ("over", LOOSENED, LOCK):
         test_case.add_failure_info(failure_type=each.problem, **problem)
     elif each.problem:
         test_case.add_error_info(error_type=each.problem, **problem)

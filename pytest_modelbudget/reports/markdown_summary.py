@@ -199,8 +199,11 @@ def _loosening(change: Record) -> str:
 
 
 def _notes(report: Record) -> Iterator[Section]:
-    """What has to be said about lock files."""
-    rows = [f"- {code(one_line(lock['text']))}" for lock in report.get("lock", ()) if lock["text"]]
+    """What has to be said about lock files that are not what was measured."""
+    said = [lock for lock in report.get("lock", ()) if lock["state"] != "fresh"]
+    rows = [
+        f"- {'❌ ' if lock.get('fails') else ''}{code(one_line(lock['text']))}" for lock in said
+    ]
     if rows:
         yield Section("### Lock files\n\n", rows)
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from pytest_modelbudget.reports.cases import Case, cases_of, counts, headroom, maximum
 from pytest_modelbudget.reports.check_text import MODEL, grown_lines, largest_shares
-from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import readable, readable_pair, room
 
@@ -81,10 +80,6 @@ def lines(report: Record, detail: int) -> Iterator[Line]:
         yield Line(
             f"{'broken':<{OUTCOME_WIDTH}}{broken['id'].partition('::')[0]}: {problems}", "over"
         )
-    for change in report.get("loosened", ()):
-        colour = "over" if change["forbidden"] else "warn"
-        place = f"{change['file']}:{change['line']}"
-        yield Line(_cut(f"{one_line(change['text'])}   {place}", WIDTH), colour)
 
 
 def counted(report: Record) -> str:

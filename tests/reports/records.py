@@ -18,7 +18,7 @@ BLAME = [
         "scope": "classifier.1", "name": "bias", "delta": 175, "before": 1000, "after": 1175,
         "shape_before": [1000], "shape_after": [1175],
     },
-    {"scope": None, "delta": 12},
+    {"scope": None, "delta": 12, "count": 2},
 ]  # fmt: skip
 
 
@@ -89,7 +89,8 @@ def broken(*problems: str, file: str = "budgets/bad.yaml") -> Record:
 def loosened(*, forbidden: bool = False, **more: object) -> Record:
     """A limit of 3.5 M raised to 4.0 M: 0.5 / 3.5 is 14.3 % more."""
     return {
-        "file": FILE, "line": 8, "id": f"{FILE}::net", "metric": "params", "what": "max",
+        "file": FILE, "line": 8, "id": f"{FILE}::net::params", "metric": "params",
+        "what": "max raised",
         "before": 3_500_000, "after": 4_000_000, "percent": "+14.3", "forbidden": forbidden,
         "text": "budget loosened +14.3 %: params 3.5 M -> 4.0 M", **more,
     }  # fmt: skip
@@ -117,3 +118,9 @@ def transformed() -> Record:
         "equivalence": {"outcome": "over", "kind": "exact_algebra", "outputs": []},
     }
     return model(check(), transforms=[tiled])
+
+
+def lock(*, state: str = "stale", fails: bool = False) -> Record:
+    """What became of a lock file."""
+    file = FILE.replace(".yaml", ".lock.json")
+    return {"file": file, "state": state, "text": f"lock {state}: {file}", "fails": fails}

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_modelbudget.reports.annotations import commands
 
-from .records import Record, broken, check, grown, loosened, model, over, report, transformed
+from .records import Record, broken, check, grown, lock, loosened, model, over, report, transformed
 
 COMMAND = re.compile(r"::(?P<kind>\w+) (?P<properties>[^:]*)::(?P<message>.*)")
 
@@ -34,7 +34,7 @@ def test_growth_stands_on_the_line_of_its_limit_with_the_layers() -> None:
         "message": "params 3.73 M > 3.51 M   over by 219,059 (+6.2%)\n"
         "  +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]\n"
         "      +175  classifier.1.bias     [1000] -> [1175]\n"
-        "       +12  everything else",
+        "       +12  (2 others)",
     }
 
 
@@ -97,9 +97,15 @@ def test_a_loosened_limit_is_told_on_its_line(forbidden: bool, kind: str) -> Non
         "kind": kind,
         "file": "budgets/mobile.yaml",
         "line": "8",
-        "title": "net / loosened",
+        "title": "net / params / loosened",
         "message": "budget loosened +14.3 %: params 3.5 M -> 4.0 M",
     }
+
+
+def test_a_lock_file_is_annotated_where_it_fails() -> None:
+    """Only with the option that makes it fail."""
+    (command,) = commands(report(lock=[lock(), lock(fails=True)]))
+    assert read(command)["file"] == "budgets/mobile.lock.json"
 
 
 def test_every_problem_of_a_broken_file_has_its_line() -> None:
@@ -116,7 +122,7 @@ def test_transforms_fail_like_models() -> None:
     """Their limits and their equivalence are annotated, as is what comes twice, once."""
     record = report(transformed(), loosened=[loosened(), loosened()])
     titles = [read(command)["title"] for command in commands(record)]
-    assert titles == ["net / tiled / equivalence", "net / tiled / macs", "net / loosened"]
+    assert titles == ["net / tiled / equivalence", "net / tiled / macs", "net / params / loosened"]
 
 
 def test_what_another_plugin_annotates_is_left_to_it() -> None:

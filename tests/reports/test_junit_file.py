@@ -19,6 +19,7 @@ from .records import (
     broken,
     check,
     grown,
+    lock,
     loosened,
     model,
     over,
@@ -39,7 +40,7 @@ level              error
 grown since the baseline
   +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]
       +175  classifier.1.bias     [1000] -> [1175]
-       +12  everything else"""
+       +12  (2 others)"""
 
 
 def everything() -> Record:
@@ -51,7 +52,8 @@ def everything() -> Record:
         model(unknown, warned, of="odd", line=10),
         transformed(),
         broken=[broken("budgets/bad.yaml:4:1: did you mean 'params'?", "budgets/bad.yaml:5:1: no")],
-        loosened=[loosened(), loosened(forbidden=True, metric="macs")],
+        loosened=[loosened(), loosened(forbidden=True, what="level lowered")],
+        lock=[lock(), lock(fails=True)],
     )
 
 
@@ -64,7 +66,7 @@ def test_a_real_parser_reads_everything_back(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
     path.write_text(render(everything()), encoding="utf-8")
     suites = {suite.name: suite for suite in JUnitXml.fromfile(str(path))}
-    assert list(suites) == [FILE, "budgets/bad.yaml"]
+    assert list(suites) == [FILE, "budgets/bad.yaml", "budgets/mobile.lock.json"]
     mobile = suites[FILE]
     assert (mobile.tests, mobile.failures, mobile.errors) == (8, 3 + 1, 1)
     assert {prop.name: prop.value for prop in mobile.properties()}["torch"] == "2.15.0"
@@ -79,7 +81,7 @@ def test_a_real_parser_reads_everything_back(tmp_path: Path) -> None:
         "metric": "params", "unit": "param", "actual": "3729059", "limit": "3510000",
         "baseline": "3504872", "allowed": "3540000", "outcome": "over", "level": "error",
         "headroom": "-6.2%", "blame.1": "+224000 classifier.1.weight",
-        "blame.2": "+175 classifier.1.bias", "blame.3": "+12 everything else",
+        "blame.2": "+175 classifier.1.bias", "blame.3": "+12 (2 others)",
     }  # fmt: skip
     (bad,) = suites["budgets/bad.yaml"]
     assert isinstance(bad.result[0], Error)
@@ -108,10 +110,19 @@ def test_the_file_is_as_red_as_the_gate() -> None:
         ("params", []),
         ("macs", ["failure"]),
         ("equivalence", ["failure"]),
-        ("loosened params", []),
-        ("loosened macs", ["failure"]),
+        ("params loosened: max raised", []),
+        ("params loosened: level lowered", ["failure"]),
         ("budget", ["error"]),
+        ("lock", ["failure"]),
     ]
+
+
+def test_a_dropped_model_is_a_case_of_its_own() -> None:
+    """It has no limit to be named by."""
+    dropped = loosened(id=f"{FILE}::net", metric=None, what="model dropped", after=None)
+    (case,) = read(report(loosened=[dropped])).iter("testcase")
+    assert case.get("classname") == "budgets.mobile.net"
+    assert case.get("name") == "loosened: model dropped"
 
 
 def test_dorny_shows_groups_and_times() -> None:

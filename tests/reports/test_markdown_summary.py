@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from pytest_modelbudget.reports import markdown_summary, pull_request_comment
 from pytest_modelbudget.reports.pull_request_comment import MARKER
 
-from .records import Record, broken, check, grown, loosened, model, over, report, transformed
+from .records import Record, broken, check, grown, lock, loosened, model, over, report, transformed
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 MIB, MOST_CHARACTERS = 2**20, 65_536
@@ -68,7 +68,7 @@ def test_what_fails_stands_first_and_what_is_unchanged_is_folded() -> None:
         transformed(),
         broken=[broken("budgets/bad.yaml:4:1: no")],
         loosened=[loosened()],
-        lock=[{"file": "budgets/mobile.lock.json", "state": "stale", "text": "lock stale: torch"}],
+        lock=[lock(), lock(state="fresh")],
     )
     text = markdown_summary.render(record)
     headings = re.findall(r"^(?:#+ (.*)|<details><summary>(\d+ within)</summary>)$", text, re.M)
@@ -83,6 +83,7 @@ def test_what_fails_stands_first_and_what_is_unchanged_is_folded() -> None:
         "2 within",
     ]
     assert "budget loosened +14.3 %: params 3.5 M" in text
+    assert text.count("mobile.lock.json") == 1
     assert [row[0].split()[1] for row in cells(text)] == [
         "over", "over", "warn", "within", "within", "within",
     ]  # fmt: skip
@@ -190,6 +191,7 @@ def test_a_comment_shrinks_to_a_line_when_all_is_well(record: Record, line: str)
         pytest.param(report(model(check()), selected=True), id="selected"),
         pytest.param(report(model(check()), broken=[broken("x")]), id="broken"),
         pytest.param(report(model(check()), loosened=[loosened()]), id="loosened"),
+        pytest.param(report(model(check()), lock=[lock(fails=True)]), id="lock"),
         pytest.param(report(model(over(level="warn"))), id="warning"),
         pytest.param(report(model(check(outcome="unknown"))), id="unknown"),
     ],
