@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import islice
 
-from pytest_modelbudget.reports.cases import Case, headroom
+from pytest_modelbudget.reports.cases import Case, headroom, maximum
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import exact, room
@@ -108,7 +108,9 @@ def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
 
 
 def largest_lines(case: Case) -> Iterator[str]:
-    """A line for each of the largest shares."""
+    """A line for each of the largest shares, where it is a maximum that they add up to."""
+    if maximum(case.check) is None:
+        return
     shares = [
         (f"{value.numerator:,}", scope)
         for scope, value in largest_shares(case)

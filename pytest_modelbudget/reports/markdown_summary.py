@@ -7,8 +7,8 @@ neither Markdown nor HTML, nor a mention, can come of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from html import escape
 from typing import NamedTuple
 
 from pytest_modelbudget.reports.cases import Case, cases, counts, headroom, maximum, worst_first
@@ -20,7 +20,8 @@ from pytest_modelbudget.units import room
 MOST_BYTES = 1_000_000  # GitHub drops a summary of more than 1 MiB
 DETAILED = 25  # failures whose layers are shown, before the rest is rows alone
 SIGNS = {"over": "❌", "warn": "⚠️", "within": "✅", "unknown": "❓"}
-PLAIN = " .,:/-+%="  # signs that mean nothing in the middle of a line
+# All but what means nothing in the middle of a line, as an underscore within a word does.
+MARKUP = re.compile(r"""(?![\w .,:;/+%=>()'"!?-])[\s\S]|(?<![^\W_])_|_(?![^\W_])""")
 COLUMNS = "| | model | limit on | measured | limit | headroom | baseline | where |"
 RULE = "|---|---|---|--:|--:|--:|--:|---|"
 
@@ -177,7 +178,7 @@ def _details(failing: list[Case]) -> Iterator[Section]:
     rows = [
         f"<details><summary>{code(f'{case.subject} / {case.name}')}: "
         f"{code(headline(case.check))}</summary>\n\n"
-        f"<pre>{escape(chr(10).join(detail_lines(case)))}</pre>\n</details>\n"
+        f"<pre>{_unmarked(chr(10).join(detail_lines(case)))}</pre>\n</details>\n"
         for case in failing[:DETAILED]
     ]
     if rows:
@@ -208,11 +209,12 @@ def _notes(report: Record) -> Iterator[Section]:
         yield Section("### Lock files\n\n", rows)
 
 
+def _unmarked(text: str) -> str:
+    """Text inside <pre>, where only a tag and an entity mean anything."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
 def code(text: str) -> str:
     """Text as it is, in a fixed-width face: no Markdown, HTML, mention or link comes of it."""
-    written = "".join(letter if _is_plain(letter) else f"&#{ord(letter)};" for letter in text)
+    written = MARKUP.sub(lambda found: f"&#{ord(found[0])};", text)
     return f"<code>{written.replace('//', '/&#47;').replace('www.', 'www&#46;')}</code>"
-
-
-def _is_plain(letter: str) -> bool:
-    return letter.isalnum() or letter in PLAIN

@@ -57,7 +57,7 @@ def test_a_growing_layer_is_named_with_shapes_and_delta() -> None:
             "budgets/mobile.yaml:8",
         ]
     ]  # fmt: skip
-    assert "+224,000  classifier.1.weight   [1000, 1280] -&gt; [1175, 1280]" in text
+    assert "+224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]" in text
 
 
 def test_what_fails_stands_first_and_what_is_unchanged_is_folded() -> None:
@@ -82,7 +82,7 @@ def test_what_fails_stands_first_and_what_is_unchanged_is_folded() -> None:
         "Changed since the baseline",
         "2 within",
     ]
-    assert "budget loosened +14.3 %: params 3.5 M" in text
+    assert "budget loosened +14.3 %: params 3.5 M -> 4.0 M" in text
     assert text.count("mobile.lock.json") == 1
     assert [row[0].split()[1] for row in cells(text)] == [
         "over", "over", "warn", "within", "within", "within",
@@ -108,8 +108,9 @@ def test_columns_say_what_is_known_and_no_more() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["a|b", "`c`", "<img src=x>", "@someone", "#12", "*em*_em_", "[l](http://x.y)", "https://a.b",
-     "www.a.b", "a\\|b", "</code></pre></details>", "-->", "&amp;", "a :tada: b"],
+    ["a|b", "`c`", "<img src=x>", "@someone", "#12", "*em*_em_", "__a__b_c", "$x$", "~~s~~",
+     "a_b_", "[l](http://x.y)", "https://a.b", "www.a.b", "a\\|b",
+     "</code></pre></details>", "-->", "&amp;", "a :tada: b"],
 )  # fmt: skip
 def test_a_name_is_shown_letter_by_letter(name: str) -> None:
     """Nothing of it becomes a cell, a tag, a link or a mention."""
