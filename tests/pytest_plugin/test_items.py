@@ -76,7 +76,8 @@ def test_a_failure_names_numbers_place_and_way_out(project: Project) -> None:
             "params 48 > 47   over by 1 (+2.1%)   budgets/a.yaml:7",
             "  32  layer0",
             "  16  layer1",
-            "fix: * budgets/a.yaml:7",
+            "fix: shrink what is largest above, or accept: pytest --model-budget "
+            "--model-budget-update=fix budgets/a.yaml::net::params",
         ],
         consecutive=True,
     )
