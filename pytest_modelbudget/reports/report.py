@@ -35,7 +35,7 @@ At the top, base is the commit (all its digits) that was compared with, or None;
 lock file what became of it; and loosened lists every limit that the change since base makes
 easier to keep. Both are in the order of file and line; each has one line of text for people::
 
-    "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "..."}],
+    "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "...", "fails": False}],
     "loosened": [{"file": "budgets/a.yaml", "line": 6, "id": "budgets/a.yaml::net::params",
                   "metric": "params", "what": "max raised", "before": 3500000, "after": 4000000,
                   "percent": "+14.3", "forbidden": False,
