@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.cases import Case, cases, worst_first
+from pytest_modelbudget.reports.cases import Case, cases, unmeasured, worst_first
 from pytest_modelbudget.reports.check_text import grown_lines, headline, largest_lines
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
@@ -43,7 +43,7 @@ def commands(report: Record, *, root: str = "", told: Collection[str] = ()) -> l
     """
     found = [*_errors(report, told), *_warnings(report)]
     return [
-        _command(annotation._replace(file=posixpath.join(root, annotation.file)))
+        _command(annotation, root)
         for kind in (ERROR, WARNING)
         for annotation in _fitting([each for each in dict.fromkeys(found) if each.kind == kind])
     ]
@@ -58,6 +58,8 @@ def _errors(report: Record, told: Collection[str]) -> Iterator[Annotation]:
     for lock in report.get("lock", ()):
         if lock.get("fails"):
             yield Annotation(ERROR, lock["file"] or "", 1, "lock file", one_line(lock["text"]))
+    if said := unmeasured(report):
+        yield Annotation(ERROR, "", 1, "model budget", said)
     failing = [case for case in cases(report) if case.fails and case.id not in told]
     yield from (_of_case(case, ERROR) for case in worst_first(failing))
 
@@ -106,9 +108,12 @@ def _fitting(found: list[Annotation]) -> list[Annotation]:
     return [*shown, Annotation(rest[0].kind, rest[0].file, rest[0].line, title, message)]
 
 
-def _command(annotation: Annotation) -> str:
+def _command(annotation: Annotation, root: str) -> str:
     """One line, whatever is in the texts."""
-    properties = {"file": annotation.file, "line": annotation.line, "title": annotation.title}
+    properties: dict[str, object] = {"title": annotation.title}
+    if annotation.file:
+        file = posixpath.join(root, annotation.file)
+        properties = {"file": file, "line": annotation.line, **properties}
     told = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
     return f"::{annotation.kind} {told}::{_data(annotation.message)}"
 

@@ -82,6 +82,13 @@ def counts(report: Record) -> dict[str, int]:
     return told
 
 
+def unmeasured(report: Record) -> str:
+    """What is said where limits were skipped, or never came to their turn; else ""."""
+    count = report.get("unanswered", 0)
+    said = f"{count} limit{'' if count == 1 else 's'} skipped or stopped, and so not measured"
+    return said if count else ""
+
+
 def worst_first(some: list[Case]) -> list[Case]:
     """Unknown before over, and what is over by its share of the limit."""
     return sorted(some, key=_severity)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import islice
+from unicodedata import category
 
 from pytest_modelbudget.reports.cases import Case, headroom, maximum
 from pytest_modelbudget.reports.failure_text import one_line
@@ -21,6 +22,7 @@ from pytest_modelbudget.units import exact, room
 from pytest_modelbudget.verdict import is_in_scope
 
 LARGEST_SHARES = 5
+UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
 MODEL = "(model)"  # the scope of what no module owns
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
            "allowed": "allowed growth to"}  # fmt: skip
@@ -118,3 +120,15 @@ def largest_lines(case: Case) -> Iterator[str]:
     ]
     width = max((len(value) for value, _ in shares), default=0)
     yield from (f"  {value:>{width}}  {scope or MODEL}" for value, scope in shares)
+
+
+def printable(text: str) -> str:
+    """Text in which what no file can hold as text is written out, as Python would write it."""
+    return "".join(
+        letter if letter in "\n\t" or category(letter) not in UNPRINTABLE else _written_out(letter)
+        for letter in text
+    )
+
+
+def _written_out(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")

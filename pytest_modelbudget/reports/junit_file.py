@@ -17,21 +17,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
-from unicodedata import category
 from xml.etree import ElementTree
 
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
-from pytest_modelbudget.reports.cases import Case, cases, headroom
-from pytest_modelbudget.reports.check_text import detail_lines, grown_name, headline
+from pytest_modelbudget.reports.cases import Case, cases, headroom, unmeasured
+from pytest_modelbudget.reports.check_text import detail_lines, grown_name, headline, printable
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import room
 
 SUITES = "model budget"
-LOOSENED, LOCK = "loosened", "lock"
+LOOSENED, LOCK, UNANSWERED = "loosened", "lock", "unanswered"
 NO_TIME = "0.000"
-UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
 FIGURES = ("metric", "unit", "actual", "limit", "min", "baseline", "allowed", "grow", "floor",
            "outcome", "level")  # fmt: skip
 
@@ -84,6 +82,8 @@ def _reported(report: Record) -> Iterator[Reported]:
     yield from map(_of_broken, report["broken"])
     yield from map(_of_loosening, report.get("loosened", ()))
     yield from (_of_lock(lock) for lock in report.get("lock", ()) if lock.get("fails"))
+    if said := unmeasured(report):
+        yield Reported(SUITES, SUITES, UNANSWERED, "", 1, said, said, {}, problem=UNANSWERED)
 
 
 def _of_case(case: Case, seconds: str) -> Reported:
@@ -159,7 +159,7 @@ def dotted(path: str) -> str:
 def _suite(file: str, reported: list[Reported], told: Mapping[str, str]) -> TestSuite:
     properties = {name: printable(value) for name, value in told.items()}
     cases_ = [_test_case(each) for each in reported]
-    return TestSuite(printable(file), cases_, properties=properties)
+    return TestSuite(printable(file) or SUITES, cases_, properties=properties)
 
 
 def _test_case(each: Reported) -> TestCase:
@@ -167,8 +167,8 @@ def _test_case(each: Reported) -> TestCase:
     test_case = TestCase(
         printable(each.name),
         classname=printable(each.classname),
-        file=printable(each.file),
-        line=str(each.line),
+        file=printable(each.file) or None,
+        line=str(each.line) if each.file else None,
         stdout=printable(each.text),
     )
     problem = {"message": printable(each.message), "output": printable(each.text)}
@@ -198,15 +198,3 @@ def _complete(tree: ElementTree.Element, reported: Iterable[Reported]) -> None:
         seconds = (float(case.get("time", "0")) for case in suite.iter("testcase"))
         suite.set("time", f"{sum(seconds):.3f}")
     tree.set("name", SUITES)
-
-
-def printable(text: str) -> str:
-    """Text in which what XML cannot hold is written out, as Python would write it."""
-    return "".join(
-        letter if letter in "\n\t" or category(letter) not in UNPRINTABLE else _written_out(letter)
-        for letter in text
-    )
-
-
-def _written_out(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")

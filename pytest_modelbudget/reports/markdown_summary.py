@@ -11,8 +11,16 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.cases import Case, cases, counts, headroom, maximum, worst_first
-from pytest_modelbudget.reports.check_text import detail_lines, figure, headline
+from pytest_modelbudget.reports.cases import (
+    Case,
+    cases,
+    counts,
+    headroom,
+    maximum,
+    unmeasured,
+    worst_first,
+)
+from pytest_modelbudget.reports.check_text import detail_lines, figure, headline, printable
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import room
@@ -58,6 +66,8 @@ def title(report: Record) -> str:
     said += [_counted(len(report["broken"]), "broken file")] if report["broken"] else []
     loosened = len(report.get("loosened", ()))
     said += [f"{loosened} loosened"] if loosened else []
+    left = report.get("unanswered", 0)
+    said += [f"{left} not measured"] if left else []
     if said:
         return f"Model budget: {', '.join(said)} ({limits})"
     return f"Model budget: {limits}, all within" if total else "Model budget: nothing measured"
@@ -70,6 +80,8 @@ def _counted(count: int, what: str) -> str:
 def sections(report: Record) -> Iterator[Section]:
     """All parts, in the order in which they give way last."""
     yield Section(f"## {title(report)}\n", [])
+    if said := unmeasured(report):
+        yield Section(f"❌ {said}.\n", [])
     if report["selected"]:
         yield Section("Only a part of the limits was selected, and measured.\n", [])
     told = list(cases(report))
@@ -211,10 +223,10 @@ def _notes(report: Record) -> Iterator[Section]:
 
 def _unmarked(text: str) -> str:
     """Text inside <pre>, where only a tag and an entity mean anything."""
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    return printable(text).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def code(text: str) -> str:
     """Text as it is, in a fixed-width face: no Markdown, HTML, mention or link comes of it."""
-    written = MARKUP.sub(lambda found: f"&#{ord(found[0])};", text)
+    written = MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
     return f"<code>{written.replace('//', '/&#47;').replace('www.', 'www&#46;')}</code>"

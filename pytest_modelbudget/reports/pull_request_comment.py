@@ -23,9 +23,11 @@ def render(report: Record) -> str:
 def is_quiet(report: Record) -> bool:
     """Whether something was measured, all of it is within, and nobody loosened a limit."""
     told = counts(report)
-    fails = [lock for lock in report.get("lock", ()) if lock.get("fails")]
-    aside = (report["selected"], report["broken"], report.get("loosened"), fails)
-    return told["within"] == sum(told.values()) > 0 and not any(aside)
+    locks = [lock for lock in report.get("lock", ()) if lock.get("fails")]
+    left = (report["selected"], report.get("unanswered"))
+    return told["within"] == sum(told.values()) > 0 and not any(
+        (*left, report["broken"], report.get("loosened"), locks)
+    )
 
 
 def _changes(report: Record) -> str:

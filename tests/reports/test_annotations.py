@@ -108,6 +108,13 @@ def test_a_lock_file_is_annotated_where_it_fails() -> None:
     assert read(command)["file"] == "budgets/mobile.lock.json"
 
 
+def test_limits_without_an_answer_are_an_error() -> None:
+    """They have no line to stand on."""
+    assert commands(report(unanswered=2)) == [
+        "::error title=model budget::2 limits skipped or stopped, and so not measured"
+    ]
+
+
 def test_every_problem_of_a_broken_file_has_its_line() -> None:
     """Place and text are told apart, also where the place is in another file."""
     record = report(broken=[broken("budgets/bad.yaml:4:38: did you mean 'params'?", "no place")])

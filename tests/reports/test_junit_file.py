@@ -125,6 +125,16 @@ def test_a_dropped_model_is_a_case_of_its_own() -> None:
     assert case.get("name") == "loosened: model dropped"
 
 
+def test_limits_without_an_answer_are_an_error() -> None:
+    """They fail the session, and have no line to stand on."""
+    (case, left) = read(report(model(check()), unanswered=2)).iter("testcase")
+    assert case.find("error") is None
+    assert left.find("error") is not None
+    assert {key: left.get(key) for key in ("classname", "name", "file", "line")} == {
+        "classname": "model budget", "name": "unanswered", "file": None, "line": None,
+    }  # fmt: skip
+
+
 def test_dorny_shows_groups_and_times() -> None:
     """A group for each model, a number for each time; what took long is told once."""
     shown = dorny(read(report(grown(), model(check(), over("macs")))))

@@ -127,6 +127,12 @@ def test_a_part_of_the_limits_says_so() -> None:
     assert "nothing measured" in markdown_summary.render(report())
 
 
+def test_text_that_no_file_can_hold_is_written_out() -> None:
+    """A file name of bytes that are no UTF-8 brings lone surrogates."""
+    text = markdown_summary.render(report(model(over(reason="no \udc80"), of="\x07\udc80")))
+    assert text.encode().count(b"udc80") == 3
+
+
 @pytest.mark.parametrize("failing", [False, True])
 def test_500_models_fit_the_page_of_a_run(failing: bool) -> None:
     """GitHub drops a page of more than 1 MiB: rows give way, and are counted."""
@@ -193,6 +199,7 @@ def test_a_comment_shrinks_to_a_line_when_all_is_well(record: Record, line: str)
         pytest.param(report(model(check()), broken=[broken("x")]), id="broken"),
         pytest.param(report(model(check()), loosened=[loosened()]), id="loosened"),
         pytest.param(report(model(check()), lock=[lock(fails=True)]), id="lock"),
+        pytest.param(report(model(check()), unanswered=1), id="unanswered"),
         pytest.param(report(model(over(level="warn"))), id="warning"),
         pytest.param(report(model(check(outcome="unknown"))), id="unknown"),
     ],
