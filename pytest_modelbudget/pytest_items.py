@@ -6,26 +6,31 @@ budgets/vision.yaml::detector::params, budgets/vision.yaml::detector::batch8::pa
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, NoReturn
 
 import pytest
 
+from pytest_modelbudget.budget.baselines import Baselines
 from pytest_modelbudget.budget.budget import AnyLimit, Budget, ModelBudget, Place
+from pytest_modelbudget.budget.lock_file import value_record
 from pytest_modelbudget.budget.problem import BudgetFileError, suggestion
 from pytest_modelbudget.budget.read_yaml import is_budget, misspelt_marker, read_budget
-from pytest_modelbudget.check.measuring import MeasuredModels, checked, measured
+from pytest_modelbudget.check.measuring import MeasuredModels, checked, lockable, measured
 from pytest_modelbudget.check.python_values import model_source, written_limits
 from pytest_modelbudget.check.tables import Tables, tables
 from pytest_modelbudget.errors import BudgetError, ExtensionError, InputError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.pytest_options import report_files
+from pytest_modelbudget.pytest_options import BASE, SWITCH, UPDATE, report_files
 from pytest_modelbudget.reports.assembly import broken_statement, check_statement
 from pytest_modelbudget.reports.failure_text import failure_lines, one_line
 from pytest_modelbudget.reports.report import MeasuredModel, Record, check_record, model_record
+from pytest_modelbudget.verdict import Verdict
 
 MARKER = "model_budget"
 PROPERTY = "model_budget"
@@ -34,6 +39,7 @@ BROKEN = "budget"  # name of the item that a file without readable limits has
 ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
 OPTIONS = ("args", "kwargs", "dims")  # of the fixture
 
+BASELINES = pytest.StashKey[Baselines]()
 _ENDED_EARLY = pytest.StashKey[bool]()
 _MODELS = pytest.StashKey[MeasuredModels]()
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
@@ -51,6 +57,11 @@ def models_of(config: pytest.Config) -> MeasuredModels:
         profiled = any(report.needs_profile for report, _ in report_files(config))
         config.stash[_MODELS] = MeasuredModels(using, root=config.rootpath, profiled=profiled)
     return config.stash[_MODELS]
+
+
+def baselines_of(config: pytest.Config) -> Baselines:
+    """The lock files that checks are compared with."""
+    return config.stash.setdefault(BASELINES, Baselines(config.rootpath))
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -186,7 +197,7 @@ class ModelNode(pytest.Collector):
         for model in self.models:
             if model.variant is None or isinstance(self, VariantNode):
                 for limit in model.limits:
-                    yield LimitItem.from_parent(self, name=_limit_name(limit), limit=limit)
+                    yield LimitItem.from_parent(self, name=limit.name, limit=limit)
             else:
                 yield VariantNode.from_parent(self, name=model.variant, models=[model])
 
@@ -198,7 +209,9 @@ class ModelNode(pytest.Collector):
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
-            model = models_of(self.config).of(self.budget.source)
+            is_compared = baselines_of(self.config).knows(self.path, self.budget.path)
+            is_locked = is_compared or bool(self.config.getoption(UPDATE))
+            model = models_of(self.config).of(self.budget.source, with_parts=is_locked)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
@@ -232,14 +245,33 @@ class LimitItem(BudgetItem):
     def runtest(self) -> None:
         """Measure the model if nobody has, judge the limit, and fail if it is broken."""
         measured = self.model.measured()
-        verdict = checked(self.limit, measured)
+        baseline = baselines_of(self.config).of(self.path, self.model.budget.path, self.name)
+        verdict = checked(self.limit, measured, baseline)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = check_record(self.nodeid, verdict)
-        self.statement = check_statement(check, self.model.told_once(), measured.seconds)
+        self.statement = check_statement(
+            check, self.model.told_once(), measured.seconds, self._number(verdict)
+        )
         self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
         self.user_properties.append((PROPERTY, json.dumps(check)))
         if verdict.fails:
-            self._fail(failure_lines(verdict))
+            self._fail(failure_lines(verdict, accept=self._accepting()))
+
+    def _number(self, verdict: Verdict) -> Record | None:
+        """What was measured, as a lock file has it: with its parts only where one is written."""
+        model = self.model.measured()
+        is_written = bool(self.config.getoption(UPDATE))
+        versions = models_of(self.config).using.versions(model.format)
+        number = lockable(verdict, model if is_written else None, versions)
+        return None if number is None else value_record(number)
+
+    def _accepting(self) -> str:
+        """The command that makes the limit what was measured, from the current directory."""
+        start, base = self.config.invocation_params.dir, self.config.getoption(BASE)
+        path = Path(os.path.relpath(self.path, start)).as_posix()
+        names = "::".join((path, *self.nodeid.split("::")[1:]))
+        against = f" {BASE}={quote(base)}" if base else ""
+        return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(names)}"
 
 
 class BudgetedModel:
@@ -341,8 +373,3 @@ def unmarked(path: Path) -> str | None:
     """What to say of a file that must be meant for a budget and does not carry the marker."""
     key = misspelt_marker(path.read_bytes())
     return None if key is None else f"{path.name} is not held: its key '{key}' is not model_budget"
-
-
-def _limit_name(limit: AnyLimit) -> str:
-    """Name of an item: "macs", or "macs@layer4.*" for a limit on a part of the model."""
-    return limit.metric if limit.scope is None else f"{limit.metric}@{limit.scope}"

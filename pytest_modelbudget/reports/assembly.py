@@ -3,6 +3,7 @@
 An item's statement is one JSON string, because that is what passes between processes::
 
     {"check": {...}, "model": {...}, "seconds": "0.012"}    a limit; the model only once a process
+    {"check": {...}, "number": {...}}                       measured completely, as a lock has it
     {"broken": {...}}                                       a file that could not be read
 """
 
@@ -19,9 +20,16 @@ from pytest_modelbudget.reports.report import (
 )
 
 
-def check_statement(check: Record, model: Record | None, seconds: float) -> str:
-    """What an item says about its limit, and about the model if it is the first to know it."""
+def check_statement(
+    check: Record, model: Record | None, seconds: float, number: Record | None = None
+) -> str:
+    """What an item says about its limit, and about the model if it is the first to know it.
+
+    number is the measured one as a lock file has it, which no report shows.
+    """
     statement: Record = {"check": check}
+    if number is not None:
+        statement["number"] = number
     if model is not None:
         statement |= {"model": model, "seconds": f"{seconds:.3f}"}
     return json.dumps(statement)
@@ -40,6 +48,7 @@ class Assembly:
         self._timings: dict[str, str] = {}
         self._checks: dict[str, Record] = {}
         self._broken: dict[str, Record] = {}
+        self.numbers: dict[str, Record] = {}  # by id of the check, as a lock file has them
 
     def add(self, statement: str) -> None:
         """Take in what one item said."""
@@ -48,6 +57,8 @@ class Assembly:
             self._broken[said["broken"]["id"]] = said["broken"]
             return
         self._checks[said["check"]["id"]] = said["check"]
+        if "number" in said:
+            self.numbers[said["check"]["id"]] = said["number"]
         if "model" in said and said["model"]["id"] not in self._models:
             self._models[said["model"]["id"]] = said["model"]
             self._timings[said["model"]["id"]] = said["seconds"]
@@ -62,8 +73,8 @@ class Assembly:
         """How many items have spoken: limits, unknown ones included, and unreadable files."""
         return len(self._checks) + len(self._broken)
 
-    def report(self, *, selected: bool) -> Record:
-        """The record for all renderers."""
+    def report(self, *, selected: bool, unanswered: int = 0) -> Record:
+        """The record for all renderers; unanswered items have not spoken, and should have."""
         by_model: dict[str, list[Record]] = {}
         for check in self._checks.values():
             by_model.setdefault(check["id"].rpartition("::")[0], []).append(check)
@@ -76,6 +87,7 @@ class Assembly:
             broken=self._broken.values(),
             timings=self._timings,
             selected=selected,
+            unanswered=unanswered,
         )
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.html_models import ModelView, model_view
 from pytest_modelbudget.reports.html_rows import STATUSES
 from pytest_modelbudget.reports.report import Record
@@ -57,6 +58,7 @@ def render(report: Record) -> str:
         .get_template("page.html")
         .render(
             report=report,
+            unmeasured=unmeasured(report),
             base=_short_name(report.get("base")),
             views=[
                 (model.anchor, view) for model, view in zip(models, _views(models), strict=True)

@@ -41,6 +41,8 @@ class FileReport(NamedTuple):
         return renderer(report)
 
 
+SUMMARY = "--model-budget-summary"
+
 FILE_REPORTS: tuple[FileReport, ...] = (
     FileReport(
         "--model-budget-json",
@@ -54,5 +56,20 @@ FILE_REPORTS: tuple[FileReport, ...] = (
         needs_profile=True,
         package="jinja2",
         extra="html",
+    ),
+    FileReport(
+        "--model-budget-junit",
+        "one JUnit test case for each limit, for dashboards",
+        "pytest_modelbudget.reports.junit_file",
+    ),
+    FileReport(
+        SUMMARY,
+        "a summary in Markdown; by default, on GitHub, to the page of the run",
+        "pytest_modelbudget.reports.markdown_summary",
+    ),
+    FileReport(
+        "--model-budget-comment",
+        "the text of a comment on a pull request, in Markdown",
+        "pytest_modelbudget.reports.pull_request_comment",
     ),
 )
