@@ -100,6 +100,7 @@ def test_the_action_tells_counts_and_leaves_the_verdict_to_its_last_step(
     reports = Path(outputs["reports"])
     assert json.loads((reports / "report.json").read_text())["selected"] is True
     assert (reports / "comment.md").read_text(encoding="utf-8").startswith(MARKER)
+    assert "budgets/a.yaml" in (reports / "page.html").read_text(encoding="utf-8")
     verdict = steps(ACTION)[-1]
     ran = subprocess.run([*SHELL, verdict["run"]], env={"CODE": "1", **os.environ}, check=False)
     assert ran.returncode == 1
