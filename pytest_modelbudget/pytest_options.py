@@ -68,6 +68,15 @@ def report_files(config: pytest.Config) -> Iterator[tuple[FileReport, str]]:
             yield report, str(path)
 
 
+def idle_options(config: pytest.Config) -> Iterator[str]:
+    """Options, as they were given, that do nothing without the switch."""
+    for report, path in report_files(config):
+        yield f"{report.option} {path}"
+    for option in (UPDATE, BASE, LOCK):
+        if config.getoption(option):
+            yield f"{option}={config.getoption(option)}"
+
+
 def require_packages(config: pytest.Config) -> None:
     """Stop before anything is measured where a report lacks the package that it needs."""
     from pytest_modelbudget.errors import MissingExtraError
@@ -77,15 +86,6 @@ def require_packages(config: pytest.Config) -> None:
             asked = f"{report.option} {path}"
             error = MissingExtraError(asked, package=report.package, extra=report.extra)
             raise pytest.UsageError(str(error))
-
-
-def idle_options(config: pytest.Config) -> Iterator[str]:
-    """Options, as they were given, that do nothing without the switch."""
-    for report, path in report_files(config):
-        yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK):
-        if config.getoption(option):
-            yield f"{option}={config.getoption(option)}"
 
 
 def selection(config: pytest.Config) -> list[str]:

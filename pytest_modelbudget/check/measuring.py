@@ -101,13 +101,13 @@ def measured(
     using: Tables,
     *,
     root: Path,
-    profiled: bool = False,
     with_parts: bool = False,
+    profiled: bool = False,
 ) -> MeasuredModel:
     """The numbers of a model, or why there are none; its graph is gone.
 
-    profiled asks for what pages show of it besides. with_parts keeps what each number is made of,
-    for a lock file to be written or compared.
+    with_parts keeps what each number is made of, for a lock file to be written or compared;
+    profiled what pages show of the model besides.
     """
     began = perf_counter()
     try:
@@ -122,8 +122,8 @@ def measured(
         model.failures,
         model.census,
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
-        profile=profile(model.loaded, model.costed) if profiled else None,
         parts=_parts(model, using) if with_parts else {},
+        profile=profile(model.loaded, model.costed) if profiled else None,
         seconds=perf_counter() - began,
     )
 
@@ -152,7 +152,11 @@ class MeasuredModels:
         key = (_key(source), with_parts)
         if key not in self._known:
             model = measured(
-                source, self.using, root=self.root, profiled=self.profiled, with_parts=with_parts
+                source,
+                self.using,
+                root=self.root,
+                with_parts=with_parts,
+                profiled=self.profiled,
             )
             self._known[key] = (source, model)
         return self._known[key][1]

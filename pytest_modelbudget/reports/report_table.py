@@ -50,14 +50,6 @@ FILE_REPORTS: tuple[FileReport, ...] = (
         "pytest_modelbudget.reports.json_file",
     ),
     FileReport(
-        "--model-budget-html",
-        "a page for people: limits, layers, memory over time, roofline",
-        "pytest_modelbudget.reports.html_page",
-        needs_profile=True,
-        package="jinja2",
-        extra="html",
-    ),
-    FileReport(
         "--model-budget-junit",
         "one JUnit test case for each limit, for dashboards",
         "pytest_modelbudget.reports.junit_file",
@@ -71,5 +63,13 @@ FILE_REPORTS: tuple[FileReport, ...] = (
         "--model-budget-comment",
         "the text of a comment on a pull request, in Markdown",
         "pytest_modelbudget.reports.pull_request_comment",
+    ),
+    FileReport(
+        "--model-budget-html",
+        "a page for people: limits, layers, memory over time, roofline",
+        "pytest_modelbudget.reports.html_page",
+        needs_profile=True,
+        package="jinja2",
+        extra="html",
     ),
 )
