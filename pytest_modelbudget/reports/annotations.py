@@ -13,8 +13,13 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.cases import Case, cases, unmeasured, worst_first
-from pytest_modelbudget.reports.check_text import grown_lines, headline, largest_lines
+from pytest_modelbudget.reports.cases import EQUIVALENCE, Case, cases, unmeasured, worst_first
+from pytest_modelbudget.reports.check_text import (
+    evidence_lines,
+    grown_lines,
+    headline,
+    largest_lines,
+)
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
 
@@ -73,7 +78,9 @@ def _warnings(report: Record) -> Iterator[Annotation]:
 def _of_case(case: Case, kind: str) -> Annotation:
     """The headline, and below it the layers that grew, or that the number is made of."""
     below = list(grown_lines(case.check)) or list(largest_lines(case))
-    message = "\n".join([headline(case.check), *below[:LAYERS]])
+    if case.is_claim:
+        below = list(evidence_lines(case.owner.get(EQUIVALENCE, {})))
+    message = "\n".join([headline(case), *below[:LAYERS]])
     return Annotation(kind, case.file, case.line, f"{case.subject} / {case.name}", message)
 
 

@@ -30,8 +30,8 @@ from pytest_modelbudget.units import room
 SUITES = "model budget"
 LOOSENED, LOCK, UNANSWERED = "loosened", "lock", "unanswered"
 NO_TIME = "0.000"
-FIGURES = ("metric", "unit", "actual", "limit", "min", "baseline", "allowed", "grow", "floor",
-           "outcome", "level")  # fmt: skip
+FIGURES = ("metric", "unit", "actual", "measured", "limit", "min", "baseline", "allowed", "grow",
+           "floor", "outcome", "level")  # fmt: skip
 
 
 class Reported(NamedTuple):
@@ -100,8 +100,8 @@ def _of_case(case: Case, seconds: str) -> Reported:
         name=case.name,
         file=case.file,
         line=case.line,
-        message=headline(check),
-        text="\n".join([f"{headline(check)}   {case.file}:{case.line}", *detail_lines(case)]),
+        message=headline(case),
+        text="\n".join([f"{headline(case)}   {case.file}:{case.line}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
         problem=case.outcome if case.fails else "",
