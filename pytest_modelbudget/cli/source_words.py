@@ -1,19 +1,16 @@
-"""The ``modelbudget`` command: 0 done, 1 unmeasured operations, 2 usage or unreadable source."""
+"""The words that name a model on the command line, read as the same words in a budget are."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_modelbudget.budget.json_schema import schema_text
 from pytest_modelbudget.budget.plain_values import plain_value
 from pytest_modelbudget.budget.problem import BudgetFileError, Problem
 from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
@@ -22,61 +19,16 @@ from pytest_modelbudget.budget.reading import Reading
 from pytest_modelbudget.budget.yaml_nodes import Node, tree
 from pytest_modelbudget.check.measuring import CostedModel, costed_model
 from pytest_modelbudget.check.python_values import source_format
-from pytest_modelbudget.check.tables import Tables, tables
-from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.check.tables import Tables
+from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource
-from pytest_modelbudget.reports.failure_text import one_line
-from pytest_modelbudget.reports.layer_record import layer_record, op_record
-from pytest_modelbudget.reports.layer_table import layer_table
-from pytest_modelbudget.reports.layer_text import layer_text
-from pytest_modelbudget.reports.op_text import census_text, ops_text
-from pytest_modelbudget.reports.totals_text import totals_text
 
-DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
-PIPE_WIDTH = 120  # where no terminal says how wide it is
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; what a user can mend is one sentence."""
-    options = parser().parse_args(arguments)
-    try:
-        code = int(options.command(options))
-        sys.stdout.flush()  # here, where a full disk can still be said in a sentence
-        return code
-    except ModelBudgetError as error:
-        print(f"modelbudget: error: {one_line(str(error))}", file=sys.stderr)
-        return UNUSABLE
-    except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
-        _forget_output()
-        return DONE
-    except OSError as error:  # what models raise is a ModelBudgetError: this is our own output
-        _forget_output()
-        print(f"modelbudget: error: cannot write: {error.strerror or error}", file=sys.stderr)
-        return UNUSABLE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def _forget_output() -> None:
-    """Let what could not be written go, so that Python's end does not try once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def parser() -> argparse.ArgumentParser:
-    """Commands and their options."""
-    top = argparse.ArgumentParser(
-        prog="modelbudget", description="What a neural network costs, layer by layer."
-    )
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
-    _add_show(commands.add_parser("show", help="a model's layer table and totals"))
-    schema = commands.add_parser("schema", help="print the JSON Schema of a budget file")
-    schema.set_defaults(command=print_schema)
-    return top
-
-
-def _add_show(show_parser: argparse.ArgumentParser) -> None:
-    add = show_parser.add_argument
+def add_source(command: argparse.ArgumentParser) -> None:
+    """The options that name a model and what it is run on."""
+    add = command.add_argument
     add("source", metavar="SOURCE", help="module:callable, or a TorchScript, .pt2 or .onnx file")
     add(
         "--input",
@@ -107,32 +59,6 @@ def _add_show(show_parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the size of a symbolic dimension of an exported program",
     )
-    add("--depth", metavar="N", type=_depth, help="unfold this many levels (default: all)")
-    add("--format", choices=("table", "json"), default="table", help="what to print")
-    add("--ops", action="store_true", help="operations instead of layers: census and attributes")
-    show_parser.set_defaults(command=show)
-
-
-def _depth(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no depth: write 0, 1, 2 ...")
-    return int(text)
-
-
-def print_schema(options: argparse.Namespace) -> int:
-    """Print the JSON Schema (draft-07) that editors check budget files with."""
-    using = tables()
-    print(schema_text(using.metrics, using.front_ends).rstrip())
-    return DONE
-
-
-def show(options: argparse.Namespace) -> int:
-    """Print a model's layers (or operations) and totals."""
-    using = tables()
-    model = shown_model(source_of(options, using), using)
-    as_json = options.format == "json"
-    print(record_text(model, options) if as_json else table_text(model, options))
-    return DONE if all(each.complete for each in model.measurements.values()) else UNMEASURED
 
 
 def shown_model(source: ModelSource, using: Tables) -> CostedModel:
@@ -142,27 +68,6 @@ def shown_model(source: ModelSource, using: Tables) -> CostedModel:
     for failure in model.failures.values():
         raise failure
     return model
-
-
-def table_text(model: CostedModel, options: argparse.Namespace) -> str:
-    """Layers or operations, then totals, then how the numbers came about."""
-    width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
-    if options.ops:
-        shown = [census_text(model.costed), ops_text(model.costed)]
-    else:
-        shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
-    traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
-    said = "\n".join(filter(None, [traced, *model.loaded.notes]))
-    return "\n\n".join(filter(None, [*shown, totals_text(model.measurements, width), said]))
-
-
-def record_text(model: CostedModel, options: argparse.Namespace) -> str:
-    """The same as JSON."""
-    table = layer_table(model.loaded, model.costed, options.depth)
-    record = layer_record(model.loaded, table, model.measurements)
-    if options.ops:
-        record.update(op_record(model.costed))
-    return json.dumps(record, indent=1, allow_nan=False)
 
 
 def source_of(options: argparse.Namespace, using: Tables) -> ModelSource:
@@ -272,7 +177,3 @@ def _split(word: str) -> tuple[str | None, str]:
 
 def _messages(problems: Sequence[Problem]) -> str:
     return "; ".join(problem.message for problem in problems)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
