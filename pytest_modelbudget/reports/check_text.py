@@ -10,6 +10,7 @@ grown since the baseline
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import islice
@@ -22,6 +23,7 @@ from pytest_modelbudget.units import exact, room
 from pytest_modelbudget.verdict import is_in_scope
 
 LARGEST_SHARES = 5
+PLAIN = re.compile(r"[\n\t -~]*")  # most text, which needs no look at each letter
 UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
 MODEL = "(model)"  # the scope of what no module owns
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
@@ -143,6 +145,8 @@ def largest_lines(case: Case) -> Iterator[str]:
 
 def printable(text: str) -> str:
     """Text in which what no file can hold as text is written out, as Python would write it."""
+    if PLAIN.fullmatch(text):
+        return text
     return "".join(
         letter if letter in "\n\t" or category(letter) not in UNPRINTABLE else _written_out(letter)
         for letter in text
