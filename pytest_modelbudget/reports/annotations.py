@@ -13,7 +13,14 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.cases import EQUIVALENCE, Case, cases, unmeasured, worst_first
+from pytest_modelbudget.reports.cases import (
+    EQUIVALENCE,
+    Case,
+    cases,
+    failing_locks,
+    unmeasured,
+    worst_first,
+)
 from pytest_modelbudget.reports.check_text import (
     evidence_lines,
     grown_lines,
@@ -60,9 +67,8 @@ def _errors(report: Record, told: Collection[str]) -> Iterator[Annotation]:
         if broken["id"] not in told:
             yield from (_of_problem(broken["id"], problem) for problem in broken["problems"])
     yield from _loosened(report, forbidden=True)
-    for lock in report.get("lock", ()):
-        if lock.get("fails"):
-            yield Annotation(ERROR, lock["file"] or "", 1, "lock file", one_line(lock["text"]))
+    for lock in failing_locks(report):
+        yield Annotation(ERROR, lock["file"] or "", 1, "lock file", one_line(lock["text"]))
     if said := unmeasured(report):
         yield Annotation(ERROR, "", 1, "model budget", said)
     failing = [case for case in cases(report) if case.fails and case.id not in told]

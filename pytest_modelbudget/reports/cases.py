@@ -94,6 +94,11 @@ def unmeasured(report: Record) -> str:
     return said if count else ""
 
 
+def failing_locks(report: Record) -> list[Record]:
+    """Lock files that are not what was measured, where a session fails for it."""
+    return [lock for lock in report.get("lock", ()) if lock.get("fails")]
+
+
 def worst_first(some: list[Case]) -> list[Case]:
     """Unknown before over, and what is over by its share of the limit."""
     return sorted(some, key=_severity)

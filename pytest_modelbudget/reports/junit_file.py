@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
-from pytest_modelbudget.reports.cases import Case, cases, headroom, unmeasured
+from pytest_modelbudget.reports.cases import Case, cases, failing_locks, headroom, unmeasured
 from pytest_modelbudget.reports.check_text import detail_lines, grown_name, headline, printable
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
@@ -81,7 +81,7 @@ def _reported(report: Record) -> Iterator[Reported]:
         yield _of_case(case, timings.pop(case.model["id"], NO_TIME))
     yield from map(_of_broken, report["broken"])
     yield from map(_of_loosening, report.get("loosened", ()))
-    yield from (_of_lock(lock) for lock in report.get("lock", ()) if lock.get("fails"))
+    yield from map(_of_lock, failing_locks(report))
     if said := unmeasured(report):
         yield Reported(SUITES, SUITES, UNANSWERED, "", 1, said, said, {}, problem=UNANSWERED)
 

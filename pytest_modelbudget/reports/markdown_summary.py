@@ -15,6 +15,7 @@ from pytest_modelbudget.reports.cases import (
     Case,
     cases,
     counts,
+    failing_locks,
     headroom,
     maximum,
     unmeasured,
@@ -66,6 +67,8 @@ def title(report: Record) -> str:
     said += [_counted(len(report["broken"]), "broken file")] if report["broken"] else []
     loosened = len(report.get("loosened", ()))
     said += [f"{loosened} loosened"] if loosened else []
+    locks = failing_locks(report)
+    said += [_counted(len(locks), "unfit lock file")] if locks else []
     left = report.get("unanswered", 0)
     said += [f"{left} not measured"] if left else []
     if said:
