@@ -72,7 +72,8 @@ def _errors(report: Record, told: Collection[str]) -> Iterator[Annotation]:
     if said := unmeasured(report):
         yield Annotation(ERROR, "", 1, "model budget", said)
     failing = [case for case in cases(report) if case.fails and case.id not in told]
-    yield from (_of_case(case, ERROR) for case in worst_first(failing))
+    for case in worst_first(failing):
+        yield _of_unloaded(case) if case.owner.get("error") else _of_case(case, ERROR)
 
 
 def _warnings(report: Record) -> Iterator[Annotation]:
@@ -88,6 +89,14 @@ def _of_case(case: Case, kind: str) -> Annotation:
         below = list(evidence_lines(case.owner.get(EQUIVALENCE, {})))
     message = "\n".join([headline(case), *below[:LAYERS]])
     return Annotation(kind, case.file, case.line, f"{case.subject} / {case.name}", message)
+
+
+def _of_unloaded(case: Case) -> Annotation:
+    """One for all limits of a model that could not be measured at all, on the model's line."""
+    limits = len(case.owner["checks"])
+    unknown = f"{limits} limit{' is' if limits == 1 else 's are'} unknown for it"
+    message = f"{one_line(case.owner['error'])}\n{unknown}"
+    return Annotation(ERROR, case.file, case.owner["line"] or 1, case.subject, message)
 
 
 def _of_problem(node_id: str, problem: str) -> Annotation:

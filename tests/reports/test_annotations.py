@@ -74,6 +74,15 @@ def test_github_keeps_ten(failures: int, annotations: int, rest: int) -> None:
         ]  # fmt: skip
 
 
+def test_a_model_that_cannot_be_loaded_is_told_once() -> None:
+    """On its own line, and not once for each of its limits."""
+    limits = (check(name, outcome="unknown", actual=None, line=9) for name in ("params", "macs"))
+    (command,) = commands(report(model(*limits, error="nets has no 'Net'")))
+    told = read(command)
+    assert (told["line"], told["title"]) == ("3", "net")
+    assert told["message"] == "nets has no 'Net'\n2 limits are unknown for it"
+
+
 def test_errors_and_warnings_are_counted_apart() -> None:
     """Ten of each: 12 warnings do not push out an error."""
     warned = (model(over(level="warn"), of=f"net{n}") for n in range(12))
