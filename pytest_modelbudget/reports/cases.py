@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pytest_modelbudget.reports.report import Record, fails, warns
 
 EQUIVALENCE = "equivalence"
+NOTHING = "nothing measured"
 
 
 class Case(NamedTuple):
@@ -88,10 +89,15 @@ def counts(report: Record) -> dict[str, int]:
 
 
 def unmeasured(report: Record) -> str:
-    """What is said where limits were skipped, or never came to their turn; else ""."""
+    """What is said where limits were skipped or never came to their turn, or there are none.
+
+    "" where every limit has its answer, or was left out by those who ran the session.
+    """
     count = report.get("unanswered", 0)
-    said = f"{count} limit{'' if count == 1 else 's'} skipped or stopped, and so not measured"
-    return said if count else ""
+    if count:
+        return f"{count} limit{'' if count == 1 else 's'} skipped or stopped, and so not measured"
+    is_empty = not report["broken"] and next(cases(report), None) is None
+    return NOTHING if is_empty and not report["selected"] else ""
 
 
 def failing_locks(report: Record) -> list[Record]:

@@ -101,7 +101,7 @@ def test_hundreds_more_stay_one_annotation_of_fair_length() -> None:
 @pytest.mark.parametrize(("forbidden", "kind"), [(False, "warning"), (True, "error")])
 def test_a_loosened_limit_is_told_on_its_line(forbidden: bool, kind: str) -> None:
     """Whether it is allowed or not."""
-    (command,) = commands(report(loosened=[loosened(forbidden=forbidden)]))
+    (command,) = commands(report(model(check()), loosened=[loosened(forbidden=forbidden)]))
     assert read(command) == {
         "kind": kind,
         "file": "budgets/mobile.yaml",
@@ -113,7 +113,7 @@ def test_a_loosened_limit_is_told_on_its_line(forbidden: bool, kind: str) -> Non
 
 def test_a_lock_file_is_annotated_where_it_fails() -> None:
     """Only with the option that makes it fail."""
-    (command,) = commands(report(lock=[lock(), lock(fails=True)]))
+    (command,) = commands(report(model(check()), lock=[lock(), lock(fails=True)]))
     assert read(command)["file"] == "budgets/mobile.lock.json"
 
 
