@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -37,7 +38,7 @@ def run(project: Project, *args: str) -> tuple[int, list[str]]:
 
 
 def test_a_widened_layer_is_named_everywhere(project: Project, page: Path) -> None:
-    """8 -> 9: layer0 gains 4 weights; terminal, annotation, page and dashboard all say so."""
+    """8 -> 9: layer0 gains 4 weights; terminal, annotation, summary, page and dashboard say so."""
     project.budget(BUDGET)
     repository = Repository(project)
     repository.locked()
@@ -45,7 +46,7 @@ def test_a_widened_layer_is_named_everywhere(project: Project, page: Path) -> No
     repository.write("budgets/net.widths", "4 9 2")
     page.unlink()
     growth = "+4  layer0.weight   [8, 4] -> [9, 4]"
-    code, (command,) = run(project)
+    code, (command,) = run(project, "--model-budget-html", "page.html")
     assert code == 1
     assert command.startswith("::error file=budgets/a.yaml,line=7,title=net / params::params 54")
     assert growth in command
@@ -53,6 +54,8 @@ def test_a_widened_layer_is_named_everywhere(project: Project, page: Path) -> No
     failure = junit(project).find(".//failure")
     assert failure is not None
     assert growth in (failure.text or "")
+    html = (project.path / "page.html").read_text(encoding="utf-8")
+    assert "layer0.weight 8×4 → 9×4 +4" in re.sub(r"(<[^>]*>|\s)+", " ", html)
     table = project.run(BASE, *ALONE, "-vv").stdout.str().partition("= model budget =")[2]
     assert growth in table
 
