@@ -51,7 +51,7 @@ LOOSENED = [
     pytest.param(
         ENDS,
         "{arithmetic_intensity: {min: 20 FLOP/B}}",
-        [" -33.3 %: arithmetic_intensity min 30.0 FLOP/B -> 20.0 FLOP/B"],
+        [" -33.3 %: arithmetic_intensity min 30.00 FLOP/B -> 20.00 FLOP/B"],
         id="min lowered",
     ),
     pytest.param(
