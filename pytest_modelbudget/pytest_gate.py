@@ -16,6 +16,7 @@ from pytest_modelbudget.pytest_budget_paths import BudgetPaths
 from pytest_modelbudget.pytest_locks import SessionLocks
 from pytest_modelbudget.pytest_options import absolute, has_node_ids, report_files, selection
 from pytest_modelbudget.reports.assembly import Assembly
+from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.report import Record, environment
 from pytest_modelbudget.reports.terminal import counted, lines
 
@@ -99,13 +100,13 @@ class Gate:
         is_started = self.assembly.answered or exitstatus not in NEVER_STARTED
         if self.config.getoption("collectonly") or not is_started:
             return
-        self.record = self.assembly.report(selected=self._is_selected())
+        unanswered = max(self.collected - self.assembly.answered, 0)
+        self.record = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
         self._compare(self.record, exitstatus)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
-        if self.collected > self.assembly.answered:
-            left = _limits(self.collected - self.assembly.answered)
-            self.remarks.append(f"{left} skipped or stopped, and so not measured")
+        if unanswered:
+            self.remarks.append(unmeasured(self.record))
         # A copy, so that the table shows what was measured, whatever a hook does to the record.
         session.exitstatus = self._reported(deepcopy(self.record)) or session.exitstatus
 
@@ -173,11 +174,8 @@ class Gate:
 
         verbosity = self.config.get_verbosity()
         terminalreporter.section("model budget")
-        if self.assembly.answered:
-            table = (
-                lines(self.record, verbosity) if verbosity >= 0 else [(counted(self.record), "")]
-            )
-            for text, colour in table:
+        if self.assembly.answered and verbosity >= 0:
+            for text, colour in lines(self.record, verbosity):
                 terminalreporter.write_line(text, **COLOURS.get(colour, {}))
         unmeasured = self.declared - self.collected
         is_selected = selection(self.config) and (self.budgets or has_node_ids(self.config))
@@ -188,6 +186,8 @@ class Gate:
             )
         for remark in (*self.paths.remarks, *self.remarks):
             terminalreporter.write_line(f"model budget: {remark}", yellow=True)
+        if self.assembly.answered:
+            terminalreporter.write_line(counted(self.record))
 
 
 def _limits(count: int) -> str:

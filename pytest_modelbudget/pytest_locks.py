@@ -77,7 +77,9 @@ class SessionLocks:
         record["lock"] = lock_records(
             record, numbers, budgets, self.baselines, all_needed=is_checked
         )
-        self.fails |= is_checked and any(each["state"] in UNFIT for each in record["lock"])
+        for each in record["lock"]:
+            each["fails"] = is_checked and each["state"] in UNFIT
+            self.fails |= each["fails"]
         if self.base is not None:
             gone = tuple(self._gone(self.base, gone_from)) if self.base.commit else ()
             using = models_of(self.config).using

@@ -73,8 +73,8 @@ class Assembly:
         """How many items have spoken: limits, unknown ones included, and unreadable files."""
         return len(self._checks) + len(self._broken)
 
-    def report(self, *, selected: bool) -> Record:
-        """The record for all renderers."""
+    def report(self, *, selected: bool, unanswered: int = 0) -> Record:
+        """The record for all renderers; unanswered items have not spoken, and should have."""
         by_model: dict[str, list[Record]] = {}
         for check in self._checks.values():
             by_model.setdefault(check["id"].rpartition("::")[0], []).append(check)
@@ -87,6 +87,7 @@ class Assembly:
             broken=self._broken.values(),
             timings=self._timings,
             selected=selected,
+            unanswered=unanswered,
         )
 
 

@@ -2,7 +2,8 @@
 
 Drawn once, with one model, one check and one file that could not be read::
 
-    {"schema": "model-budget-report/1", "selected": False, "environment": {"python": "3.12.3"},
+    {"schema": "model-budget-report/1", "selected": False, "unanswered": 0,
+     "environment": {"python": "3.12.3"},
      "models": [{"id": "budgets/a.yaml::net", "file": "budgets/a.yaml", "line": 3,
                  "format": "torch", "traced": "meta",
                  "metrics": {"params": {"value": 42, "unit": "param", "complete": True,
@@ -15,6 +16,9 @@ Drawn once, with one model, one check and one file that could not be read::
      "broken": [{"id": "budgets/b.yaml::budget", "problems": ["budgets/b.yaml:2:1: ..."]}],
      "base": None, "lock": [], "loosened": [],
      "timings": {"budgets/a.yaml::net": "0.012"}}
+
+Of the limits that selection left, unanswered counts those that were skipped, or never came to
+their turn: they fail the session.
 
 A check that a lock file knows has a baseline: the value locked at the base, or in the working tree
 (an int, or a decimal string of a ratio). With ``grow`` it also has what growth allows, which is a
@@ -35,7 +39,7 @@ At the top, base is the commit (all its digits) that was compared with, or None;
 lock file what became of it; and loosened lists every limit that the change since base makes
 easier to keep. Both are in the order of file and line; each has one line of text for people::
 
-    "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "..."}],
+    "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "...", "fails": False}],
     "loosened": [{"file": "budgets/a.yaml", "line": 6, "id": "budgets/a.yaml::net::params",
                   "metric": "params", "what": "max raised", "before": 3500000, "after": 4000000,
                   "percent": "+14.3", "forbidden": False,
@@ -283,6 +287,7 @@ def report(
     broken: Iterable[Record],
     timings: Mapping[str, str],
     selected: bool,
+    unanswered: int = 0,
 ) -> Record:
     """The whole record, sorted by file and line, whichever order it came in.
 
@@ -291,6 +296,7 @@ def report(
     return {
         "schema": SCHEMA,
         "selected": selected,
+        "unanswered": unanswered,
         "environment": environment(),
         "models": [
             {**model, "checks": _sorted_checks(checks.get(model["id"], ())), "transforms": []}

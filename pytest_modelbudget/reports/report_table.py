@@ -28,10 +28,27 @@ class FileReport(NamedTuple):
         return renderer(report)
 
 
+SUMMARY = "--model-budget-summary"
+
 FILE_REPORTS: tuple[FileReport, ...] = (
     FileReport(
         "--model-budget-json",
         "all measurements and verdicts, for other programs",
         "pytest_modelbudget.reports.json_file",
+    ),
+    FileReport(
+        "--model-budget-junit",
+        "one JUnit test case for each limit, for dashboards",
+        "pytest_modelbudget.reports.junit_file",
+    ),
+    FileReport(
+        SUMMARY,
+        "a summary in Markdown; by default, on GitHub, to the page of the run",
+        "pytest_modelbudget.reports.markdown_summary",
+    ),
+    FileReport(
+        "--model-budget-comment",
+        "the text of a comment on a pull request, in Markdown",
+        "pytest_modelbudget.reports.pull_request_comment",
     ),
 )

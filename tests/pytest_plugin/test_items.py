@@ -182,7 +182,7 @@ def test_over_at_level_warn_passes_and_is_said(project: Project) -> None:
     result = project.run()
     result.assert_outcomes(passed=1, warnings=0)
     result.stdout.fnmatch_lines(
-        ["warn    net::params * 48 * 40 *-20.0%", "1 limit: 1 over (warning)"]
+        ["warn    net::params * 48 * 40 *-20.0%", "1 limit: 0 over, 1 warn, 0 within, 0 unknown"]
     )
 
 

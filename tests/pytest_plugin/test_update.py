@@ -308,5 +308,5 @@ def test_a_broken_lock_is_no_baseline(project: Project) -> None:
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         ["params 48   nothing to grow from: budgets/a.lock.json holds the marks of an unfinished *",
-         "2 limits: 1 within, 1 unknown"]
+         "2 limits: 0 over, 0 warn, 1 within, 1 unknown"]
     )  # fmt: skip
