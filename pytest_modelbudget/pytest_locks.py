@@ -81,12 +81,22 @@ class SessionLocks:
             each["fails"] = is_checked and each["state"] in UNFIT
             self.fails |= each["fails"]
         if self.base is not None:
-            gone = tuple(self._gone(self.base, gone_from)) if self.base.commit else ()
-            using = models_of(self.config).using
-            root = self.config.rootpath
-            record["loosened"] = loosened_records(budgets, gone, self.base, using, root=root)
+            record["loosened"] = self._loosened(self.base, budgets, gone_from)
         self.fails |= any(each["forbidden"] for each in record["loosened"])
         self.remarks.extend(self._lines(record))
+
+    def _loosened(
+        self, base: BaseRevision, budgets: list[Path], gone_from: Iterable[Path]
+    ) -> list[Record]:
+        """What the change since the base makes easier to keep."""
+        gone = tuple(self._gone(base, gone_from)) if base.commit else ()
+        try:
+            using = models_of(self.config).using
+        except ModelBudgetError as error:  # a broken extension: no budget could be read
+            self.fails = True
+            self.remarks.append(f"budgets were not compared with {short(base)}: {error}")
+            return []
+        return loosened_records(budgets, gone, base, using, root=self.config.rootpath)
 
     def _gone(self, base: BaseRevision, paths: Iterable[Path]) -> Iterator[Path]:
         """Budget files of the base that the working tree no longer has."""
@@ -118,7 +128,9 @@ class SessionLocks:
             except OSError as error:
                 self.fails = True
                 yield f"{file} not written: {error.strerror or error}"
-        if not count:
+        if count:
+            yield "run again: this session judged the limits as they were"
+        else:
             yield f"nothing to {mode.value}"
 
     def _lines(self, record: Record) -> Iterator[str]:

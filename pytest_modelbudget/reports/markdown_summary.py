@@ -16,6 +16,7 @@ from pytest_modelbudget.reports.cases import (
     cases,
     counts,
     headroom,
+    is_lower_bound,
     maximum,
     unmeasured,
     worst_first,
@@ -161,8 +162,7 @@ def _row(case: Case) -> str:
 def _measured(check: Record) -> str:
     if check["actual"] is None:
         return ""
-    is_bound = check["outcome"] == "unknown" or check.get("lower_bound")
-    return ("≥ " if is_bound else "") + figure(check["actual"], check.get("unit", ""))
+    return ("≥ " if is_lower_bound(check) else "") + figure(check["actual"], check.get("unit", ""))
 
 
 def _baseline(check: Record) -> str:
