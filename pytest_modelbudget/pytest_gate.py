@@ -14,7 +14,13 @@ from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.pytest_budget_paths import BudgetPaths
 from pytest_modelbudget.pytest_locks import SessionLocks
-from pytest_modelbudget.pytest_options import absolute, has_node_ids, report_files, selection
+from pytest_modelbudget.pytest_options import (
+    absolute,
+    has_node_ids,
+    report_files,
+    require_packages,
+    selection,
+)
 from pytest_modelbudget.reports.assembly import Assembly
 from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.report import Record, environment
@@ -36,6 +42,7 @@ class Gate:
     """The session's hooks while ``--model-budget`` is given."""
 
     def __init__(self, config: pytest.Config) -> None:
+        require_packages(config)
         self.config = config
         self.assembly = Assembly()
         self.paths = BudgetPaths(config)

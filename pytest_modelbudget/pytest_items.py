@@ -26,7 +26,7 @@ from pytest_modelbudget.check.tables import Tables, tables
 from pytest_modelbudget.errors import BudgetError, ExtensionError, InputError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.pytest_options import BASE, SWITCH, UPDATE
+from pytest_modelbudget.pytest_options import BASE, SWITCH, UPDATE, report_files
 from pytest_modelbudget.reports.assembly import broken_statement, check_statement
 from pytest_modelbudget.reports.failure_text import failure_lines, one_line
 from pytest_modelbudget.reports.report import MeasuredModel, Record, check_record, model_record
@@ -54,7 +54,8 @@ def models_of(config: pytest.Config) -> MeasuredModels:
         with user_code("the hook pytest_model_budget_extensions", ExtensionError):
             given = config.hook.pytest_model_budget_extensions(config=config)
             using = tables(_flat(given))
-        config.stash[_MODELS] = MeasuredModels(using, root=config.rootpath)
+        profiled = any(report.needs_profile for report, _ in report_files(config))
+        config.stash[_MODELS] = MeasuredModels(using, root=config.rootpath, profiled=profiled)
     return config.stash[_MODELS]
 
 

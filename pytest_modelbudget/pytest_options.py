@@ -77,6 +77,17 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
             yield f"{option}={config.getoption(option)}"
 
 
+def require_packages(config: pytest.Config) -> None:
+    """Stop before anything is measured where a report lacks the package that it needs."""
+    from pytest_modelbudget.errors import MissingExtraError
+
+    for report, path in report_files(config):
+        if not report.is_installed:
+            asked = f"{report.option} {path}"
+            error = MissingExtraError(asked, package=report.package, extra=report.extra)
+            raise pytest.UsageError(str(error))
+
+
 def selection(config: pytest.Config) -> list[str]:
     """The kinds of selection that a session was given."""
     options = {"-k": "keyword", "-m": "markexpr", "--lf": "lf", "--deselect": "deselect"}

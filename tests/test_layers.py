@@ -31,6 +31,8 @@ HOMES = {
     "yaml": ("budget/*",),
     "ruamel": ("budget/*",),
     "pytest": ("pytest_*",),
+    "jinja2": ("reports/html_*",),
+    "markupsafe": ("reports/html_*",),
     "_pytest": (),
 }
 HEAVY = ("torch", "onnx", "numpy", "yaml")

@@ -29,6 +29,7 @@ from pytest_modelbudget.metrics.census import OpCount, census
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.parts import Part, parts
+from pytest_modelbudget.reports.profile import profile
 from pytest_modelbudget.reports.report import MeasuredModel
 from pytest_modelbudget.verdict import (
     NO_BASELINE,
@@ -96,11 +97,17 @@ def costed_model(source: ModelSource, using: Tables, *, root: Path) -> CostedMod
 
 @collection_paused()
 def measured(
-    source: ModelSource, using: Tables, *, root: Path, with_parts: bool = False
+    source: ModelSource,
+    using: Tables,
+    *,
+    root: Path,
+    with_parts: bool = False,
+    profiled: bool = False,
 ) -> MeasuredModel:
     """The numbers of a model, or why there are none; its graph is gone.
 
-    with_parts keeps what each number is made of, for a lock file to be written or compared.
+    with_parts keeps what each number is made of, for a lock file to be written or compared;
+    profiled what pages show of the model besides.
     """
     began = perf_counter()
     try:
@@ -116,6 +123,7 @@ def measured(
         model.census,
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
         parts=_parts(model, using) if with_parts else {},
+        profile=profile(model.loaded, model.costed) if profiled else None,
         seconds=perf_counter() - began,
     )
 
@@ -132,9 +140,10 @@ def _parts(model: CostedModel, using: Tables) -> Mapping[str, tuple[Part, ...]]:
 class MeasuredModels:
     """The models of this process, each measured once, however many limits ask for it."""
 
-    def __init__(self, using: Tables, *, root: Path) -> None:
+    def __init__(self, using: Tables, *, root: Path, profiled: bool = False) -> None:
         self.using = using
         self.root = root
+        self.profiled = profiled
         # The source stays beside its model: an object's identity is its own only while it lives.
         self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
@@ -142,7 +151,13 @@ class MeasuredModels:
         """The measured model of a source; inputs and arguments belong to it."""
         key = (_key(source), with_parts)
         if key not in self._known:
-            model = measured(source, self.using, root=self.root, with_parts=with_parts)
+            model = measured(
+                source,
+                self.using,
+                root=self.root,
+                with_parts=with_parts,
+                profiled=self.profiled,
+            )
             self._known[key] = (source, model)
         return self._known[key][1]
 

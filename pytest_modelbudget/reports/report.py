@@ -49,6 +49,9 @@ A state is fresh, stale, missing or broken (unreadable), or of the base unreacha
 here; file is then None). A lock file may have two entries: one for the working tree, one for the
 base. percent is None where there is none; line is 1 where nothing is left of a model; metric is
 None where a whole model is gone.
+
+Where a page was asked for, each model also has a "profile": JSON text, made by ``profile()``, which
+no file but the page holds.
 """
 
 from __future__ import annotations
@@ -84,7 +87,8 @@ class MeasuredModel:
 
     failure is set where the model could not be loaded, and all else is then empty. failures holds
     the metrics that could not be worked out, by key. scopes are the paths of all its modules.
-    parts, by metric, are kept only where a lock file is to be written or compared. seconds is wall
+    parts, by metric, are kept only where a lock file is to be written or compared. profile is what
+    a page shows beyond metrics, as JSON text, if somebody asked. seconds is wall
     time, for eyes only.
     """
 
@@ -95,6 +99,7 @@ class MeasuredModel:
     failures: Mapping[str, ModelBudgetError] = field(default_factory=dict)
     census: tuple[OpCount, ...] = ()
     scopes: tuple[str, ...] = ()
+    profile: str | None = None
     failure: ModelBudgetError | None = None
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -146,6 +151,8 @@ def model_record(node_id: str, file: str, line: int, model: MeasuredModel) -> Re
     record["ops"] = [
         {"kind": row.kind, "name": row.name, "count": row.count} for row in model.census
     ]
+    if model.profile is not None:
+        record["profile"] = model.profile
     return record
 
 
