@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pytest_modelbudget.budget.baselines import Baselines
+from pytest_modelbudget.budget.budget import Loosen
 from pytest_modelbudget.budget.compared_revision import (
     BaseError,
     BaseRevision,
@@ -20,7 +22,12 @@ from pytest_modelbudget.budget.compared_revision import (
 )
 from pytest_modelbudget.budget.read_yaml import is_budget
 from pytest_modelbudget.budget.update import UpdateMode
-from pytest_modelbudget.check.comparing import lock_records, loosened_records, measured_numbers
+from pytest_modelbudget.check.comparing import (
+    lock_records,
+    loosened_records,
+    measured_numbers,
+    read,
+)
 from pytest_modelbudget.check.updating import written
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.pytest_items import BASELINES, models_of
@@ -82,6 +89,8 @@ class SessionLocks:
             self.fails |= each["fails"]
         if self.base is not None:
             record["loosened"] = self._loosened(self.base, budgets, gone_from)
+        else:
+            self.remarks.extend(self._unheld(budgets))
         self.fails |= any(each["forbidden"] for each in record["loosened"])
         self.remarks.extend(self._lines(record))
 
@@ -97,6 +106,16 @@ class SessionLocks:
             self.remarks.append(f"budgets were not compared with {short(base)}: {error}")
             return []
         return loosened_records(budgets, gone, base, using, root=self.config.rootpath)
+
+    def _unheld(self, budgets: list[Path]) -> Iterator[str]:
+        """Budgets whose ban on loosening nobody could hold, for want of a base."""
+        for path in budgets:
+            if b"loosen" not in path.read_bytes():  # spares reading every budget once more
+                continue
+            with suppress(ModelBudgetError):  # what cannot be read fails by itself
+                budget = read(path, models_of(self.config).using, root=self.config.rootpath)
+                if budget.loosen is Loosen.FORBID:
+                    yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
     def _gone(self, base: BaseRevision, paths: Iterable[Path]) -> Iterator[Path]:
         """Budget files of the base that the working tree no longer has."""

@@ -74,7 +74,7 @@ def test_fix_sets_what_is_broken_and_nothing_else(project: Project) -> None:
         [
             "model budget: budgets/a.yaml:8: net::params 40 -> 48",
             "model budget: budgets/a.yaml:10: net::weight_memory 0.1 kB -> 0.192 kB",
-            "model budget: budgets/a.yaml:13: net::scopes::layer*::params min 60 -> 48",
+            "model budget: budgets/a.yaml:13: net::params@layer[*] min 60 -> 48",
             "model budget: budgets/a.yaml:15: net::wide::macs 95 -> 96",
         ]
     )
