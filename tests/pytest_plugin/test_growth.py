@@ -222,3 +222,31 @@ def test_workers_tell_the_same_growth(repository: Repository) -> None:
     shared = repository.project.report(AGAINST, "-n2", run=repository.project.run_apart)
     assert shared == alone
     assert check(alone)["blame"]
+
+
+def test_a_project_within_a_larger_repository(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are looked for below the project, also from one of git's own hooks."""
+    repository = Repository(project)
+    team = project.path / "team a" / "n\u00e4t"
+    for name in ("conftest.py", "pytest.ini", "widths_front_end.py"):
+        (project.path / name).rename(project.write(f"team a/n\u00e4t/{name}", ""))
+    (project.path / "budgets" / "net.widths").rename(
+        project.write("team a/n\u00e4t/budgets/net.widths", "")
+    )
+    project.budget(BUDGET, "team a/n\u00e4t/budgets/a.yaml")
+    project.budget(BUDGET, "team a/n\u00e4t/budgets/b.yaml")
+    monkeypatch.chdir(team)
+    project.run("--rootdir", ".", "--model-budget-update=create")
+    repository.commit()
+    repository.branch("change")
+    (team / "budgets" / "net.widths").write_text("4 9 2")
+    (team / "budgets" / "b.yaml").unlink()
+    monkeypatch.setenv("GIT_DIR", str(repository.path / ".git"))
+    project.run("--rootdir", ".", "--model-budget-json", "out.json", AGAINST)
+    report = json.loads((team / "out.json").read_text())
+    assert (check(report)["baseline"], check(report)["actual"]) == (48, 54)
+    assert [(each["file"], each["what"]) for each in report["loosened"]] == [
+        ("budgets/b.yaml", "model dropped")
+    ]
