@@ -135,7 +135,7 @@ class SessionLocks:
         count = 0
         for path in budgets:
             file = self.baselines.shown(path)
-            measured = measured_numbers(numbers, file)
+            measured = measured_numbers(numbers, path)
             try:
                 using = models_of(self.config).using
                 for line in written(mode, path, measured, self.baselines, using):

@@ -243,6 +243,19 @@ def test_what_cannot_be_written_fails_and_leaves_the_file(
     assert not list(Path(project.path).rglob("*.new"))
 
 
+def test_a_budget_outside_of_the_root_is_updated(project: Project) -> None:
+    """Wherever the file stands, its own numbers are written into it."""
+    outside = project.path / "outside"
+    project.write("outside/net.widths", "4 8 2")
+    project.budget("  net: {widths: net.widths, limits: {params: 40}}\n", "outside/a.yaml")
+    project.write("inside/pytest.ini", "[pytest]\n")
+    args = ("--rootdir", str(project.path / "inside"), str(outside / "a.yaml"))
+    update(project, "create", *args)
+    update(project, "fix", *args)
+    assert "params: 48}" in (outside / "a.yaml").read_text()
+    assert locked(project, "outside/a.lock.json") == {"net": {"params": 48}}
+
+
 def test_growth_over_the_base_is_accepted_in_the_budget(project: Project) -> None:
     """48 -> 54 is 12.5%: over the base's lock only the budget can allow it."""
     project.budget("  net: {widths: net.widths, limits: {params: {grow: 2%}}}\n")
