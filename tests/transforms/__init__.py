@@ -1,0 +1,1 @@
+"""Transforms of models, and the proof that outputs stay the same."""
