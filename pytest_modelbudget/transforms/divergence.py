@@ -57,7 +57,7 @@ def first_divergence(original: Watched, transformed: Watched) -> Divergence | No
     difference the next one has already lost was only laid out otherwise (a convolution into which
     a batch norm was folded) and is no divergence.
     """
-    named = {scope: values for scope, values in transformed}
+    named = dict(transformed)
     gaps = [(scope, *_gap(scope, values, named, transformed)) for scope, values in original]
     for position, (scope, error, worst) in enumerate(gaps):
         following = gaps[position + 1][1] if position + 1 < len(gaps) else error

@@ -17,8 +17,8 @@ class Figures:
     """Distances between an output and its reference.
 
     sqnr is in dB, inf where nothing differs. cosine is 1 where both are zero. top1 is the share of
-    rows whose largest element is the same one; None where a row has fewer than two elements. p99_abs
-    is the 99 % quantile of the absolute error.
+    rows whose largest element is the same one; None where a row has fewer than two elements.
+    p99_abs is the 99 % quantile of the absolute error.
     """
 
     max_abs: float
