@@ -38,6 +38,15 @@ class TorchValues:
         """Whether this tensor's memory was seen before."""
         return tensor.untyped_storage()._cdata in self._storages
 
+    def weight_name(self, tensor: torch.Tensor) -> str:
+        """The stored tensor whose memory this one is on ("fc.weight"); "" for any other."""
+        storage = self._storages.get(tensor.untyped_storage()._cdata)
+        is_weight = storage is not None and storage.kind in (
+            StorageKind.PARAMETER,
+            StorageKind.BUFFER,
+        )
+        return storage.name if storage is not None and is_weight else ""
+
     def value(
         self,
         tensor: torch.Tensor,

@@ -1,0 +1,59 @@
+"""Inputs that a claim is held on: four families for floating types, seeded; integers uniform."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from pytest_modelbudget.frontends.model_source import TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FAMILIES = ("normal", "uniform", "large", "zeros")
+ZEROS = "zeros"  # hides nothing but shows every bias
+INTEGERS = "integers"  # of models that take nothing else
+LARGE = 100.0
+OUTLIERS = 0.01  # share of elements in the large family that are ten times as large again
+
+
+def families_of(specs: list[TensorSpec]) -> tuple[str, ...]:
+    """The families that inputs of these types have."""
+    floating = any(spec.dtype.startswith(("float", "bfloat", "complex")) for spec in specs)
+    return FAMILIES if floating else (INTEGERS,)
+
+
+def drawn_values(
+    spec: TensorSpec, name: str, family: str, seed: int, *, large: float = LARGE
+) -> NDArray[Any]:
+    """Values of one input, as float64 or int64: the same for one name, family and seed.
+
+    large is the standard deviation of the large family. Integers are uniform in [low, high), 0 and
+    1 where a spec gives no range.
+    """
+    import numpy as np
+
+    generator = np.random.Generator(np.random.Philox([seed, crc32(f"{name}/{family}".encode())]))
+    if spec.dtype == "bool":
+        return generator.integers(0, 2, spec.shape).astype(bool)
+    if "int" in spec.dtype:
+        low, high = spec.low or 0, spec.high if spec.high is not None else 2
+        return generator.integers(low, high, spec.shape)
+    values = _family(family, spec.shape, generator, large)
+    if spec.dtype.startswith("complex"):
+        return values + 1j * _family(family, spec.shape, generator, large)
+    return values
+
+
+def _family(family: str, shape: tuple[int, ...], generator: Any, large: float) -> NDArray[Any]:
+    import numpy as np
+
+    if family == ZEROS:
+        return np.zeros(shape)
+    if family == "uniform":
+        return np.asarray(generator.uniform(-1.0, 1.0, shape))
+    values = np.asarray(generator.standard_normal(shape))
+    if family == "large":
+        outliers = generator.random(shape) < OUTLIERS
+        return values * large * np.where(outliers, 10.0, 1.0)
+    return values
