@@ -12,7 +12,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import groupby
 
-import onnx
 from onnx import NodeProto
 
 from pytest_modelbudget.transforms.onnx_stored import names_read
@@ -32,33 +31,32 @@ class Piece:
 
 
 def pieces(
-    graph: onnx.GraphProto,
+    nodes: Sequence[NodeProto],
+    results: AbstractSet[str],
     stored: AbstractSet[str],
     engine_of: Callable[[NodeProto], str],
     *,
-    watched: frozenset[str] = frozenset(),
     most_nodes: int = MOST_NODES,
 ) -> tuple[Piece, ...]:
-    """The pieces of a graph, in the order in which they run.
+    """The pieces of a graph's nodes, in the order in which they run.
 
-    stored are the names of its initialisers. Values that are watched are made for others too, like
-    the graph's outputs.
+    results are the values that the whole run is asked for, stored the names of initialisers.
     """
-    wanted = {value.name for value in graph.output} | watched
+    wanted = set(results)
     made: list[Piece] = []
-    for engine, nodes in reversed(tuple(_groups(graph.node, engine_of, most_nodes))):
-        results = {name for node in nodes for name in node.output if name}
-        read = names_read(nodes)
+    for engine, group in reversed(tuple(_groups(nodes, engine_of, most_nodes))):
+        own = {name for node in group for name in node.output if name}
+        read = names_read(group) - {""}
         made.append(
             Piece(
                 engine,
-                nodes,
-                tuple(sorted(name for name in read - results - stored if name)),
-                tuple(sorted(results & wanted)),
+                group,
+                tuple(sorted(read - own - stored)),
+                tuple(sorted(own & wanted)),
                 tuple(sorted(read & stored)),
             )
         )
-        wanted |= read - results
+        wanted |= read - own
     return tuple(reversed(made))
 
 

@@ -26,7 +26,8 @@ ERRORS_ONLY = 3  # of ONNX Runtime's log
 class OnnxRun:
     """A model that can be run many times; its sessions are made at the first run.
 
-    watched names values beside the outputs that are handed out too. A float64 run upcasts the
+    watched names values beside the outputs that are handed out too; given ones are fed like inputs,
+    so that the nodes that make them need not run. A float64 run upcasts the
     model first; nodes without a float64 kernel then run on onnx's reference.
     """
 
@@ -36,6 +37,7 @@ class OnnxRun:
         *,
         float64: bool = False,
         watched: Iterable[str] = (),
+        given: frozenset[str] = frozenset(),
         most_nodes: int = MOST_NODES,
     ) -> None:
         if float64:
@@ -49,10 +51,10 @@ class OnnxRun:
         self._watched = tuple(dict.fromkeys(watched))
         engine = float64_engine if float64 else runtime
         self._pieces = pieces(
-            model.graph,
+            [node for node in model.graph.node if not given.issuperset(filter(None, node.output))],
+            {*self.outputs, *self._watched},
             self._weights.tensors.keys(),
             engine,
-            watched=frozenset(self._watched),
             most_nodes=most_nodes,
         )
         self._engines: dict[int, Any] = {}

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.transforms.onnx_running import OnnxRun
-from pytest_modelbudget.transforms.onnx_tile_linear import Tile, Tiling, tiled_linears
+from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_linears
 
 from ..frontends.onnx_graphs import integers, model, node, stored, value
 from .onnx_linears import drawn, expected, in_float64, is_close, linear, operators, written

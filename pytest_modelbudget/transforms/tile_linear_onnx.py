@@ -11,7 +11,7 @@ from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
 from pytest_modelbudget.frontends.onnx_steps import op_name
-from pytest_modelbudget.transforms.onnx_change import Change
+from pytest_modelbudget.transforms.transform import Change
 from pytest_modelbudget.transforms.onnx_linear_operations import (
     FoundOperation,
     LinearOperation,
