@@ -95,11 +95,13 @@ class TileLinear:
         n = linear.weight.shape[0]
         if self.pad:
             linear = padded(linear, self.tile)
-        rows = linear.x.split(self.tile.k, -1)
-        weights = linear.weight.split(self.tile.n)
-        biases = (
-            linear.bias.split(self.tile.n) if linear.bias is not None else [None] * len(weights)
-        )
+        outputs, contracted = linear.weight.shape
+        rows = linear.x.split_with_sizes(_pieces(contracted, self.tile.k), -1)
+        widths = _pieces(outputs, self.tile.n)
+        weights = linear.weight.split_with_sizes(widths)
+        biases: Sequence[torch.Tensor | None] = [None] * len(weights)
+        if linear.bias is not None:
+            biases = linear.bias.split_with_sizes(widths)
         columns = [
             self.column(rows, weight, bias) for weight, bias in zip(weights, biases, strict=True)
         ]
