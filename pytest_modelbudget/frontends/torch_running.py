@@ -149,7 +149,7 @@ class Runnable:
             enter(scopes.watching())
             if float64:
                 torch.set_default_dtype(torch.float64)
-                enter(InFloat64())
+                enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
             for mode in listening:
                 enter(mode)
             if self.rewriting is not None:

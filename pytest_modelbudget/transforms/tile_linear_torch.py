@@ -10,7 +10,8 @@ nn.Linear owns, and Swin reads the weights of the modules that it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, cast
@@ -79,24 +80,28 @@ class TileLinear:
         self.partial_sums = max(self.partial_sums, sums)
         sizes = "x".join(str(size) for size in (tile.m, tile.k, tile.n) if size)
         self.changes.append(Change(scope, name, f"{products:,} products of {sizes}"))
-        if tile.m is None or linear.x.dim() == 1:
-            return self.columns(linear)
-        flat = linear.x.reshape(-1, k)
-        parts = [
-            self.columns(Linear(part, linear.weight, linear.bias)) for part in flat.split(tile.m)
-        ]
-        return torch.cat(parts).view(*linear.x.shape[:-1], n)
+        with one_thread():
+            if tile.m is None or linear.x.dim() == 1:
+                return self.columns(linear)
+            flat = linear.x.reshape(-1, k)
+            parts = [
+                self.columns(Linear(part, linear.weight, linear.bias))
+                for part in flat.split_with_sizes(_pieces(rows, tile.m))
+            ]
+            return torch.cat(parts).view(*linear.x.shape[:-1], n)
 
     def columns(self, linear: Linear) -> torch.Tensor:
         """All outputs, one column of tiles after the other."""
         n = linear.weight.shape[0]
         if self.pad:
             linear = padded(linear, self.tile)
-        rows = linear.x.split(self.tile.k, -1)
-        weights = linear.weight.split(self.tile.n)
-        biases = (
-            linear.bias.split(self.tile.n) if linear.bias is not None else [None] * len(weights)
-        )
+        outputs, contracted = linear.weight.shape
+        rows = linear.x.split_with_sizes(_pieces(contracted, self.tile.k), -1)
+        widths = _pieces(outputs, self.tile.n)
+        weights = linear.weight.split_with_sizes(widths)
+        biases: Sequence[torch.Tensor | None] = [None] * len(weights)
+        if linear.bias is not None:
+            biases = linear.bias.split_with_sizes(widths)
         columns = [
             self.column(rows, weight, bias) for weight, bias in zip(weights, biases, strict=True)
         ]
@@ -104,15 +109,33 @@ class TileLinear:
         return out.narrow(-1, 0, n) if self.pad and out.shape[-1] != n else out
 
     def column(
-        self, rows: tuple[torch.Tensor, ...], weight: torch.Tensor, bias: torch.Tensor | None
+        self, rows: Sequence[torch.Tensor], weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
         total: torch.Tensor | None = None
-        for x, tile in zip(rows, weight.split(self.tile.k, 1), strict=True):
+        tiles = weight.split_with_sizes(_pieces(weight.shape[1], self.tile.k), 1)
+        for x, tile in zip(rows, tiles, strict=True):
             product = F.linear(x, tile, bias if total is None else None)
             total = product if total is None else total + product
         assert total is not None, "a weight has at least one column of tiles"
         return total
+
+
+def _pieces(size: int, tile: int) -> list[int]:
+    """Sizes of the tiles of one dimension; the last one is what is left."""
+    whole, left = divmod(size, tile)
+    return [tile] * whole + ([left] if left else [])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread: for products this small, waking a second one takes ten times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 WHOLE = "no tiling is known for"

@@ -83,7 +83,7 @@ class RewritingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return self.rewrite.result(call)
 
 
-class ComparingMode(RewritingMode):
+class ComparingMode(RewritingMode):  # type: ignore[no-untyped-call]  # torch's hook
     """Runs both, compares, and goes on with the original's own result.
 
     So every operation is fed by the original's input, and only those that are changed wrongly

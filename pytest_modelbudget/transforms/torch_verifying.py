@@ -1,4 +1,4 @@
-"""Runs two torch models on the same inputs, in both steps, and hands what they gave to the judge."""
+"""Two torch models run on the same inputs, in both steps; what they gave goes to the judge."""
 
 from __future__ import annotations
 

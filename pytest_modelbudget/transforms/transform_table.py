@@ -1,0 +1,45 @@
+"""Every transform, by its key in a budget file: the one list to add a transform to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
+
+HERE = "pytest_modelbudget.transforms"
+LAYERS = Setting("layers", SettingForm.GLOBS, "globs on module paths; all layers", default=("*",))
+
+
+def torch_engines(module: str) -> dict[str, str]:
+    """One module for every torch format."""
+    return dict.fromkeys(("torch", "torchscript", "exported"), f"{HERE}.{module}")
+
+
+TRANSFORMS: tuple[Transform, ...] = (
+    Transform(
+        "tile_linear",
+        "splits every linear operation into tile products",
+        engines=torch_engines("tile_linear_torch"),
+        settings=(
+            Setting("tile", SettingForm.TILE, "64, or [m, k, n]", required=True),
+            Setting(
+                "edge",
+                SettingForm.WORD,
+                "the last tile is smaller (ragged), or filled up with zeros (pad)",
+                default="ragged",
+                words=("ragged", "pad"),
+            ),
+            LAYERS,
+        ),
+    ),
+)
+
+
+def transform_table(extensions: Iterable[Transform] = ()) -> Mapping[str, Transform]:
+    """Transforms by key, the project's own first; a key that is taken is refused."""
+    table: dict[str, Transform] = {}
+    for transform in (*TRANSFORMS, *extensions):
+        if table.setdefault(transform.key, transform) is not transform:
+            raise ExtensionError(f"the transform '{transform.key}' is declared twice")
+    return table
