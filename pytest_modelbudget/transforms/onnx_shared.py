@@ -8,7 +8,7 @@ from pytest_modelbudget.transforms.onnx_stored import names_read
 
 
 def common_values(original: onnx.ModelProto, other: onnx.ModelProto) -> frozenset[str]:
-    """Names of values that both graphs compute alike, from inputs and stored tensors that are equal.
+    """Names of values that both graphs compute alike, from equal inputs and stored tensors.
 
     A rewritten network shares all of its nodes before the first change; they need no second run.
     """

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import onnx
-from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.errors import InputError
@@ -82,6 +81,7 @@ def _type_name(kind: onnx.TypeProto) -> str:
 
 
 def outputs_of(found: Feeds, types: Mapping[str, str]) -> Outputs:
+    """What a run gave, with the types that its model declares."""
     return tuple(Output(name, types[name], found[name]) for name in types)
 
 
@@ -116,7 +116,9 @@ def declared_differences(original: onnx.ModelProto, other: onnx.ModelProto) -> l
     """How what two models declare of their inputs and outputs differs, in one line each."""
     found = []
     for side, of in (("input", given_inputs), ("output", lambda model: model.graph.output)):
-        was, now = ({value.name: _type_name(value.type) for value in of(m)} for m in (original, other))
+        was, now = (
+            {value.name: _type_name(value.type) for value in of(m)} for m in (original, other)
+        )
         if list(was) != list(now):
             found.append(f"{side}s are {_listed(now)} and were {_listed(was)}")
             continue
@@ -159,9 +161,7 @@ def input_specs(model: onnx.ModelProto, dims: Mapping[str, int]) -> tuple[Specs,
         if known.container or known.shape is None:
             what = known.container or "value without a shape"
             raise InputError(f"input '{value.name}' is a {what}: no values can be drawn for it")
-        shape = tuple(
-            _size(value.name, axis, size, dims) for axis, size in enumerate(known.shape)
-        )
+        shape = tuple(_size(value.name, axis, size, dims) for axis, size in enumerate(known.shape))
         stacks = stacks and bool(shape) and isinstance(known.shape[0], str)
         specs[value.name] = TensorSpec(_type_name(value.type), shape)
     return specs, stacks and bool(specs)
@@ -176,8 +176,3 @@ def _size(name: str, axis: int, size: int | str | None, dims: Mapping[str, int])
     if axis == 0:
         return 1
     raise InputError(f"not bound by dims: {symbol} (of {name})")
-
-
-def is_without_values(tensor: TensorProto) -> bool:
-    """Whether a stored tensor's values lie in a file that is not there."""
-    return tensor.data_location == TensorProto.EXTERNAL

@@ -132,6 +132,16 @@ def nbytes_of(tensor: TensorProto) -> int:
     return -(-elements_of(tensor) * dtype_of(tensor.data_type).bits // 8)
 
 
+def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:
+    """A copy whose inputs and outputs have sizes in place of symbols."""
+    made = with_graph(model, model.graph.node, model.graph.initializer)
+    for value in (*made.graph.input, *made.graph.output, *made.graph.value_info):
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param in dims:
+                size.dim_value = dims[size.dim_param]
+    return made
+
+
 def with_graph(
     model: onnx.ModelProto,
     nodes: Iterable[NodeProto],

@@ -13,15 +13,20 @@ from pytest_modelbudget.transforms.onnx_stored import with_graph
 
 def inferred_types(model: onnx.ModelProto) -> DeclaredTypes:
     """The types of a model's values, as far as onnx can work them out."""
-    nodes = model.graph.node
-    stored = (_lightened(tensor) for tensor in model.graph.initializer)
-    light = with_graph(model, nodes, stored)
-    inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
+    inferred = onnx.shape_inference.infer_shapes(weightless(model), data_prop=True)
     return declared_types(inferred.graph)
+
+
+def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without the values of its initialisers, but for small ones."""
+    stored = (_lightened(tensor) for tensor in model.graph.initializer)
+    return with_graph(model, model.graph.node, stored)
 
 
 def _lightened(tensor: TensorProto) -> TensorProto:
     """A tensor without its values, unless it is so small that it may decide a shape."""
     if elements_of(tensor) <= MOST_ELEMENTS_KEPT:
         return tensor
-    return TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    light = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    light.metadata_props.extend(tensor.metadata_props)
+    return light

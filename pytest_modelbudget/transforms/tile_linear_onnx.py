@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import prod
+from typing import cast
 
 import onnx
 from onnx import NodeProto, TensorProto
 
+from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
 from pytest_modelbudget.frontends.onnx_steps import op_name
-from pytest_modelbudget.transforms.transform import Change
 from pytest_modelbudget.transforms.onnx_linear_operations import (
     FoundOperation,
     LinearOperation,
@@ -20,27 +22,19 @@ from pytest_modelbudget.transforms.onnx_linear_operations import (
 from pytest_modelbudget.transforms.onnx_rewriting import Names, Replacement
 from pytest_modelbudget.transforms.onnx_stored import (
     StoredTensors,
+    bound,
     names_read,
     stored_tensors,
     with_graph,
     without_spent,
 )
-from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer, Tile, cut
+from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer, Tile
+from pytest_modelbudget.transforms.onnx_verifying import Rewritten, transformed_file
 from pytest_modelbudget.transforms.onnx_weightless import inferred_types
+from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
+LEFT_OUT = "layers: leaves it out"
 OLDEST_OPSET = 13  # from which Split and ReduceSum take sizes and axes as operands
-
-
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """A rewritten model, what became of each operation, and how much it rounds.
-
-    partial_sums is the largest number of sums per output that are rounded to the storage type.
-    """
-
-    model: onnx.ModelProto
-    changes: tuple[Change, ...]
-    partial_sums: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +68,10 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
             changes.append(Change(found.scope, op_name(found.node), why=why))
             continue
         into = Replacement(found.node, names.stem(found.node.output[0]))
-        _rewrite(into, _layer(found, stored, types), tiling)
+        layer = _layer(found, stored, types)
+        _rewrite(into, layer, tiling)
         replacements[found.node.output[0]] = into
-        changes.append(Change(found.scope, op_name(found.node), became=_became(found, tiling)))
+        changes.append(Change(found.scope, op_name(found.node), became=_became(layer, tiling.tile)))
         partial_sums = max(partial_sums, -(-found.k // tiling.tile.k))
     return Rewritten(_replaced(model, replacements), tuple(changes), partial_sums)
 
@@ -84,7 +79,7 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
 def _why_whole(found: FoundOperation, tiling: Tiling, opset: int, types: DeclaredTypes) -> str:
     """Why an operation stays as it is; "" where it is rewritten."""
     if not tiling.selects(found.scope):
-        return "not selected by layers"
+        return LEFT_OUT
     if not isinstance(found, LinearOperation):
         return found.why
     if opset < OLDEST_OPSET:
@@ -143,13 +138,13 @@ def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
     return into.store(layer.weight.dtype.type(value), part)
 
 
-def _became(found: LinearOperation, tiling: Tiling) -> str:
+def _became(layer: Layer, tile: Tile) -> str:
     """What one operation was changed into, for the table of changes."""
-    tile = tiling.tile
-    rows, columns = (cut(s, t, pads=tile.pads) for s, t in ((found.k, tile.k), (found.n, tile.n)))
-    count = len(rows.sizes) * len(columns.sizes)
-    each = "product" if count == 1 else "products"
-    return f"{count:,} {each} of {rows.sizes[0]}x{columns.sizes[0]}"
+    count = -(-layer.operation.k // tile.k) * -(-layer.operation.n // tile.n)
+    if tile.m is not None:
+        count *= -(-prod(size or 0 for size in layer.leading or ()) // tile.m)
+    sizes = "x".join(str(size) for size in (tile.m, tile.k, tile.n) if size)
+    return f"{count:,} {'product' if count == 1 else 'products'} of {sizes}"
 
 
 def _replaced(model: onnx.ModelProto, replacements: Mapping[str, Replacement]) -> onnx.ModelProto:
@@ -164,3 +159,38 @@ def _replaced(model: onnx.ModelProto, replacements: Mapping[str, Replacement]) -
     nodes, spent = without_spent(nodes, names_read(model.graph.node), outputs)
     kept = (tensor for tensor in model.graph.initializer if tensor.name not in spent)
     return with_graph(model, nodes, (*kept, *tensors))
+
+
+def transformed(job: Job) -> Transformed:
+    """The file's model with its linear operations tiled; TransformError where one stayed whole."""
+    m, k, n = cast("tuple[int | None, int, int]", job.settings["tile"])
+    tile = Tile(k, n, m, pads=job.settings["edge"] == "pad")
+    layers = cast("tuple[str, ...]", job.settings["layers"])
+    tiling = Tiling(tile, str(job.settings.get("form", "unrolled")), layers)
+
+    def rewrite(model: onnx.ModelProto) -> Rewritten:
+        if m is not None:  # rows are cut where the graph is written, so their number is fixed
+            model = bound(model, job.source.dims)
+        found = tiled_linears(model, tiling)
+        must_be_complete(found.changes)
+        return found
+
+    return transformed_file(job, rewrite)
+
+
+def must_be_complete(changes: Sequence[Change]) -> None:
+    """Raises TransformError where a selected linear operation stayed whole, or none was changed."""
+    whole = [each for each in changes if not each.became and each.why != LEFT_OUT]
+    if whole:
+        named = "; ".join(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole[:3])
+        raise TransformError(
+            f"tile_linear left {len(whole)} linear operations whole: {named}: leave them out "
+            "with 'layers:'"
+        )
+    if not any(each.became for each in changes):
+        seen = (
+            f"has {len(changes)} linear operations, none of which"
+            if changes
+            else "has no linear operation that"
+        )
+        raise TransformError(f"tile_linear changed nothing: the model {seen} layers: selects")

@@ -16,11 +16,16 @@ def torch_engines(module: str) -> dict[str, str]:
     return dict.fromkeys(("torch", "torchscript", "exported"), f"{HERE}.{module}")
 
 
+def onnx_engine(module: str) -> dict[str, str]:
+    """The module for ONNX files."""
+    return {"onnx": f"{HERE}.{module}"}
+
+
 TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "tile_linear",
         "splits every linear operation into tile products",
-        engines=torch_engines("tile_linear_torch"),
+        engines=torch_engines("tile_linear_torch") | onnx_engine("tile_linear_onnx"),
         settings=(
             Setting("tile", SettingForm.TILE, "64, or [m, k, n]", required=True),
             Setting(
@@ -29,6 +34,13 @@ TRANSFORMS: tuple[Transform, ...] = (
                 "the last tile is smaller (ragged), or filled up with zeros (pad)",
                 default="ragged",
                 words=("ragged", "pad"),
+            ),
+            Setting(
+                "form",
+                SettingForm.WORD,
+                "ONNX: a product for each tile (unrolled), or one over all tiles (batched)",
+                default="unrolled",
+                words=("unrolled", "batched"),
             ),
             LAYERS,
         ),

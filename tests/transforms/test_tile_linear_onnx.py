@@ -156,7 +156,7 @@ def test_what_stays_whole_is_said() -> None:
         "y2": "its weight has rank 3, not 2",
         "y3": "its weight comes out of onnx::Add",
         "y4": "its weight is computed in the graph",
-        "y6": "not selected by layers",
+        "y6": "layers: leaves it out",
     }
     assert found.model.graph == proto.graph
 
