@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, TensorProto
+from onnx.helper import np_dtype_to_tensor_dtype
 
 from pytest_modelbudget.frontends.onnx_scopes import NAME_SCOPES, scope_of
 from pytest_modelbudget.frontends.onnx_types import all_graphs
@@ -70,14 +71,20 @@ class Replacement:
         return outputs
 
     def _keep_scope(self, node: NodeProto) -> None:
-        node.metadata_props.extend(self.replaced.metadata_props)
+        if self.replaced.metadata_props:
+            node.metadata_props.extend(self.replaced.metadata_props)
         if not self._keeps_scope and scope_of(node) != self._scope:
             del node.metadata_props[:]
             node.metadata_props.add(key=NAME_SCOPES, value=str(["", self._scope, ""]))
 
     def store(self, array: Any, part: str, like: TensorProto | None = None) -> str:
         """One more stored tensor; metadata are those of the tensor that it is a part of."""
-        tensor = numpy_helper.from_array(_contiguous(array), f"{self._stem}.{part}")
+        tensor = TensorProto(
+            name=f"{self._stem}.{part}",
+            dims=array.shape,
+            data_type=np_dtype_to_tensor_dtype(array.dtype),
+            raw_data=_little_endian(array).tobytes(),
+        )
         if like is not None:
             tensor.metadata_props.extend(like.metadata_props)
         self.stored.append(tensor)
@@ -94,11 +101,9 @@ class Replacement:
         last.output.append(self.replaced.output[0])
 
 
-def _contiguous(array: Any) -> Any:
-    """The same values, one after another; of rank 0 too."""
-    import numpy as np
-
-    return np.asarray(array, order="C")
+def _little_endian(array: Any) -> Any:
+    """The same values in the byte order that files have."""
+    return array if array.dtype.byteorder != ">" else array.astype(array.dtype.newbyteorder("<"))
 
 
 def _int64(values: Sequence[int]) -> Any:

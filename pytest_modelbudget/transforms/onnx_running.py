@@ -17,6 +17,7 @@ from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.transforms.onnx_kernels import RUNTIME, float64_engine, runtime
 from pytest_modelbudget.transforms.onnx_pieces import MOST_NODES, Piece, pieces
 from pytest_modelbudget.transforms.onnx_precision import in_float64
+from pytest_modelbudget.transforms.onnx_reference_ops import FASTER
 from pytest_modelbudget.transforms.onnx_stored import FLOATING
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
@@ -135,7 +136,11 @@ def _engine(
             made.graph.initializer.append(_beside(array, name))
         else:
             made.graph.initializer.append(numpy_helper.from_array(array, name))
-    return session(made, large) if piece.engine == RUNTIME else ReferenceEvaluator(made)
+    return (
+        session(made, large)
+        if piece.engine == RUNTIME
+        else ReferenceEvaluator(made, new_ops=FASTER)
+    )
 
 
 def _beside(array: Any, name: str) -> TensorProto:
