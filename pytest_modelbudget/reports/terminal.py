@@ -12,7 +12,8 @@ from enum import IntEnum
 from fractions import Fraction
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.report import Record, fails, warns
+from pytest_modelbudget.reports.report import Record, checks_of, fails, warns
+from pytest_modelbudget.reports.transform_costs import costs
 from pytest_modelbudget.units import readable, readable_pair, room
 from pytest_modelbudget.verdict import is_in_scope
 
@@ -54,7 +55,10 @@ def lines(report: Record, detail: int) -> Iterator[Line]:
     """The whole table, file by file, and a line that counts the verdicts."""
     by_file: dict[str, list[Row]] = {}
     for model in report["models"]:
-        by_file.setdefault(model["file"], []).extend(rows(model, detail))
+        shown = by_file.setdefault(model["file"], [])
+        shown.extend(rows(model, detail))
+        for transform in model["transforms"]:
+            shown.extend(transform_rows(model, transform, detail))
     widths = _widths([row for rows_ in by_file.values() for row in rows_])
     for file, file_rows in by_file.items():
         if file_rows:
@@ -75,7 +79,7 @@ def lines(report: Record, detail: int) -> Iterator[Line]:
 
 def counted(report: Record) -> str:
     """One line: "12 limits: 10 within, 1 over, 1 over (warning)"."""
-    checks = [check for model in report["models"] for check in model["checks"]]
+    checks = [check for model in report["models"] for check in checks_of(model)]
     warned = sum(warns(check) for check in checks)
     counts = {
         "within": sum(check["outcome"] == "within" for check in checks),
@@ -95,8 +99,16 @@ def rows(model: Record, detail: int) -> list[Row]:
     checks = model["checks"]
     if detail < Detail.ALL:
         tightest = min(checks, key=_tightness, default=None)
-        checks = [c for c in checks if fails(c) or warns(c) or c is tightest]
+        checks = [c for c in checks if fails(c) or warns(c) or c is tightest or "measured" in c]
     return [_row(model, check, detail) for check in checks]
+
+
+def transform_rows(model: Record, transform: Record, detail: int) -> list[Row]:
+    """A transform's limits and its claim, then what it costs beside the model that it changes."""
+    found = rows(transform, detail)
+    if not found:
+        return []
+    return [*found[:-1], found[-1]._replace(layers=(*found[-1].layers, *costs(model, transform)))]
 
 
 def headroom(check: Record) -> Fraction | None:
@@ -128,6 +140,8 @@ def _row(model: Record, check: Record, detail: int) -> Row:
 
 def _figures(check: Record) -> tuple[str, str, str]:
     """Measured, limit and headroom of a row; a lower bound has none that anybody knows."""
+    if "measured" in check:  # a claim, which no one number is held to
+        return check["measured"], check["allowed"], ""
     unit, actual, bound = check.get("unit", ""), check["actual"], _nearer_bound(check)
     is_unknown = check["outcome"] == "unknown"
     share = headroom(check)
