@@ -144,21 +144,8 @@ class Comparison:
             ]
             self.exact = [each.run(sides.original, float64=True) for each in self.batches]
             self.stored = [each.run(sides.original, float64=False) for each in self.batches]
-            if self._overflowing() != {"large"}:
+            if overflowing(self.rows, self.exact, self.stored) != {"large"}:
                 break
-
-    def _overflowing(self) -> set[str]:
-        """Families on which the original overflows in its own type."""
-        import numpy as np
-
-        return {
-            row.family
-            for exact, stored in zip(self.exact, self.stored, strict=True)
-            for row, before, after in zip(self.rows, exact, stored, strict=True)
-            for x, y in zip(before, after, strict=True)
-            if y.values.dtype.kind not in "biuO"
-            and (~np.isfinite(y.values.astype(float)) & np.isfinite(x.values)).any()
-        }
 
     def moves(self) -> bool:
         """Whether any output of the original depends on its input."""
@@ -233,6 +220,22 @@ class Comparison:
         except TransformError as error:
             self.notes.append(f"the first layer that differs is not known: {error}")
             return None
+
+
+def overflowing(
+    rows: Sequence[Row], exact: list[list[Outputs]], stored: list[list[Outputs]]
+) -> set[str]:
+    """Families on which a model overflows in its own type, and not in float64."""
+    import numpy as np
+
+    return {
+        row.family
+        for before, after in zip(exact, stored, strict=True)
+        for row, wide, own in zip(rows, before, after, strict=True)
+        for x, y in zip(wide, own, strict=True)
+        if y.values.dtype.kind not in "biuO"
+        and (~np.isfinite(y.values.astype(np.float64)) & np.isfinite(x.values)).any()
+    }
 
 
 def _resized(specs: Specs, batches: tuple[int, ...]) -> list[Specs]:
