@@ -57,7 +57,9 @@ class WholeOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Weight:
+class StoredWeight:
+    """The stored matrix behind an operand, and whether a Transpose turns it on the way."""
+
     name: str
     turned: bool
 
@@ -100,7 +102,7 @@ def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation | None:
         return WholeOperation(node, scope, f"{name} is rewritten by no form of tiles")
     if name not in PRODUCTS:
         return None
-    weight = _weight(node.input[1], stored)
+    weight = weight_behind(node.input[1], stored)
     if weight is None and name == "onnx::MatMul":
         return _left_operand(node, scope, stored)
     if weight is None:
@@ -128,12 +130,12 @@ def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation | None:
 
 def _left_operand(node: NodeProto, scope: str, stored: StoredTensors) -> WholeOperation | None:
     """A product whose first operand is the weight, W·x; None for one of two activations."""
-    if _weight(node.input[0], stored) is None:
+    if weight_behind(node.input[0], stored) is None:
         return None
     return WholeOperation(node, scope, "its weight is the left operand")
 
 
-def _weight(name: str, stored: StoredTensors) -> _Weight | str | None:
+def weight_behind(name: str, stored: StoredTensors) -> StoredWeight | str | None:
     """The stored matrix behind an operand, why it cannot be used, or None for an activation."""
     turned = False
     while name not in stored:
@@ -154,7 +156,7 @@ def _weight(name: str, stored: StoredTensors) -> _Weight | str | None:
         return f"its weight '{name}' is an input too, which a caller may replace"
     if stored.tensors[name].data_type not in FLOATING:
         return f"its weight '{name}' is not floating"
-    return _Weight(name, turned)
+    return StoredWeight(name, turned)
 
 
 def _is_constant(node: NodeProto, stored: StoredTensors) -> bool:

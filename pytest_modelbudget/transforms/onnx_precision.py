@@ -31,12 +31,21 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
+def wholly_in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same with its initialisers, for a transform that works on the weights themselves."""
+    made = in_float64(model)
+    made.graph.initializer.extend(upcast(tensor) for tensor in model.graph.initializer)
+    return made
+
+
 def upcast(tensor: TensorProto) -> TensorProto:
     """A floating tensor in float64; any other as it is."""
     if tensor.data_type not in FLOATING or tensor.data_type == TensorProto.DOUBLE:
         return tensor
     array = numpy_helper.to_array(tensor).astype("float64")
-    return numpy_helper.from_array(array, tensor.name)
+    made = numpy_helper.from_array(array, tensor.name)
+    made.metadata_props.extend(tensor.metadata_props)
+    return made
 
 
 def _upcast_type(kind: onnx.TypeProto) -> None:

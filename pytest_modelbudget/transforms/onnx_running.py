@@ -131,7 +131,11 @@ def _engine(
     large: dict[str, Any] = {}
     for name in piece.stored:
         array = weights.array(name)
-        if piece.engine == RUNTIME and array.size > MOST_ELEMENTS_INSIDE:
+        if (
+            piece.engine == RUNTIME
+            and array.size > MOST_ELEMENTS_INSIDE
+            and array.dtype.kind != "V"
+        ):
             large[name] = array
             made.graph.initializer.append(_beside(array, name))
         else:
@@ -158,6 +162,8 @@ def session(model: onnx.ModelProto, large: Mapping[str, Any]) -> onnxruntime.Inf
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.use_deterministic_compute = True
     options.intra_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # what a piece held is free for the next
+    options.add_session_config_entry("session.disable_prepacking", "1")  # saves a copy of weights
     options.log_severity_level = ERRORS_ONLY
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in large.values()]
     options.add_external_initializers(list(large), values)

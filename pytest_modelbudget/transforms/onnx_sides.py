@@ -46,11 +46,17 @@ class Original:
 
 
 class Transformed:
-    """The second model. In float64 only what differs from the first is run."""
+    """The second model, stored and exact. In float64 only what differs from the first is run."""
 
-    def __init__(self, model: onnx.ModelProto, original: Original, common: frozenset[str]) -> None:
+    def __init__(
+        self,
+        models: tuple[onnx.ModelProto, onnx.ModelProto],
+        original: Original,
+        common: frozenset[str],
+    ) -> None:
+        model, exact = models
         self._stored = OnnxRun(model)
-        self._exact = OnnxRun(model, float64=True, given=common)
+        self._exact = OnnxRun(exact, float64=True, given=common)
         self._types = output_types(model)
         self._original = original
 
@@ -89,17 +95,23 @@ def sides(
     original: onnx.ModelProto,
     transformed: onnx.ModelProto,
     *,
+    exact: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
     partial_sums: int = 1,
     notes: tuple[str, ...] = (),
 ) -> Sides:
-    """Both models as the comparison takes them."""
-    common = common_values(original, transformed)
-    first = Original(original, frontier(transformed, common))
+    """Both models as the comparison takes them.
+
+    exact are the float64 copies of both, where the second is made of the first's copy and not an
+    upcast of the transformed one: a transform that changes weights rounds them to their type.
+    """
+    before, after = exact or (original, transformed)
+    common = common_values(before, after)
+    first = Original(original, frontier(after, common))
     return Sides(
         first,
-        Transformed(transformed, first, common),
+        Transformed((transformed, after), first, common),
         stored_dtype(original),
-        lambda inputs: (by_layer(original, inputs), by_layer(transformed, inputs)),
+        lambda inputs: (by_layer(before, inputs), by_layer(after, inputs)),
         partial_sums,
         tuple(declared_differences(original, transformed)),
         notes,

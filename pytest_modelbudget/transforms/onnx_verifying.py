@@ -15,6 +15,7 @@ from pytest_modelbudget.transforms.comparison import Comparison, Sides
 from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_drawing import redrawn, without_values
 from pytest_modelbudget.transforms.onnx_loading import measured_graph, model_with_weights
+from pytest_modelbudget.transforms.onnx_precision import wholly_in_float64
 from pytest_modelbudget.transforms.onnx_sides import input_specs, sides
 from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
@@ -37,8 +38,12 @@ class Rewritten:
 Rewrite = Callable[[onnx.ModelProto], Rewritten]
 
 
-def transformed_file(job: Job, rewrite: Rewrite) -> Transformed:
-    """A file's model under a rewrite of its graph."""
+def transformed_file(job: Job, rewrite: Rewrite, *, changes_weights: bool = False) -> Transformed:
+    """A file's model under a rewrite of its graph.
+
+    A rewrite that changes_weights is applied to the float64 copy once more: what it makes of the
+    stored ones is rounded.
+    """
     path = existing_file(job.source, "an ONNX model")
     model = model_with_weights(path)
     is_drawn = bool(without_values(model))
@@ -49,7 +54,11 @@ def transformed_file(job: Job, rewrite: Rewrite) -> Transformed:
 
     def sides_of(weights: onnx.ModelProto) -> Sides:
         found = rewritten if weights is model else rewrite(weights)
-        return sides(weights, found.model, partial_sums=found.partial_sums)
+        exact = None
+        if changes_weights:
+            copy = wholly_in_float64(weights)
+            exact = (copy, rewrite(copy).model)
+        return sides(weights, found.model, exact=exact, partial_sums=found.partial_sums)
 
     def verify(claim: Claim) -> Equivalence:
         judge = Judge(claim, job.source.dims, sides_of)
