@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,17 @@ def worst_element(original: Values, transformed: Values) -> Worst | None:
     return Worst(place, float(original[index]), float(transformed[index]))
 
 
+def first_difference(layers: Iterable[tuple[str, Values, Values]]) -> Divergence | None:
+    """The first of (scope, original, transformed) that differs, each fed by the same input."""
+    for scope, original, transformed in layers:
+        error = _difference(original, transformed)
+        if not error <= SAME:
+            same_shape = original.shape == transformed.shape
+            worst = worst_element(original, transformed) if same_shape else None
+            return Divergence(scope, error, worst)
+    return None
+
+
 def first_divergence(original: Watched, transformed: Watched) -> Divergence | None:
     """The first layer of the original whose output no layer of the transformed model has.
 
@@ -61,7 +72,7 @@ def first_divergence(original: Watched, transformed: Watched) -> Divergence | No
     gaps = [(scope, *_gap(scope, values, named, transformed)) for scope, values in original]
     for position, (scope, error, worst) in enumerate(gaps):
         following = gaps[position + 1][1] if position + 1 < len(gaps) else error
-        if error > SAME and following > SAME:
+        if not error <= SAME and not following <= SAME:
             return Divergence(scope, error, worst)
     return None
 

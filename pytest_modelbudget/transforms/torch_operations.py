@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_modelbudget.frontends import torch_exported_program, torch_module, torch_script_file
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
@@ -11,11 +11,14 @@ from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_running import Runnable, products_of
 from pytest_modelbudget.frontends.torch_tracing import NameOf, ScopeNow, Subject
 from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.divergence import Watched
+from pytest_modelbudget.transforms.divergence import Divergence, first_difference
 from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.torch_rewriting import ComparingMode, Rewrite, rewriting_with
 from pytest_modelbudget.transforms.torch_verifying import Sides, array, verified
 from pytest_modelbudget.transforms.transform import Job, Transformed
+
+if TYPE_CHECKING:
+    from pytest_modelbudget.transforms.divergence import Values
 
 LOADERS = {
     "torch": torch_module.load,
@@ -38,13 +41,13 @@ def transformed_operations(
     def sides_of(subject: Subject) -> Sides:
         original = Runnable(subject)
 
-        def watched(inputs: CallInputs) -> tuple[Watched, Watched]:
-            return compared_operations(original, rewrite, job, inputs)
+        def divergence(inputs: CallInputs) -> Divergence | None:
+            return first_difference(compared_operations(original, rewrite, job, inputs))
 
         return Sides(
             original,
             original.rewritten(rewriting),
-            watched,
+            divergence,
             job.rules,
             products,
             partial_sums=lambda: getattr(rewrite, "partial_sums", 1),
@@ -58,8 +61,8 @@ def transformed_operations(
 
 def compared_operations(
     original: Runnable, rewrite: Rewrite, job: Job, inputs: CallInputs
-) -> tuple[Watched, Watched]:
-    """Outputs of every rewritten operation, each fed by the original's own input, in float64."""
+) -> Iterator[tuple[str, Values, Values]]:
+    """(scope, original, rewritten) of every rewritten operation in float64, on one input each."""
     modes: list[ComparingMode] = []
 
     def comparing(weight_name: NameOf, scope_now: ScopeNow) -> ComparingMode:
@@ -68,7 +71,5 @@ def compared_operations(
         return modes[-1]
 
     original.rewritten(comparing).run(inputs, float64=True)
-    compared = modes[-1].compared
-    before = [(scope, array(value)) for scope, value, _ in compared]
-    after = [(scope, array(value)) for scope, _, value in compared]
-    return before, after
+    for scope, before, after in modes[-1].compared:
+        yield scope, array(before), array(after)

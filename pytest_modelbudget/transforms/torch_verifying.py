@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from pytest_modelbudget.frontends.torch_tracing import Subject
 from pytest_modelbudget.frontends.torch_values import dtype_of
 from pytest_modelbudget.ops.op_table import OpTable
 from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.divergence import Watched, first_divergence
+from pytest_modelbudget.transforms.divergence import Divergence
 from pytest_modelbudget.transforms.equivalence import (
     Basis,
     Equivalence,
@@ -49,13 +50,13 @@ SCALES = (LARGE, LARGE / 10, LARGE / 100)  # of the large family, until the orig
 class Sides:
     """Both models, and what is known about the second.
 
-    watched gives the outputs of layers in both, for a search of the first that differs. products
+    divergence looks for the first layer that differs, on these inputs. products
     are those that the graph of the second promises; None where nobody promised.
     """
 
     original: Runnable
     transformed: Runnable
-    watched: Callable[[CallInputs], tuple[Watched, Watched]]
+    divergence: Callable[[CallInputs], Divergence | None]
     rules: OpTable
     products: Counter[Product] | None = None
     partial_sums: Callable[[], int] = lambda: 1
@@ -100,7 +101,6 @@ class Comparison:
         self.structure: list[str] = []
         self.notes: list[str] = list(sides.notes)
         self.scale = LARGE
-        self._inputs: dict[InputSpecs | int, list[CallInputs]] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -204,12 +204,17 @@ class Comparison:
             self.structure.append(disagreement(sides.products, alone.counts))
         return results
 
-    def _divergence(self) -> Any:
-        """The first layer that differs in float64, on normal inputs of the first seed."""
+    def _divergence(self) -> Divergence | None:
+        """The first layer that differs in float64, on the inputs that the models were run on."""
         if self.structure:
             return None
-        inputs = Batch(self.specs, self.rows[:1], self.scale).alone(0)
-        return first_divergence(*self.sides.watched(inputs))
+        for batch in self.batches:
+            for inputs in batch.calls():
+                with suppress(TraceError):  # a model without float64 has no layers to compare
+                    found = self.sides.divergence(inputs)
+                    if found is not None:
+                        return found
+        return None
 
 
 class Batch:
@@ -225,6 +230,13 @@ class Batch:
     def alone(self, index: int) -> CallInputs:
         """The inputs of one row."""
         return self._inputs([self.rows[index]])
+
+    def calls(self) -> Iterator[CallInputs]:
+        """The inputs of every call: one for all rows, or one for each."""
+        if self.is_stacked:
+            yield self._inputs(self.rows)
+            return
+        yield from map(self.alone, range(len(self.rows)))
 
     def run(self, model: Runnable, **options: Any) -> list[Result]:
         """What a model returns for each row; one run for all of them where it can be told apart."""

@@ -1,1 +1,1 @@
-"""Transforms of models, and the proof that outputs stay the same."""
+"""Transforms, and proof that outputs are the same."""
