@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx
@@ -97,12 +97,13 @@ def sides(
     *,
     exact: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
     partial_sums: int = 1,
-    notes: tuple[str, ...] = (),
+    other_weights: Callable[[], bool] = lambda: False,
 ) -> Sides:
     """Both models as the comparison takes them.
 
     exact are the float64 copies of both, where the second is made of the first's copy and not an
     upcast of the transformed one: a transform that changes weights rounds them to their type.
+    other_weights tells whether the second model stores other values than the first.
     """
     before, after = exact or (original, transformed)
     common = common_values(before, after)
@@ -114,7 +115,7 @@ def sides(
         lambda inputs: (by_layer(before, inputs), by_layer(after, inputs)),
         partial_sums,
         tuple(declared_differences(original, transformed)),
-        notes,
+        other_weights,
     )
 
 

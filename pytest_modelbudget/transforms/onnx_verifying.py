@@ -87,9 +87,18 @@ class Judge:
                 comparison = self._comparison(redrawn(model, rules))
             return comparison.equivalence(weights)
         except ModelBudgetError as error:
-            return Equivalence(
-                Outcome.UNKNOWN, self.claim.kind, str(error), weights, seeds=self.claim.seeds
-            )
+            return self._unknown(error, weights)
+
+    def kept(self, model: onnx.ModelProto, weights: str) -> Equivalence:
+        """The judgement on the weights that the model has, whatever they show."""
+        try:
+            return self._comparison(model).equivalence(weights)
+        except ModelBudgetError as error:
+            return self._unknown(error, weights)
+
+    def _unknown(self, error: ModelBudgetError, weights: str) -> Equivalence:
+        seeds = self.claim.seeds
+        return Equivalence(Outcome.UNKNOWN, self.claim.kind, str(error), weights, seeds=seeds)
 
     def _comparison(self, model: onnx.ModelProto) -> Comparison:
         specs, stacks = input_specs(model, self.dims)
