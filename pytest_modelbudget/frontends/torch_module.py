@@ -44,6 +44,8 @@ def true_subject(source: ModelSource, seed: int = 0) -> Subject:
 
 def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | None) -> Subject:
     """How the tracer runs a module."""
+    if isinstance(model, torch.jit.ScriptModule):
+        return script_subject("torch", saved_copy(model))
 
     def real() -> Subject:
         true = built(source, initialised=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -87,12 +87,19 @@ class Result:
 class Runnable:
     """A model that can be run on values, as it is stored and in float64; it stays as it was.
 
-    rewriting replaces operations during each run; the weights are untouched.
+    rewriting replaces operations during each run; the weights are untouched. in_double makes the
+    float64 twin, where that is not a copy whose weights are upcast.
     """
 
-    def __init__(self, subject: Subject, rewriting: Rewriting | None = None) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        rewriting: Rewriting | None = None,
+        in_double: Callable[[], Subject] | None = None,
+    ) -> None:
         self.subject = subject
         self.rewriting = rewriting
+        self._in_double = in_double
         self._exact: Subject | None = None
 
     def rewritten(self, rewriting: Rewriting) -> Runnable:
@@ -106,7 +113,7 @@ class Runnable:
         """The model with its weights upcast to float64, made at the first call."""
         if self._exact is None:
             with user_code("copying the model", TraceError):
-                self._exact = self.subject.over(in_float64(copy.deepcopy(self.subject.model)))
+                self._exact = self._in_double() if self._in_double else double_copy(self.subject)
         return self._exact
 
     def run(
@@ -114,9 +121,9 @@ class Runnable:
         inputs: CallInputs,
         *,
         float64: bool = False,
-        listening: Sequence[TorchDispatchMode] = (),
+        listening: Sequence[AbstractContextManager[Any]] = (),
     ) -> Result:
-        """What the model returns, in eval mode; listening modes see what is executed.
+        """What the model returns, in eval mode; listening contexts see what is executed.
 
         Raises TraceError where the model does.
         """
@@ -134,7 +141,7 @@ class Runnable:
         inputs: CallInputs,
         grad: Any,
         float64: bool,
-        listening: Sequence[TorchDispatchMode],
+        listening: Sequence[AbstractContextManager[Any]],
     ) -> Result:
         scopes = subject.scopes(TorchValues())
         with ExitStack() as stack:
@@ -155,6 +162,11 @@ class Runnable:
             if self.rewriting is not None:
                 enter(self.rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             return result_of(subject.run(upcast(inputs) if float64 else inputs, scopes))
+
+
+def double_copy(subject: Subject) -> Subject:
+    """The same model, copied and upcast to float64."""
+    return subject.over(in_float64(copy.deepcopy(subject.model)))
 
 
 def weight_names(model: nn.Module) -> NameOf:

@@ -38,7 +38,7 @@ def transformed_operations(
     changes = tuple(rewrite.changes)
     products = products_of(loaded.graph, job.rules)
 
-    def sides_of(subject: Subject) -> Sides:
+    def sides_of(subject: Subject, weights_are_drawn: bool) -> Sides:
         original = Runnable(subject)
 
         def divergence(inputs: CallInputs) -> Divergence | None:

@@ -103,7 +103,8 @@ class ComparingMode(RewritingMode):  # type: ignore[no-untyped-call]  # torch's 
         original = call.func(*call.args, **call.kwargs)
         if isinstance(original, torch.Tensor):
             scope = self.rewrite.changes[-1].scope if len(self.rewrite.changes) > seen else ""
-            self.compared.append((scope, original, result))
+            # A copy: an in-place operation that follows would change what is returned.
+            self.compared.append((scope, original.clone(), result))
         return original
 
 

@@ -45,6 +45,18 @@ TRANSFORMS: tuple[Transform, ...] = (
             LAYERS,
         ),
     ),
+    Transform(
+        "apply",
+        "your own transform: package.module:callable, from module to module",
+        engines=torch_engines("user_transform_torch"),
+        whole=Setting("apply", SettingForm.TARGET, "package.module:callable", required=True),
+    ),
+    Transform(
+        "compare",
+        "a second model that must agree: {torch: package.module:callable}",
+        engines=torch_engines("compare_torch"),
+        whole=Setting("compare", SettingForm.SOURCE, "a second model", required=True),
+    ),
 )
 
 

@@ -35,7 +35,7 @@ def several_layers() -> nn.Module:
         nn.Sequential(
             nn.Sequential(nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Flatten()),
             nn.Linear(8 * 5 * 5, 200),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Linear(200, 200),
             nn.Tanh(),
             nn.Linear(200, 200),
