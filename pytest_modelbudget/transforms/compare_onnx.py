@@ -26,17 +26,18 @@ def transformed(job: Job) -> Transformed:
     other = next((each for each in job.settings.values() if isinstance(each, ModelSource)), None)
     if other is None or other.format != "onnx":
         raise TransformError("compare: an ONNX file is compared with another ONNX file")
-    return beside(job, existing_file(other, "an ONNX model"), other.dims or job.source.dims)
+    path = existing_file(other, "an ONNX model")
+    return beside(job, model_with_weights(path), path.name, other.dims or job.source.dims)
 
 
-def beside(job: Job, path: Path, dims: Mapping[str, int]) -> Transformed:
-    """Another file, measured, and held to what the job's file computes."""
-    model = model_with_weights(path)
-    loaded = measured_graph(model, path.name, dims, job.rules)
+def beside(job: Job, model: onnx.ModelProto, name: str, dims: Mapping[str, int]) -> Transformed:
+    """Another file's model, measured, and held to what the job's file computes."""
+    loaded = measured_graph(model, name, dims, job.rules)
 
     def verify(claim: Claim) -> Equivalence:
         first = existing_file(job.source, "an ONNX model")
-        return compared(_whole(model_with_weights(first), first), _whole(model, path), claim, dims)
+        original = _whole(model_with_weights(first), first.name)
+        return compared(original, _whole(model, name), claim, dims)
 
     return Transformed(loaded, (), verify)
 
@@ -45,7 +46,7 @@ def compared_files(
     original: Path, other: Path, claim: Claim, dims: Mapping[str, int]
 ) -> Equivalence:
     """Whether two ONNX files compute the same; each keeps the weights that it holds."""
-    first, second = (_whole(model_with_weights(path), path) for path in (original, other))
+    first, second = (_whole(model_with_weights(path), path.name) for path in (original, other))
     return compared(first, second, claim, dims)
 
 
@@ -60,10 +61,10 @@ def compared(
     return Judge(claim, dims, both).kept(original, LOADED)
 
 
-def _whole(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+def _whole(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
     """The model, unless the file with its weights is missing."""
     missing = without_values(model)
     if missing:
         name = next(iter(missing))
-        raise TransformError(f"{path.name}: the data of '{name}' lie in a file that is not there")
+        raise TransformError(f"{file}: the data of '{name}' lie in a file that is not there")
     return model

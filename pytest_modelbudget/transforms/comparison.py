@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import TensorSpec
 from pytest_modelbudget.transforms.claim import Claim, Kind
-from pytest_modelbudget.transforms.divergence import Divergence, Watched, first_divergence
+from pytest_modelbudget.transforms.divergence import Divergence
 from pytest_modelbudget.transforms.equivalence import (
     ALGEBRA,
     ROUNDING,
@@ -23,7 +23,7 @@ from pytest_modelbudget.transforms.equivalence import (
     judged,
     relative_error,
 )
-from pytest_modelbudget.transforms.input_families import LARGE, drawn_values, families_of
+from pytest_modelbudget.transforms.input_families import SCALES, Scale, drawn_values, families_of
 from pytest_modelbudget.transforms.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
 
 MOST_ROUNDINGS = 64  # of a weight, through all layers of a network
-SCALES = (LARGE, LARGE / 10, LARGE / 100)  # of the large family, until the original stands it
 Specs = Mapping[str, TensorSpec]
 
 
@@ -59,8 +58,8 @@ class Runs(Protocol):
 class Sides:
     """Both models, and what is known of them.
 
-    dtype is the least precise floating type that the original stores. watched gives the outputs of
-    layers in both, for a search of the first that differs; differences name what already
+    dtype is the least precise floating type that the original stores. divergence looks
+    for the first layer that differs on some inputs; differences name what already
     distinguishes the two without a run. other_weights tells whether the second stores other values
     than the first, which may have been rounded on another way.
     """
@@ -68,7 +67,7 @@ class Sides:
     original: Runs
     transformed: Runs
     dtype: str
-    watched: Callable[[Mapping[str, Values]], tuple[Watched, Watched]]
+    divergence: Callable[[Mapping[str, Values]], Divergence | None]
     partial_sums: int = 1
     differences: tuple[str, ...] = ()
     other_weights: Callable[[], bool] = lambda: False
@@ -85,7 +84,7 @@ class Row:
 class Batch:
     """The inputs of all rows under one set of specs; run as one where the model takes that."""
 
-    def __init__(self, specs: Specs, rows: Sequence[Row], scale: float, *, stacks: bool) -> None:
+    def __init__(self, specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool) -> None:
         self._alone = [_drawn(specs, row, scale) for row in rows]
         self._stacked = _stacked(self._alone) if stacks and len(rows) > 1 else None
 
@@ -103,11 +102,11 @@ class Batch:
         return [model.run(inputs, float64=float64) for inputs in self._alone]
 
 
-def _drawn(specs: Specs, row: Row, scale: float) -> Mapping[str, Values]:
+def _drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
     import numpy as np
 
     return {
-        name: drawn_values(spec, name, row.family, row.seed, large=scale).astype(
+        name: drawn_values(spec, name, row.family, row.seed, scale=scale).astype(
             np.dtype(spec.dtype)
         )
         for name, spec in specs.items()
@@ -155,7 +154,7 @@ class Comparison:
             ]
             self.exact = [each.run(sides.original, float64=True) for each in self.batches]
             self.stored = [each.run(sides.original, float64=False) for each in self.batches]
-            if overflowing(self.rows, self.exact, self.stored) != {"large"}:
+            if not overflows(self.exact, self.stored):
                 break
 
     def moves(self) -> bool:
@@ -244,29 +243,24 @@ class Comparison:
         rows = range(len(self.rows))
         try:
             found = (
-                first_divergence(*self.sides.watched(batch.alone(row)))
-                for batch in self.batches
-                for row in rows
+                self.sides.divergence(batch.alone(row)) for batch in self.batches for row in rows
             )
             return next(filter(None, found), None)
         except TransformError:  # a side that runs as a whole and not layer by layer
             return None
 
 
-def overflowing(
-    rows: Sequence[Row], exact: list[list[Outputs]], stored: list[list[Outputs]]
-) -> set[str]:
-    """Families on which a model overflows in its own type, and not in float64."""
+def overflows(exact: list[list[Outputs]], stored: list[list[Outputs]]) -> bool:
+    """Whether a model overflows in its own type where it does not in float64."""
     import numpy as np
 
-    return {
-        row.family
+    return any(
+        bool((~np.isfinite(y.values.astype(np.float64)) & np.isfinite(x.values)).any())
         for before, after in zip(exact, stored, strict=True)
-        for row, wide, own in zip(rows, before, after, strict=True)
+        for wide, own in zip(before, after, strict=True)
         for x, y in zip(wide, own, strict=True)
         if y.values.dtype.kind not in "biuO"
-        and (~np.isfinite(y.values.astype(np.float64)) & np.isfinite(x.values)).any()
-    }
+    )
 
 
 def _algebra_error(pair: OutputPair) -> float:

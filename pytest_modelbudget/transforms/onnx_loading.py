@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import onnx
 from onnx import TensorProto
@@ -35,8 +35,23 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
     return model
 
 
+def weight_files(path: Path) -> tuple[Path, ...]:
+    """The files with a model's weights, those that are there."""
+    with user_code(f"reading {path.name}", SourceError):
+        stored = onnx.load(str(path), load_external_data=False).graph.initializer
+    beside = dict.fromkeys(_location(tensor) for tensor in stored)
+    return tuple(path.parent / each for each in beside if each and (path.parent / each).is_file())
+
+
+def _location(tensor: TensorProto) -> str:
+    """Where a tensor's values lie, beside the model or below; "" for inside it or elsewhere."""
+    named = next((each.value for each in tensor.external_data if each.key == "location"), "")
+    path = PurePath(named)
+    return "" if path.is_absolute() or ".." in path.parts else named
+
+
 def _is_there(tensor: TensorProto, folder: Path) -> bool:
-    location = next((each.value for each in tensor.external_data if each.key == "location"), "")
+    location = _location(tensor)
     return bool(location) and (folder / location).is_file()
 
 

@@ -10,10 +10,9 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.frontends.model_source import TensorSpec
-from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_types import value_type
 from pytest_modelbudget.transforms.comparison import Output, Outputs, Sides, Specs, least_precise
-from pytest_modelbudget.transforms.divergence import Watched
+from pytest_modelbudget.transforms.onnx_divergence import first_divergence
 from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
 from pytest_modelbudget.transforms.onnx_shared import common_values, frontier
 from pytest_modelbudget.transforms.onnx_stored import FLOATING
@@ -112,7 +111,7 @@ def sides(
         first,
         Transformed((transformed, after), first, common),
         stored_dtype(original),
-        lambda inputs: (by_layer(before, inputs), by_layer(after, inputs)),
+        lambda inputs: first_divergence(before, after, upcast(inputs)),
         partial_sums,
         tuple(declared_differences(original, transformed)),
         other_weights,
@@ -143,22 +142,6 @@ def declared_differences(original: onnx.ModelProto, other: onnx.ModelProto) -> l
 
 def _listed(names: Mapping[str, str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
-
-
-def by_layer(model: onnx.ModelProto, inputs: Feeds) -> Watched:
-    """The last float64 result of every layer, in the order in which layers end."""
-    last: dict[str, str] = {}
-    for node in model.graph.node:
-        scope = scope_of(node)
-        last.pop(scope, None)
-        last[scope] = next(filter(None, node.output), "")
-    names = {scope: name for scope, name in last.items() if name}
-    values = OnnxRun(model, float64=True, watched=names.values())(upcast(inputs))
-    return [
-        (scope, values[name])
-        for scope, name in names.items()
-        if getattr(values[name], "dtype", None) is not None and values[name].dtype.kind == "f"
-    ]
 
 
 def input_specs(model: onnx.ModelProto, dims: Mapping[str, int]) -> tuple[Specs, bool]:

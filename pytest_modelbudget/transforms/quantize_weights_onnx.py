@@ -206,8 +206,10 @@ def _dequantised(name: str, stored: StoredTensors) -> str:
 def transformed(job: Job) -> Transformed:
     """The file's model with integer weights; TransformError where no layer was changed."""
     settings = job.settings
+    if settings["bits"] not in CODES:
+        raise TransformError(f"quantize_weights: bits is {settings['bits']}: write 8 or 4")
     grid = Grid(
-        cast("int", settings["bits"]),
+        settings["bits"],
         settings["per"] == "channel",
         bool(settings["symmetric"]),
         cast("tuple[str, ...]", settings["layers"]),
