@@ -11,7 +11,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from pytest_modelbudget.budget.json_schema import schema_text
 from pytest_modelbudget.budget.plain_values import plain_value
@@ -23,7 +25,7 @@ from pytest_modelbudget.budget.yaml_nodes import Node, tree
 from pytest_modelbudget.check.measuring import CostedModel, costed_model
 from pytest_modelbudget.check.python_values import source_format
 from pytest_modelbudget.check.tables import Tables, tables
-from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.errors import InputError, MissingExtraError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.layer_record import layer_record, op_record
@@ -72,6 +74,8 @@ def parser() -> argparse.ArgumentParser:
     _add_show(commands.add_parser("show", help="a model's layer table and totals"))
     schema = commands.add_parser("schema", help="print the JSON Schema of a budget file")
     schema.set_defaults(command=print_schema)
+    _add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
+    _add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
     return top
 
 
@@ -113,6 +117,34 @@ def _add_show(show_parser: argparse.ArgumentParser) -> None:
     show_parser.set_defaults(command=show)
 
 
+def _add_linear(linear_parser: argparse.ArgumentParser) -> None:
+    add = linear_parser.add_argument
+    for size, what in (("m", "rows of x"), ("k", "inputs"), ("n", "outputs")):
+        add(f"--{size}", type=_size, required=True, metavar=size.upper(), help=what)
+    add("--dtype", choices=("float32", "float16"), default="float32", help="default: float32")
+    add("--no-bias", action="store_true", help="leave the bias out")
+    add("--seed", type=int, default=0, help="of the weights (default: 0)")
+    add("--out", type=Path, required=True, metavar="FILE", help="where to write it")
+    linear_parser.set_defaults(command=write_linear)
+
+
+def _add_tile(tile_parser: argparse.ArgumentParser) -> None:
+    add = tile_parser.add_argument
+    add("source", metavar="SOURCE", type=Path, help="an .onnx file")
+    add("--tile", type=_size, nargs="+", default=[64], metavar="SIZE", help="64, or M K N")
+    add("--form", choices=("unrolled", "batched"), default="unrolled", help="default: unrolled")
+    add("--edge", choices=("ragged", "pad"), default="ragged", help="default: ragged")
+    add("--layers", action="append", metavar="GLOB", help="module paths (default: all)")
+    add("--out", type=Path, required=True, metavar="FILE", help="where to write it")
+    tile_parser.set_defaults(command=write_tiled)
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no size: write 1, 2, 3 ...")
+    return int(text)
+
+
 def _depth(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"'{text}' is no depth: write 0, 1, 2 ...")
@@ -124,6 +156,42 @@ def print_schema(options: argparse.Namespace) -> int:
     using = tables()
     print(schema_text(using.metrics, using.front_ends).rstrip())
     return DONE
+
+
+def write_linear(options: argparse.Namespace) -> int:
+    """Write x (m, k) · W + b as an ONNX file."""
+    writing = _onnx_module("onnx_writing", "modelbudget linear")
+    sizes = {"bias": not options.no_bias, "dtype": options.dtype, "seed": options.seed}
+    model = writing.linear_model(options.m, options.k, options.n, **sizes)
+    writing.write_model(model, options.out)
+    print(f"wrote {options.out}")
+    return DONE
+
+
+def write_tiled(options: argparse.Namespace) -> int:
+    """Write the tiled twin of an ONNX file, and say what became of each linear operation."""
+    if len(options.tile) not in {1, 3}:
+        raise InputError(f"--tile takes one size or three (M K N), not {len(options.tile)}")
+    size = options.tile
+    sizes = (None, *size * 2) if len(size) == 1 else tuple(size)
+    tiling = _onnx_module("tile_linear_onnx", "modelbudget tile")
+    layers = tuple(options.layers or ("*",))
+    settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": layers}
+    source = ModelSource("onnx", str(options.source), base=Path.cwd())
+    for change in tiling.write_tiled(source, settings, options.out):
+        print(f"{change.scope or '(model)'}: {change.operation}: {change.became or change.why}")
+    print(f"wrote {options.out}")
+    return DONE
+
+
+def _onnx_module(name: str, needed_for: str) -> Any:
+    """A module that needs onnx; MissingExtraError where that is not installed."""
+    try:
+        return import_module(f"pytest_modelbudget.transforms.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in {"onnx", "onnxruntime", "onnx_ir"}:
+            raise
+        raise MissingExtraError(needed_for, package=str(error.name), extra="onnx") from error
 
 
 def show(options: argparse.Namespace) -> int:

@@ -13,8 +13,12 @@ from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.comparison import Sides
 from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.onnx_drawing import without_values
-from pytest_modelbudget.transforms.onnx_loading import measured_graph, model_with_weights
+from pytest_modelbudget.transforms.onnx_loading import (
+    measured_graph,
+    model_with_weights,
+    must_be_whole,
+    with_all_weights,
+)
 from pytest_modelbudget.transforms.onnx_sides import sides
 from pytest_modelbudget.transforms.onnx_stored import same_values
 from pytest_modelbudget.transforms.onnx_verifying import LOADED, Judge
@@ -35,9 +39,8 @@ def beside(job: Job, model: onnx.ModelProto, name: str, dims: Mapping[str, int])
     loaded = measured_graph(model, name, dims, job.rules)
 
     def verify(claim: Claim) -> Equivalence:
-        first = existing_file(job.source, "an ONNX model")
-        original = _whole(model_with_weights(first), first.name)
-        return compared(original, _whole(model, name), claim, dims)
+        original = with_all_weights(existing_file(job.source, "an ONNX model"))
+        return compared(original, must_be_whole(model, name), claim, dims)
 
     return Transformed(loaded, (), verify)
 
@@ -46,7 +49,7 @@ def compared_files(
     original: Path, other: Path, claim: Claim, dims: Mapping[str, int]
 ) -> Equivalence:
     """Whether two ONNX files compute the same; each keeps the weights that it holds."""
-    first, second = (_whole(model_with_weights(path), path.name) for path in (original, other))
+    first, second = (with_all_weights(path) for path in (original, other))
     return compared(first, second, claim, dims)
 
 
@@ -59,12 +62,3 @@ def compared(
         return sides(original, other, other_weights=lambda: not same_values(original, other))
 
     return Judge(claim, dims, both).kept(original, LOADED)
-
-
-def _whole(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """The model, unless the file with its weights is missing."""
-    missing = without_values(model)
-    if missing:
-        name = next(iter(missing))
-        raise TransformError(f"{file}: the data of '{name}' lie in a file that is not there")
-    return model

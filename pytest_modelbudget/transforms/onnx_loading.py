@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto
 from onnx.external_data_helper import load_external_data_for_tensor
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import SourceError, TransformError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.onnx_file import loaded_model
 from pytest_modelbudget.frontends.onnx_masks import masks
@@ -32,6 +32,20 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
                 load_external_data_for_tensor(tensor, str(path.parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
+    return model
+
+
+def with_all_weights(path: Path) -> onnx.ModelProto:
+    """The model in a file with its values in memory. Raises TransformError where some are not."""
+    return must_be_whole(model_with_weights(path), path.name)
+
+
+def must_be_whole(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
+    """The model, unless a file with its weights is missing."""
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            words = f"{file}: the data of '{tensor.name}' lie in a file that is not there"
+            raise TransformError(words)
     return model
 
 

@@ -19,9 +19,9 @@ class Names:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._taken = set(_names(model))
 
-    def stem(self, name: str) -> str:
-        """A beginning, made of one name, with which no value's name starts yet."""
-        stem = f"{name}/tiles"
+    def stem(self, name: str, end: str) -> str:
+        """A beginning, made of one name and an end, with which no value's name starts yet."""
+        stem = f"{name}{end}"
         while any(each.startswith(stem) for each in self._taken):
             stem += "_"
         self._taken.add(stem)
@@ -77,16 +77,23 @@ class Replacement:
             del node.metadata_props[:]
             node.metadata_props.add(key=NAME_SCOPES, value=str(["", self._scope, ""]))
 
-    def store(self, array: Any, part: str, like: TensorProto | None = None) -> str:
-        """One more stored tensor; metadata are those of the tensor that it is a part of."""
+    def store_part(self, array: Any, part: str, stem: str, whole: TensorProto) -> str:
+        """One more stored tensor that is a part of another, under that one's name and metadata."""
+        name = self._store(array, f"{stem}{part}")
+        self.stored[-1].metadata_props.extend(whole.metadata_props)
+        return name
+
+    def store(self, array: Any, part: str) -> str:
+        """One more stored tensor."""
+        return self._store(array, f"{self._stem}.{part}")
+
+    def _store(self, array: Any, name: str) -> str:
         tensor = TensorProto(
-            name=f"{self._stem}.{part}",
+            name=name,
             dims=array.shape,
             data_type=np_dtype_to_tensor_dtype(array.dtype),
             raw_data=_little_endian(array).tobytes(),
         )
-        if like is not None:
-            tensor.metadata_props.extend(like.metadata_props)
         self.stored.append(tensor)
         return tensor.name
 

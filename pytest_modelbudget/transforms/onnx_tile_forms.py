@@ -40,7 +40,8 @@ class Tile:
 class Layer:
     """One linear operation to be written as tiles.
 
-    weight (K, N) holds its values, like the tensor that they come from. leading are the sizes of
+    weight (K, N) holds the values of the stored tensor whole, whose parts' names start with stem.
+    leading are the sizes of
     x before K, None where they are not known, and itself None where not even their number is.
     A shared weight has other readers too, and is cut where the graph runs, so that it is stored
     once.
@@ -48,7 +49,8 @@ class Layer:
 
     operation: LinearOperation
     weight: Any
-    like: TensorProto
+    whole: TensorProto
+    stem: str
     leading: tuple[int | None, ...] | None
     shared: bool = False
 
@@ -112,15 +114,16 @@ def _stored_tiles(
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     return tuple(
         tuple(
-            into.store(
-                weight[row : row + height, column : column + width],
-                f"weight.k{k}.n{n}",
-                layer.like,
-            )
+            _stored_part(into, layer, weight[row : row + height, column : column + width], k, n)
             for k, (row, height) in enumerate(zip(rows.starts, rows.sizes, strict=True))
         )
         for n, (column, width) in enumerate(zip(columns.starts, columns.sizes, strict=True))
     )
+
+
+def _stored_part(into: Replacement, layer: Layer, values: Any, k: int, n: int) -> str:
+    """A part of the weight, named after its place: fc.weight_k0_n0."""
+    return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
 
 
 def _cut_tiles(
@@ -260,9 +263,7 @@ def _stored_batches(
             column[top : top + high * height].reshape(high, height, wide, width).swapaxes(1, 2)
             for top, high, height in rows.regions
         )
-        parts = (
-            into.store(each, f"weight.k{k}.n{n}", layer.like) for k, each in enumerate(batches)
-        )
+        parts = (_stored_part(into, layer, each, k, n) for k, each in enumerate(batches))
         names.append(tuple(parts))
     return tuple(names)
 

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
+from pathlib import Path
 from typing import cast
 
 import onnx
 from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.model_files import existing_file
+from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
 from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.transforms.onnx_linear_operations import (
@@ -19,6 +22,7 @@ from pytest_modelbudget.transforms.onnx_linear_operations import (
     LinearOperation,
     linear_operations,
 )
+from pytest_modelbudget.transforms.onnx_loading import with_all_weights
 from pytest_modelbudget.transforms.onnx_rewriting import Names, Replacement
 from pytest_modelbudget.transforms.onnx_stored import (
     StoredTensors,
@@ -29,8 +33,9 @@ from pytest_modelbudget.transforms.onnx_stored import (
     without_spent,
 )
 from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer, Tile
-from pytest_modelbudget.transforms.onnx_verifying import Rewritten, transformed_file
+from pytest_modelbudget.transforms.onnx_verifying import Rewrite, Rewritten, transformed_file
 from pytest_modelbudget.transforms.onnx_weightless import inferred_types
+from pytest_modelbudget.transforms.onnx_writing import write_model
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
 LEFT_OUT = "layers: leaves it out"
@@ -67,8 +72,8 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
         if why or not isinstance(found, LinearOperation):
             changes.append(Change(found.scope, op_name(found.node), why=why))
             continue
-        into = Replacement(found.node, names.stem(found.node.output[0]))
-        layer = _layer(found, stored, types)
+        into = Replacement(found.node, names.stem(found.node.output[0], "/tiles"))
+        layer = _layer(found, stored, types, names.stem(found.weight, "_"))
         _rewrite(into, layer, tiling)
         replacements[found.node.output[0]] = into
         changes.append(Change(found.scope, op_name(found.node), became=_became(layer, tiling.tile)))
@@ -106,12 +111,13 @@ def _leading(found: LinearOperation, types: DeclaredTypes) -> tuple[int | None, 
     return tuple(size if isinstance(size, int) else None for size in known[:-1])
 
 
-def _layer(found: LinearOperation, stored: StoredTensors, types: DeclaredTypes) -> Layer:
+def _layer(found: LinearOperation, stored: StoredTensors, types: DeclaredTypes, stem: str) -> Layer:
     weight = stored.array(found.weight)
     return Layer(
         found,
         weight.T if found.weight_turned else weight,
         stored.tensors[found.weight],
+        stem,
         _leading(found, types),
         stored.readers(found.node.input[1]) > 1,
     )
@@ -163,19 +169,34 @@ def _replaced(model: onnx.ModelProto, replacements: Mapping[str, Replacement]) -
 
 def transformed(job: Job) -> Transformed:
     """The file's model with its linear operations tiled; TransformError where one stayed whole."""
-    m, k, n = cast("tuple[int | None, int, int]", job.settings["tile"])
-    tile = Tile(k, n, m, pads=job.settings["edge"] == "pad")
-    layers = cast("tuple[str, ...]", job.settings["layers"])
-    tiling = Tiling(tile, str(job.settings.get("form", "unrolled")), layers)
+    return transformed_file(job, _rewrite_of(job.settings, job.source.dims))
+
+
+def write_tiled(
+    source: ModelSource, settings: Mapping[str, object], path: Path
+) -> tuple[Change, ...]:
+    """Write the tiled twin of a file, which holds its weights; what became of each operation."""
+    original = existing_file(source, "an ONNX model")
+    if path.resolve() == original.resolve():
+        raise TransformError(f"{path} is the file to be tiled: write the twin to another one")
+    found = _rewrite_of(settings, source.dims)(with_all_weights(original))
+    write_model(found.model, path)
+    return found.changes
+
+
+def _rewrite_of(settings: Mapping[str, object], dims: Mapping[str, int]) -> Rewrite:
+    m, k, n = cast("tuple[int | None, int, int]", settings["tile"])
+    tile = Tile(k, n, m, pads=settings["edge"] == "pad")
+    tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
 
     def rewrite(model: onnx.ModelProto) -> Rewritten:
         if m is not None:  # rows are cut where the graph is written, so their number is fixed
-            model = bound(model, job.source.dims)
+            model = bound(model, dims)
         found = tiled_linears(model, tiling)
         must_be_complete(found.changes)
         return found
 
-    return transformed_file(job, rewrite)
+    return rewrite
 
 
 def must_be_complete(changes: Sequence[Change]) -> None:

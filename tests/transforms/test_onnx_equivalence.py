@@ -90,7 +90,7 @@ def network(dtype: str) -> onnx.ModelProto:
 
 def tile(k: int, n: int) -> str:
     """The name of a stored tile of the first layer."""
-    return f"fc0/tiles.weight.k{k}.n{n}"
+    return f"w0_k{k}_n{n}"
 
 
 def find(proto: onnx.ModelProto, result: str) -> onnx.NodeProto:
@@ -194,7 +194,7 @@ def test_padding_that_is_not_zero_dies(dtype: str) -> None:
     assert judged(proto, twin, 2).outcome is Outcome.WITHIN
     pad = next(node for node in twin.graph.node if node.op_type == "Pad")
     pad.attribute.append(onnx.helper.make_attribute("mode", "edge"))
-    change(twin, "y/tiles.weight.k1.n0", np.ones_like)
+    change(twin, "fc.weight_k1_n0", np.ones_like)
     found = judged(proto, twin, 2)
     assert found.outcome is Outcome.OVER
     assert found.first_divergence is not None
