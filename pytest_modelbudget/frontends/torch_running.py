@@ -191,16 +191,18 @@ def least_precise(names: Any) -> str:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Deterministic algorithms where there are any, as before afterwards."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warning = torch.is_deterministic_algorithms_warn_only_enabled()
+    """Deterministic algorithms where there are any, as before afterwards.
+
+    By the debug mode: ``torch.use_deterministic_algorithms`` imports torch's compiler.
+    """
+    mode = torch.get_deterministic_debug_mode()
     filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warning)
+        torch.set_deterministic_debug_mode(mode)
         torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
 
 
