@@ -155,6 +155,7 @@ class BudgetFile(pytest.File):
             metrics=using.metrics,
             front_ends=using.front_ends,
             ops=using.ops,
+            transforms=using.transforms,
         )
 
     def _models(self, budget: Budget) -> Iterator[ModelNode]:

@@ -117,7 +117,8 @@ def test_an_extension_is_as_documented(project: pytest.Pytester) -> None:
 def test_an_entry_point_joins_an_extension(project: pytest.Pytester) -> None:
     """What an installed package declares under the documented group, ``measure()`` knows."""
     documented = dict(files("docs/extensions.md"))
-    (project.path / "lab_extension.py").write_text(documented["lab_extension.py"])
+    parts = [text for name, text in files("docs/extensions.md") if name == "lab_extension.py"]
+    (project.path / "lab_extension.py").write_text("\n".join(parts))
     (project.path / "nets.py").write_text(NETS)
     group, entry = re.findall(r'points\."(.*)"\]\n(.*)\n', documented["pyproject.toml"])[0]
     installed = project.mkdir("lab-1.0.dist-info")
