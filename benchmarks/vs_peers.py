@@ -151,8 +151,9 @@ def totals_table(board: Board, names: Sequence[str]) -> Iterator[str]:
         seconds = sum(median(cell.seconds) for cell in ran)
         off = {name: text for name, text in said.items() if text.endswith("%")}
         worst = max(off, key=lambda name: abs(float(off[name].split()[0])), default=None)
+        times = f"{seconds:.2f} | {seconds / ours:.1f}" if ran else "never ran | "
         yield (
-            f"| {tool} | {seconds:.2f} | {seconds / ours:.1f} | "
+            f"| {tool} | {times} | "
             f"{sum(text == 'exact' for text in said.values())} | {len(cells) - len(ran)} | "
             f"{f'{off[worst]} ({worst})' if worst else ''} |"
         )

@@ -154,7 +154,7 @@ def _depth(text: str) -> int:
 def print_schema(options: argparse.Namespace) -> int:
     """Print the JSON Schema (draft-07) that editors check budget files with."""
     using = tables()
-    print(schema_text(using.metrics, using.front_ends).rstrip())
+    print(schema_text(using.metrics, using.front_ends, using.transforms).rstrip())
     return DONE
 
 

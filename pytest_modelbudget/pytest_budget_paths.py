@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.pytest_items import is_marked
+from pytest_modelbudget.pytest_items import is_marked, unmarked
 from pytest_modelbudget.pytest_options import DEFAULT_PATHS, PATHS, absolute
 
 SUFFIXES = frozenset({".yaml", ".yml"})
@@ -15,13 +15,15 @@ SUFFIXES = frozenset({".yaml", ".yml"})
 class BudgetPaths:
     """Files and directories that may hold budgets; configured ones become pytest arguments.
 
-    missing are configured paths that do not exist. Raises pytest.UsageError where somebody
+    missing are configured paths that do not exist; remarks say which files look like budgets and
+    are none. Raises pytest.UsageError where somebody
     configured such a path, and did not merely leave the default.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.missing: list[Path] = []
+        self.remarks: list[str] = []
         self.found = self._found()
 
     def claims(self, path: Path) -> bool:
@@ -30,7 +32,12 @@ class BudgetPaths:
             return False
         if path in self.found:
             return True
-        return any(path.is_relative_to(each) for each in self.found) and is_marked(path)
+        if not any(path.is_relative_to(each) for each in self.found):
+            return False
+        if is_marked(path):
+            return True
+        self.remarks.extend(filter(None, [unmarked(path)]))
+        return False
 
     def why_nothing(self) -> str:
         """What to say where no budget was found."""

@@ -83,13 +83,13 @@ class Gate:
         """Learn from an xdist worker how much there was to select from."""
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
-            self.files, self.declared, self.collected = counts
+            self.files, self.declared, self.collected, self.paths.remarks = counts
 
     # The end of the session.
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        counts = (self.files, self.declared, self.collected)
+        counts = (self.files, self.declared, self.collected, self.paths.remarks)
         if hasattr(self.config, "workerinput"):
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
@@ -170,7 +170,7 @@ class Gate:
                 f"{self.assembly.answered} of {_limits(self.declared)} measured, "
                 f"{unmeasured} left out by {', '.join(selection(self.config)) or 'selection'}"
             )
-        for remark in self.remarks:
+        for remark in (*self.paths.remarks, *self.remarks):
             terminalreporter.write_line(f"model budget: {remark}", yellow=True)
 
 

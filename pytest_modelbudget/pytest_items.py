@@ -22,7 +22,7 @@ from pytest_modelbudget.budget.budget import (
     TransformCheck,
 )
 from pytest_modelbudget.budget.problem import BudgetFileError
-from pytest_modelbudget.budget.read_yaml import is_budget, read_budget
+from pytest_modelbudget.budget.read_yaml import is_budget, misspelt_marker, read_budget
 from pytest_modelbudget.check.measuring import MeasuredModels, checked
 from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.check.transforming import TransformedModel, transformed_model, verified
@@ -155,6 +155,7 @@ class BudgetFile(pytest.File):
             metrics=using.metrics,
             front_ends=using.front_ends,
             ops=using.ops,
+            transforms=using.transforms,
         )
 
     def _models(self, budget: Budget) -> Iterator[ModelNode]:
@@ -348,6 +349,12 @@ def is_marked(path: Path) -> bool:
         return is_budget(path.read_bytes())
     except OSError:
         return True
+
+
+def unmarked(path: Path) -> str | None:
+    """What to say of a file that must be meant for a budget and does not carry the marker."""
+    key = misspelt_marker(path.read_bytes())
+    return None if key is None else f"{path.name} is not held: its key '{key}' is not model_budget"
 
 
 def _limit_name(limit: AnyLimit) -> str:

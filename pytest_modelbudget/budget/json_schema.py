@@ -81,9 +81,16 @@ def json_schema(
     }
 
 
-def schema_text(metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd]) -> str:
+def schema_text(
+    metrics: Mapping[str, Metric],
+    front_ends: Mapping[str, FrontEnd],
+    transforms: Mapping[str, Transform] | None = None,
+) -> str:
     """The schema as the text of a file."""
-    return json.dumps(json_schema(metrics, front_ends), indent=2, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(json_schema(metrics, front_ends, transforms), indent=2, ensure_ascii=False)
+        + "\n"
+    )
 
 
 def _ref(name: str) -> Schema:

@@ -63,9 +63,7 @@ def _refuse_transforms(
         reading.refuse(given[key].key.place, message)
     if not keys:
         known = ", ".join(reading.transforms)
-        message = (
-            f"the transform {shown(entry.key.text)} says not what it does: give one of {known}"
-        )
+        message = f"{shown(entry.key.text)} does not say what is done: give one of {known}"
         reading.refuse(entry.key.place, message)
 
 

@@ -47,6 +47,9 @@ from pytest_modelbudget.transforms.transform_table import transform_table
 
 HELD = {"limits", "scopes", "transforms"}
 _MARKED = re.compile(rf"^(?:\ufeff|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
+_MISSPELT = re.compile(
+    r"^\ufeff?[\"']?(model[-_ ]?budgets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE
+)
 _FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -57,6 +60,14 @@ def is_budget(content: str | bytes) -> bool:
     """
     text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
     return _MARKED.search(text) is not None
+
+
+def misspelt_marker(content: bytes) -> str | None:
+    """The key that must be meant for the marker ("model-budget"), in a text without the marker."""
+    if is_budget(content):
+        return None
+    found = _MISSPELT.search(content.decode("utf-8", "replace"))
+    return found[1] if found else None
 
 
 def read_budget(

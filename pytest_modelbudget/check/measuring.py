@@ -76,13 +76,13 @@ def costed(loaded: LoadedModel, using: Tables) -> CostedModel:
     """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
     graph = CostedGraph(loaded.graph, using.ops)
     with user_code("working out what each operation costs", ExtensionError):
-        counts = census(graph)
+        counts = graph.once(census)
     measurements: dict[str, Measurement] = {}
     failures: dict[str, ModelBudgetError] = {}
     for key, metric in using.metrics.items():
         try:
             with user_code(f"measuring {key}", ExtensionError):
-                measurements[key] = metric.measure(graph)
+                measurements[key] = graph.once(metric.measure)
         except ModelBudgetError as error:
             failures[key] = error
     return CostedModel(loaded, graph, counts, measurements, failures)

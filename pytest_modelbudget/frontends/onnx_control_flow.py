@@ -143,11 +143,12 @@ def _axes(given: object, count: int) -> tuple[int, ...]:
 
 
 def _slice(name: str, whole: Tensor, axis: int) -> Tensor:
-    """One step of what is scanned, on the memory of the whole."""
+    """One step of what is scanned, on the memory of the whole, all of which the steps sweep."""
     axis %= len(whole.shape)
     shape = whole.shape[:axis] + whole.shape[axis + 1 :]
     strides = whole.strides[:axis] + whole.strides[axis + 1 :]
-    return Tensor(name, shape, whole.dtype, whole.storage, whole.offset, strides)
+    everything = whole.sweeps or whole
+    return Tensor(name, shape, whole.dtype, whole.storage, whole.offset, strides, sweeps=everything)
 
 
 def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:

@@ -13,7 +13,7 @@ from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.frontends.onnx_control_flow import CONTROL_FLOW
 from pytest_modelbudget.frontends.onnx_folding import Folding
 from pytest_modelbudget.frontends.onnx_frames import Frame
-from pytest_modelbudget.frontends.onnx_scopes import scope_of, weight_name
+from pytest_modelbudget.frontends.onnx_scopes import metadata_of, scope_of, weight_name
 from pytest_modelbudget.frontends.onnx_shapes import declared_types
 from pytest_modelbudget.frontends.onnx_steps import Body, Step, read_body
 from pytest_modelbudget.frontends.onnx_tensors import constant_tensor, fresh, shape_tensor, view
@@ -145,7 +145,7 @@ class GraphReader:
         kind = self._kinds.kind(
             name,
             floating=is_floating(dtype),
-            metadata={each.key: each.value for each in proto.metadata_props},
+            metadata=metadata_of(proto),
             rank=len(sizes),
         )
         path = weight_name(name, reader)
@@ -160,22 +160,25 @@ class GraphReader:
     def _operation(self, step: Step, frame: Frame) -> None:
         """One ordinary node as one operation."""
         scope = frame.prefix + scope_of(step.node)
-        operands = tuple(self._operands(step, scope, frame))
+        operands = self._operands(step, scope, frame)
         types = self._result_types(step, frame)
-        outputs = tuple(self._results(step, operands, types, frame))
+        outputs = self._results(step, operands, types, frame)
         self.ops.append(Op(step.name, operands, outputs, step.attributes, scope, times=frame.times))
 
-    def _operands(self, step: Step, scope: str, frame: Frame) -> Iterator[Operand]:
+    def _operands(self, step: Step, scope: str, frame: Frame) -> tuple[Operand, ...]:
         """Operands in order; what only says how large or where is left out."""
+        operands: list[Operand] = []
         for name, role in zip(step.inputs, step.roles, strict=True):
-            tensor = self.operand(name, scope, frame) if name else None
-            known_before = tensor is None or tensor.storage.kind is StorageKind.SHAPE
-            yield tensor if known_before or role not in SHAPE_ROLES else None
+            tensor = (frame.tensors.get(name) or self.operand(name, scope, frame)) if name else None
+            if role in SHAPE_ROLES and tensor and tensor.storage.kind is not StorageKind.SHAPE:
+                tensor = None
+            operands.append(tensor)
+        return tuple(operands)
 
     def _result_types(self, step: Step, frame: Frame) -> tuple[ValueType, ...]:
         """Types of a node's results: as declared, or worked out where that leaves them open."""
-        declared = tuple(frame.type(name) for name in step.outputs)
-        if all(each.sizes is not None for each in declared) and declared:
+        declared = tuple([frame.type(name) for name in step.outputs])
+        if declared and None not in [each.sizes for each in declared]:
             return declared
         pairs = zip(declared, self.folding.types(step.node, frame), strict=True)
         types = tuple(
@@ -190,8 +193,9 @@ class GraphReader:
         operands: tuple[Operand, ...],
         types: tuple[ValueType, ...],
         frame: Frame,
-    ) -> Iterator[Tensor]:
+    ) -> tuple[Tensor, ...]:
         """Results on the memory where they belong; further ones of a view only where read."""
+        results: list[Tensor] = []
         base = self._viewed(step, operands, frame)
         for position, (name, known) in enumerate(zip(step.outputs, types, strict=True)):
             if not name or (base and position and not self._is_read(name)):
@@ -204,7 +208,8 @@ class GraphReader:
             else:
                 tensor = fresh(name, known, why, frame.placed.get(name))
             frame.tensors[name] = tensor
-            yield tensor
+            results.append(tensor)
+        return tuple(results)
 
     def _viewed(self, step: Step, operands: tuple[Operand, ...], frame: Frame) -> Tensor | None:
         """The operand whose memory the first result is, if the node is a view."""

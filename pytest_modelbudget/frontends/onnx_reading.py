@@ -62,9 +62,9 @@ def read_model(path: Path) -> ReadModel:
     tensors = tuple(_stored(graphs, proto.functions))
     for tensor in tensors:
         _refuse_impossible(tensor, path)
-    found = masks(graphs)
+    found, folder = masks(graphs), path.parent
     for tensor in tensors:
-        _lighten(tensor, path.parent)
+        _lighten(tensor, folder)
     return ReadModel(proto, found)
 
 
@@ -92,7 +92,7 @@ def _in_attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
 
 
 def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
-    if any(size < 0 for size in tensor.dims):
+    if min(tensor.dims, default=0) < 0:
         raise SourceError(
             f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: "
             f"{list(tensor.dims)}"
@@ -115,14 +115,15 @@ def _location(tensor: TensorProto) -> str:
 def _lighten(tensor: TensorProto, folder: Path) -> None:
     """Drop the values of a tensor, but for the few that may decide a shape."""
     external = tensor.data_location == TensorProto.EXTERNAL
-    if elements_of(tensor) > MOST_ELEMENTS_KEPT:
+    is_large = elements_of(tensor) > MOST_ELEMENTS_KEPT
+    if is_large:
         for field in _VALUE_FIELDS:
             tensor.ClearField(field)
     elif external and tensor.data_type in _INTEGERS and (folder / _location(tensor)).is_file():
         with user_code(f"reading the external data of '{tensor.name}'", SourceError):
             load_external_data_for_tensor(tensor, str(folder))
         external = False
-    if external or elements_of(tensor) > MOST_ELEMENTS_KEPT:
+    if external or is_large:
         tensor.ClearField("external_data")
         tensor.data_location = TensorProto.DEFAULT
 
@@ -153,6 +154,8 @@ def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> Non
     if unknown:
         known = ", ".join(sorted(symbols - {""})) or "none at all"
         raise InputError(f"dims: no input of {file} has a dimension '{unknown[0]}': {known}")
+    if not dims:
+        return
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dimension in value.type.tensor_type.shape.dim:
             if dimension.dim_param in dims:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import onnx
 
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 NAMESPACE = "namespace"
+NOTHING_WRITTEN: Mapping[str, str] = MappingProxyType({})
+
+
+def metadata_of(proto: onnx.NodeProto | onnx.TensorProto) -> Mapping[str, str]:
+    """What an exporter wrote beside a node or a stored tensor."""
+    entries = proto.metadata_props
+    return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
 
 
 def scope_of(node: onnx.NodeProto) -> str:
@@ -16,7 +26,7 @@ def scope_of(node: onnx.NodeProto) -> str:
     it, and tf2onnx, name the node ``/features/features.0/Conv``. A node without any of these is
     a layer of its own, under its name or that of its first result.
     """
-    written = {entry.key: entry.value for entry in node.metadata_props}
+    written = metadata_of(node)
     if NAME_SCOPES in written:
         scopes = written[NAME_SCOPES][2:-2].split("', '")
         return scopes[-2] if len(scopes) > 1 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import onnx
 from onnx import AttributeProto, NodeProto
@@ -16,8 +17,7 @@ from pytest_modelbudget.ops.op_table import OpTable
 STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One node: its operator as rules spell it, its rule (None without one), and what it reads.
 
     roles are one per operand, "" where no rule names it. attributes are its plain ones, bodies the

@@ -36,10 +36,10 @@ def view(name: str, base: Tensor, known: ValueType, why: str) -> Tensor:
     dtype = dtype_of(known.code) if known.code else base.dtype
     if known.sizes is None or base.storage.unsized:
         return unsized(name, dtype, base.storage, why or base.unsized)
-    if known.sizes == base.shape:
-        return Tensor(name, base.shape, dtype, base.storage, base.offset, base.strides)
-    made = dense(name, known.sizes, dtype, base.storage)
-    return Tensor(name, made.shape, dtype, base.storage, base.offset, made.strides)
+    strides = base.strides
+    if known.sizes != base.shape:
+        strides = dense(name, known.sizes, dtype, base.storage).strides
+    return Tensor(name, known.sizes, dtype, base.storage, base.offset, strides, sweeps=base.sweeps)
 
 
 def shape_tensor(name: str, known: ValueType) -> Tensor:

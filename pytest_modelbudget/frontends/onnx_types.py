@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import TypeGuard, Union
+from typing import Union
 
 import onnx
 from onnx import AttributeProto, TensorProto
 
+from pytest_modelbudget.ir.kept import kept
 from pytest_modelbudget.ir.tensor import DType
 
 Dimension = Union[int, str, None]
@@ -52,7 +53,7 @@ def is_floating(dtype: DType) -> bool:
     return dtype.name.startswith(("float", "bfloat", "complex"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ValueType:
     """What is known of a value before the run.
 
@@ -65,14 +66,13 @@ class ValueType:
     shape: tuple[Dimension, ...] | None = None
     container: str = ""
 
-    @property
+    @kept
     def sizes(self) -> tuple[int, ...] | None:
         """The shape, where every dimension is known."""
-        return self.shape if _is_known(self.shape) else None
-
-
-def _is_known(shape: tuple[Dimension, ...] | None) -> TypeGuard[tuple[int, ...]]:
-    return shape is not None and all(type(size) is int for size in shape)
+        if self.shape is None:
+            return None
+        known = tuple([size for size in self.shape if type(size) is int])
+        return known if len(known) == len(self.shape) else None
 
 
 NOTHING_KNOWN = ValueType()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_modelbudget.frontends.onnx_steps import Body, Step
 
@@ -15,8 +15,7 @@ SHAPE_ROLES = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One operand of one node, and the role in which it is read."""
 
     step: Step

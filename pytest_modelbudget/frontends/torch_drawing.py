@@ -8,7 +8,7 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from pytest_modelbudget.frontends.torch_weights import NamedWeight, named_weights
+from pytest_modelbudget.frontends.torch_weights import NamedWeight, module_tree, named_weights
 
 SPREAD = ("weight", "scale", "gamma", "var")  # names of vectors that multiply or divide
 
@@ -22,7 +22,7 @@ def redraw(model: nn.Module, seed: int = 0) -> None:
     """
     done: set[int] = set()
     with torch.no_grad():
-        for weight in named_weights(model):
+        for weight in named_weights(module_tree(model)):
             if id(weight.tensor) not in done and _is_drawn(weight):
                 done.add(id(weight.tensor))
                 weight.tensor.data.copy_(

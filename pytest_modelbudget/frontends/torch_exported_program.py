@@ -76,7 +76,7 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
         "exported",
         module,
         run,
-        lambda values: NodeScopes(),
+        lambda values, modules: NodeScopes(),
         real=lambda: _subject(program),
         over=lambda other: _subject(program, other),
         stored_from_rank=1,

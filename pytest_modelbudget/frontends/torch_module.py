@@ -64,7 +64,7 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
         "torch",
         model,
         run,
-        lambda values: ModuleScopes(model, values),
+        ModuleScopes,
         real=real,
         over=lambda other: module_subject(other, source, dtype),
     )

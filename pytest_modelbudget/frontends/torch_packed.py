@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.frontends.torch_values import TorchValues
+from pytest_modelbudget.frontends.torch_weights import CONTENTLESS, ModuleTree
 from pytest_modelbudget.ir.graph import Operand, Weight
 from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
 
@@ -47,13 +47,13 @@ class PackedWeights:
             raise TraceError(f"an operator reads weights from a {_type_of(packed)} of no module")
         return self._operands[hash(packed)]
 
-    def register(self, model: nn.Module) -> tuple[Weight, ...]:
+    def register(self, modules: ModuleTree) -> tuple[Weight, ...]:
         """The weights of all packed objects of a model, in module order.
 
         Raises TraceError for an object that cannot be read: its weights would be left out.
         """
         found: list[Weight] = []
-        for path, packed in packed_objects(model):
+        for path, packed in packed_objects(modules):
             if hash(packed) in self._operands:
                 continue
             unpack = UNPACKERS.get(_type_of(packed))
@@ -76,15 +76,15 @@ class PackedWeights:
         return self._values.value(tensor, StorageKind.PARAMETER, lambda: name)
 
 
-def packed_objects(model: nn.Module) -> Iterator[tuple[str, torch.ScriptObject]]:
+def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObject]]:
     """(path prefix, object) of each packed object of a module: "layer1.0.conv1." and its pack."""
-    for name, module in model.named_modules():
+    for name, module in modules:
         if isinstance(module, torch.jit.ScriptModule):  # whose own attributes are script objects
             attributes = [getattr(module, "_packed_params", None)]
         else:
             attributes = list(vars(module).values())
         for attribute in attributes:
-            if isinstance(attribute, torch.ScriptObject):
+            if type(attribute) not in CONTENTLESS and isinstance(attribute, torch.ScriptObject):
                 owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
                 yield f"{owner}." if owner else "", attribute
 

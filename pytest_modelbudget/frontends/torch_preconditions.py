@@ -5,7 +5,7 @@ A model that cannot run must not be measured: without a run these are checked he
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ CONVOLUTIONS = {f"aten::conv{d}d": d for d in (1, 2, 3)}
 TRANSPOSED = {f"aten::conv_transpose{d}d": d for d in (1, 2, 3)}
 
 
-def one_floating_type(tensors: list[torch.Tensor]) -> str | None:
+def one_floating_type(tensors: Sequence[torch.Tensor]) -> str | None:
     """Contractions take operands of one type; a boolean mask beside them is none of theirs."""
     types = {tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}
     if len(types) <= 1:
@@ -57,9 +57,7 @@ def existing_dimension(args: tuple[Any, ...]) -> str | None:
     return None if -rank <= dim < rank else f"dimension {dim} of a tensor that has {x.dim()}"
 
 
-def refusal(
-    name: str, args: tuple[Any, ...], tensors: Callable[[], list[torch.Tensor]]
-) -> str | None:
+def refusal(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
     """Why torch would refuse these operands, or None."""
     if name in CONVOLUTIONS or name in TRANSPOSED:
         wrong = matching_channels(name, args)
@@ -67,4 +65,4 @@ def refusal(
             return wrong
     if name in {"aten::softmax", "aten::log_softmax"}:
         return existing_dimension(args)
-    return one_floating_type(tensors()) if name in ONE_TYPE_NAMES else None
+    return one_floating_type(tensors) if name in ONE_TYPE_NAMES else None

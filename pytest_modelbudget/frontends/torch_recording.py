@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -53,6 +53,7 @@ class Signature:
     name: str
     overload: str
     arguments: tuple[Argument, ...]
+    tensors_at: tuple[tuple[int, str], ...]
     mutates: bool
     decomposes: bool
     device_at: int | None
@@ -83,6 +84,7 @@ def signature(func: Any) -> Signature:
         name=schema.name,
         overload=f"{schema.name}.{schema.overload_name}",
         arguments=arguments,
+        tensors_at=tuple((i, arg.name) for i, arg in enumerate(arguments) if arg.takes_tensors),
         mutates=schema.is_mutable and torch.Tag.inplace_view not in func.tags,
         decomposes=composite,
         device_at=devices[0] if devices else None,
@@ -122,6 +124,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self._packed = packed
         self._way = way
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No guard against compiling around every call: the trace runs everything eagerly."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -133,9 +140,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             with self:
                 return func.decompose(*args, **kwargs)
         operands = self._operands(called, args, kwargs)
-        if self._way == "meta":
+        given = tensors_in((args, tuple(kwargs.values())) if kwargs else args)
+        on_meta = self._way == "meta" and any(tensor.is_meta for tensor in given)
+        if on_meta:
             args, kwargs = self._joined_on_meta(called, args, kwargs)
-        result = self._run(func, name, args, kwargs)
+        result = self._run(func, name, args, kwargs, given, on_meta=on_meta)
         self._record(called, name, operands, args, kwargs, result)
         return result
 
@@ -144,12 +153,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         value = self.known(tensor)
         self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
 
-    def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _run(
+        self,
+        func: Any,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        given: Sequence[torch.Tensor],
+        *,
+        on_meta: bool,
+    ) -> Any:
         if self._way != "real":
-            refused = refusal(name, args, lambda: list(tensors_in((args, tuple(kwargs.values())))))
+            refused = refusal(name, args, given)
             if refused:
                 raise TraceError(f"{name} in '{self._scopes.scope_of(())}' is given {refused}")
-        shape = SHAPES.get(name) if self._way == "meta" and on_meta(args) else None
+        shape = SHAPES.get(name) if on_meta else None
         result = shape(*args, **kwargs) if shape else NotImplemented
         if result is NotImplemented:
             result = func(*args, **kwargs)
@@ -164,10 +182,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         kwargs: Mapping[str, Any],
         result: Any,
     ) -> None:
-        results = list(tensors_in(result))
+        results = tensors_in(result)
         if not results and called.mutates:
-            results = list(tensors_in(_written(called, args, kwargs)))
-        outputs = tuple(self._values.value(tensor) for tensor in results)
+            results = tensors_in(_written(called, args, kwargs))
+        outputs = tuple([self._values.value(tensor) for tensor in results])
         if not outputs:
             return  # asks for a size, a device or a value: no tensor comes out
         self.ops.append(
@@ -184,34 +202,33 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
     def _operands(
         self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Operand, ...]:
-        if called.name == LITERAL and not self._values.knows(args[0]):
+        if called.name == LITERAL and self._values.known(args[0]) is None:
             return (self._constant(args[0]),)
         operands: list[Operand] = []
         given = len(args)
-        for position, argument in enumerate(called.arguments):
-            if not argument.takes_tensors:
-                continue
-            value = args[position] if position < given else kwargs.get(argument.name)
-            if isinstance(value, torch.ScriptObject):
+        for position, name in called.tensors_at:
+            value = args[position] if position < given else kwargs.get(name)
+            if isinstance(value, torch.Tensor):
+                operands.append(self.known(value))
+            elif isinstance(value, (list, tuple)):
+                operands.append(self._listed(value))
+            elif isinstance(value, torch.ScriptObject):
                 operands.extend(self._packed.operands(value))
             else:
-                operands.append(self._operand(value))
+                operands.append(None)
         return tuple(operands)
 
-    def _operand(self, value: Any) -> Operand:
-        if isinstance(value, torch.Tensor):
-            return self.known(value)
-        if isinstance(value, (list, tuple)):
-            return tuple(self.known(v) if isinstance(v, torch.Tensor) else None for v in value)
-        return None
+    def _listed(self, values: Sequence[Any]) -> Operand:
+        return tuple(self.known(v) if isinstance(v, torch.Tensor) else None for v in values)
 
     def known(self, tensor: torch.Tensor) -> Tensor:
         """The value of a tensor; one that no op made is a constant of the program.
 
         Raises TraceError for one that cannot be: the graph would lack what made it.
         """
-        if self._values.knows(tensor):
-            return self._values.value(tensor)
+        value = self._values.known(tensor)
+        if value is not None:
+            return value
         if tensor.is_meta or isinstance(tensor, FakeTensor):
             raise TraceError(
                 "the model uses a tensor that no recorded operator made: does its forward pass "
@@ -238,8 +255,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         Operators on real tensors alone (constants, shape arithmetic of traced files) stay real,
         so that their values can be asked for.
         """
-        if not on_meta(args) and not on_meta(tuple(kwargs.values())):
-            return args, kwargs
         args = tuple(self._on_meta_too(arg) for arg in args)
         kwargs = {name: self._on_meta_too(arg) for name, arg in kwargs.items()}
         place = called.device_at
@@ -273,18 +288,18 @@ class Leaks(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def on_meta(values: Any) -> bool:
-    """Whether any tensor of an argument list has no memory."""
-    return any(tensor.is_meta for tensor in tensors_in(values))
-
-
-def tensors_in(result: Any) -> Iterator[torch.Tensor]:
-    """Tensors of an operator's result: one, a tuple, or lists of them."""
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """Tensors of an operator's arguments or result: one, several, or lists of them."""
     if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, (list, tuple)):
+        return [result]
+    found: list[torch.Tensor] = []
+    if isinstance(result, (list, tuple)):
         for element in result:
-            yield from tensors_in(element)
+            if isinstance(element, torch.Tensor):
+                found.append(element)
+            elif isinstance(element, (list, tuple)):
+                found.extend(tensors_in(element))
+    return found
 
 
 def _written(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -300,13 +315,13 @@ def _attributes(
     called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, object]:
     """Arguments that are no tensors, as plain values by their schema names."""
+    written = {arg.name: value for arg, value in zip(called.arguments, args, strict=False)}
     found: dict[str, object] = {}
-    for position, argument in enumerate(called.arguments):
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
+    for name, value in (*written.items(), *kwargs.items()):
         if value is not None and not isinstance(value, (torch.Tensor, torch.ScriptObject)):
             plain = _plain(value)
             if plain is not None:
-                found[argument.name] = plain
+                found[name] = plain
     return found
 
 

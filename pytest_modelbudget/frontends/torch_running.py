@@ -32,15 +32,17 @@ from pytest_modelbudget.frontends.torch_tracing import (
     exact_operators,
     silenced,
 )
-from pytest_modelbudget.frontends.torch_values import TorchValues, dtype_of
-from pytest_modelbudget.frontends.torch_weights import module_state_kept, named_weights
+from pytest_modelbudget.frontends.torch_values import STORED, TorchValues, dtype_of
+from pytest_modelbudget.frontends.torch_weights import (
+    module_state_kept,
+    module_tree,
+    named_weights,
+)
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.ir.graph import Graph
-from pytest_modelbudget.ir.tensor import StorageKind
 from pytest_modelbudget.ops.op_rule import nothing
 from pytest_modelbudget.ops.op_table import OpTable
 
-STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
 Product = tuple[str, tuple[int, ...]]  # an operator, and the shape of the weight it reads
 
 
@@ -61,7 +63,9 @@ def loads_no_weights(source: ModelSource, subject: Subject) -> bool:
     if source.format != "torch" or is_an_instance(source):
         return False
     other = torch_module.true_subject(source, seed=1).model
-    pairs = zip(named_weights(subject.model), named_weights(other), strict=False)
+    pairs = zip(
+        named_weights(module_tree(subject.model)), named_weights(module_tree(other)), strict=False
+    )
     return other is not subject.model and any(
         mine.tensor.is_floating_point() and not torch.equal(mine.tensor, theirs.tensor)
         for mine, theirs in pairs
@@ -143,11 +147,12 @@ class Runnable:
         float64: bool,
         listening: Sequence[AbstractContextManager[Any]],
     ) -> Result:
-        scopes = subject.scopes(TorchValues())
+        modules = module_tree(subject.model)
+        scopes = subject.scopes(TorchValues(), modules)
         with ExitStack() as stack:
             enter = stack.enter_context
             enter(untouched_globals())
-            enter(module_state_kept(subject.model))
+            enter(module_state_kept(modules))
             enter(exact_operators())
             enter(deterministic())
             enter(silenced())
@@ -172,14 +177,16 @@ def double_copy(subject: Subject) -> Subject:
 def weight_names(model: nn.Module) -> NameOf:
     """A function that names the weight whose memory a tensor is on; "" for any other."""
     names: dict[int, str] = {}
-    for weight in named_weights(model):
+    for weight in named_weights(module_tree(model)):
         names.setdefault(weight.tensor.untyped_storage()._cdata, weight.name)
     return lambda tensor: names.get(tensor.untyped_storage()._cdata, "")
 
 
 def stored_dtype(model: nn.Module) -> str:
     """The least precise floating type among a model's weights; "" where it has none."""
-    found = {w.tensor.dtype for w in named_weights(model) if w.tensor.is_floating_point()}
+    found = {
+        w.tensor.dtype for w in named_weights(module_tree(model)) if w.tensor.is_floating_point()
+    }
     return least_precise(dtype_of(dtype).name for dtype in found)
 
 
@@ -191,16 +198,18 @@ def least_precise(names: Any) -> str:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Deterministic algorithms where there are any, as before afterwards."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warning = torch.is_deterministic_algorithms_warn_only_enabled()
+    """Deterministic algorithms where there are any, as before afterwards.
+
+    By the debug mode: ``torch.use_deterministic_algorithms`` imports torch's compiler.
+    """
+    mode = torch.get_deterministic_debug_mode()
     filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warning)
+        torch.set_deterministic_debug_mode(mode)
         torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
 
 

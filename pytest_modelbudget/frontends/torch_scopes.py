@@ -15,6 +15,7 @@ from torch.nn.modules.module import (
 from pytest_modelbudget.frontends.loaded_model import LayerCall
 from pytest_modelbudget.frontends.torch_recording import tensors_in
 from pytest_modelbudget.frontends.torch_values import TorchValues
+from pytest_modelbudget.frontends.torch_weights import ModuleTree
 from pytest_modelbudget.ir.graph import Operand
 from pytest_modelbudget.ir.tensor import StorageKind, Tensor
 
@@ -22,8 +23,8 @@ from pytest_modelbudget.ir.tensor import StorageKind, Tensor
 class ModuleScopes:
     """The path of the innermost running module, kept by hooks that exist only during a trace."""
 
-    def __init__(self, model: nn.Module, values: TorchValues) -> None:
-        self._paths = {id(module): name for name, module in model.named_modules()}
+    def __init__(self, values: TorchValues, modules: ModuleTree) -> None:
+        self._paths = {id(module): name for name, module in modules}
         self._stack = [""]
         self._values = values
         self.calls: list[LayerCall] = []
@@ -66,9 +67,8 @@ class ModuleScopes:
     def _seen(self, value: Any) -> tuple[Tensor, ...]:
         """Values of the graph among what a module takes or returns."""
         parts = tuple(value.values()) if isinstance(value, Mapping) else value
-        return tuple(
-            self._values.value(tensor) for tensor in tensors_in(parts) if self._values.knows(tensor)
-        )
+        values = [self._values.known(tensor) for tensor in tensors_in(parts)]
+        return tuple([value for value in values if value is not None])
 
 
 def kernel_of(module: nn.Module) -> tuple[int, ...]:

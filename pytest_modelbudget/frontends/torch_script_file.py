@@ -99,7 +99,7 @@ def _subject(format: str, opened: Opener, module: Any) -> Subject:
         format,
         module,
         run,
-        lambda values: WeightScopes(),
+        lambda values, modules: WeightScopes(),
         real=lambda: script_subject(format, opened, "cpu"),
         over=lambda other: _subject(format, opened, other),
         keeps_weights=True,

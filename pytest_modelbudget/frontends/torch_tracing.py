@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
@@ -24,9 +25,11 @@ from pytest_modelbudget.frontends.torch_packed import PackedWeights
 from pytest_modelbudget.frontends.torch_recording import Leaks, Recorder
 from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.frontends.torch_weights import (
+    ModuleTree,
     NamedWeight,
     memoryless,
     module_state_kept,
+    module_tree,
     named_weights,
     registered,
     replace,
@@ -68,7 +71,7 @@ class Subject:
     format: str
     model: nn.Module
     run: Callable[[CallInputs, WatchedScopes], Any]
-    scopes: Callable[[TorchValues], WatchedScopes]
+    scopes: Callable[[TorchValues, ModuleTree], WatchedScopes]
     real: Callable[[], Subject]
     over: Callable[[nn.Module], Subject]
     keeps_weights: bool = False
@@ -151,7 +154,7 @@ def _must_fit(subject: Subject) -> None:
     """A real run needs the weights in memory; one that cannot have them is refused."""
     needed = sum(
         weight.tensor.numel() * weight.tensor.dtype.itemsize
-        for weight in named_weights(subject.model)
+        for weight in named_weights(module_tree(subject.model))
     )
     if not hasattr(os, "sysconf"):
         return  # a system that does not tell how much memory it has
@@ -166,23 +169,24 @@ def _must_fit(subject: Subject) -> None:
 def _recorded(attempt: Attempt) -> LoadedModel:
     """The model as one forward pass shows it; everything it touched is as before afterwards."""
     subject, values = attempt.subject, TorchValues()
-    packed, scopes = PackedWeights(values), subject.scopes(values)
-    weights = tuple(named_weights(subject.model))
+    modules = module_tree(subject.model)
+    packed, scopes = PackedWeights(values), subject.scopes(values, modules)
+    weights = tuple(named_weights(modules))
     recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way)
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(untouched_globals())
-        enter(module_state_kept(subject.model))
+        enter(module_state_kept(modules))
         enter(exact_operators())
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (
             *registered(weights, values, stage.twins, subject.stored_from_rank),
-            *packed.register(subject.model),
+            *packed.register(modules),
         )
         inputs = call_inputs(attempt.specs, stage.make)
         given = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
-        replace(subject.model, stage.twins)
+        replace(modules, stage.twins)
         enter(silenced())
         enter(stage.mode)
         enter(attempt.grad())
@@ -252,12 +256,16 @@ def silenced() -> Iterator[None]:
 
 @contextmanager
 def exact_operators() -> Iterator[None]:
-    """Operators run as written: no fused attention fast path, einsum from left to right."""
+    """Operators run as written: nothing compiled or fused, einsum from left to right."""
     fast_path, reordering = torch.backends.mha.get_fastpath_enabled(), opt_einsum.enabled
     torch.backends.mha.set_fastpath_enabled(False)
     opt_einsum.enabled = False
+    # What was never loaded compiled nothing, and takes a second to load.
+    is_compiling = "torch._dynamo" in sys.modules
+    eager = torch.compiler.set_stance("force_eager") if is_compiling else nullcontext()
     try:
-        yield
+        with eager:
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
         opt_einsum.enabled = reordering

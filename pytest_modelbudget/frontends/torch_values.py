@@ -10,6 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor
 
+STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
 PACKED_BITS = {"quint4x2": 4, "quint2x4": 2, "bits1x8": 1, "bits2x4": 2, "bits4x2": 4}
 
 
@@ -20,6 +21,28 @@ def dtype_of(dtype: torch.dtype) -> DType:
     return DType(name, PACKED_BITS.get(name, dtype.itemsize * 8))
 
 
+class SeenStorage:
+    """One memory of a trace, and the tensors of the graph that were met on it."""
+
+    __slots__ = ("_tensors", "storage")
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._tensors: dict[tuple[object, ...], Tensor] = {}
+
+    def tensor(self, tensor: torch.Tensor, called: str) -> Tensor:
+        """The graph tensor of a torch tensor on this memory."""
+        key = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, called)
+        known = self._tensors.get(key)
+        if known is None:
+            offset, shape, strides, dtype, _ = key
+            known = Tensor(
+                called, tuple(shape), dtype_of(dtype), self.storage, int(offset), strides
+            )
+            self._tensors[key] = known
+        return known
+
+
 class TorchValues:
     """The tensors of one trace as graph tensors; equal storage stays equal storage.
 
@@ -28,24 +51,20 @@ class TorchValues:
     """
 
     def __init__(self) -> None:
-        self._storages: dict[int, Storage] = {}
+        self._seen: dict[int, SeenStorage] = {}
         self._references: list[StorageWeakRef] = []
         self._twins: dict[int, torch.Tensor] = {}
-        self._tensors: dict[tuple[object, ...], Tensor] = {}
         self._names = 0
 
-    def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether this tensor's memory was seen before."""
-        return tensor.untyped_storage()._cdata in self._storages
+    def known(self, tensor: torch.Tensor) -> Tensor | None:
+        """The graph tensor of a torch tensor whose memory was seen before; of others None."""
+        seen = self._seen.get(tensor.untyped_storage()._cdata)
+        return seen.tensor(tensor, seen.storage.name) if seen else None
 
     def weight_name(self, tensor: torch.Tensor) -> str:
         """The stored tensor whose memory this one is on ("fc.weight"); "" for any other."""
-        storage = self._storages.get(tensor.untyped_storage()._cdata)
-        is_weight = storage is not None and storage.kind in (
-            StorageKind.PARAMETER,
-            StorageKind.BUFFER,
-        )
-        return storage.name if storage is not None and is_weight else ""
+        seen = self._seen.get(tensor.untyped_storage()._cdata)
+        return seen.storage.name if seen is not None and seen.storage.kind in STORED else ""
 
     def value(
         self,
@@ -54,30 +73,20 @@ class TorchValues:
         name: Callable[[], str] | None = None,
     ) -> Tensor:
         """The graph tensor of a torch tensor; new memory gets this kind and name."""
-        storage = self.storage(tensor, kind, name)
-        shape, strides = tuple(tensor.shape), tensor.stride()
-        offset, dtype = int(tensor.storage_offset()), tensor.dtype
-        called = name() if name else storage.name
-        key = (called, storage, offset, shape, strides, dtype)
-        known = self._tensors.get(key)
-        if known is None:
-            known = Tensor(called, shape, dtype_of(dtype), storage, offset, strides)
-            self._tensors[key] = known
-        return known
+        seen = self._seen_storage(tensor, kind, name)
+        return seen.tensor(tensor, name() if name else seen.storage.name)
 
-    def storage(
+    def _seen_storage(
         self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None
-    ) -> Storage:
-        """The memory of a torch tensor."""
+    ) -> SeenStorage:
         untyped = tensor.untyped_storage()
-        known = self._storages.get(untyped._cdata)
-        if known is None:
+        seen = self._seen.get(untyped._cdata)
+        if seen is None:
             self._names += 1
             called = name() if name else f"{kind.value}.{self._names}"
-            known = Storage(called, untyped.nbytes(), kind)
-            self._references.append(_weak(untyped))
-            self._storages[untyped._cdata] = known
-        return known
+            seen = SeenStorage(Storage(called, untyped.nbytes(), kind))
+            self._adopt(untyped, seen)
+        return seen
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
         """A meta tensor on the same memory of the graph, for one that holds values."""
@@ -87,16 +96,16 @@ class TorchValues:
             elements = storage.nbytes() // tensor.dtype.itemsize
             base = torch.empty(elements, dtype=tensor.dtype, device="meta")
             self._twins[storage._cdata] = base
-            self._adopt(base, self.storage(tensor, StorageKind.CONSTANT, None))
+            seen = self._seen_storage(tensor, StorageKind.CONSTANT, None)
+            self._adopt(base.untyped_storage(), seen)
         if base.dtype != tensor.dtype:
             base = base.view(tensor.dtype)
         return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
-    def _adopt(self, tensor: torch.Tensor, storage: Storage) -> None:
-        """Let a torch tensor's memory stand for a storage that exists already."""
-        untyped = tensor.untyped_storage()
+    def _adopt(self, untyped: torch.UntypedStorage, seen: SeenStorage) -> None:
+        """Let a torch memory stand for this one."""
         self._references.append(_weak(untyped))
-        self._storages[untyped._cdata] = storage
+        self._seen[untyped._cdata] = seen
 
 
 def _weak(storage: torch.UntypedStorage) -> StorageWeakRef:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,11 @@ from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.ir.graph import Weight
 from pytest_modelbudget.ir.tensor import StorageKind, Tensor
 
+ModuleTree = tuple[tuple[str, nn.Module], ...]
+
+CONTAINERS = (dict, list, set)
+CONTENTLESS = frozenset({bool, int, float, str, type(None), tuple})  # the commonest
+
 
 @dataclass(frozen=True, slots=True)
 class NamedWeight:
@@ -28,20 +33,29 @@ class NamedWeight:
     persistent: bool
 
 
-def named_weights(model: nn.Module) -> Iterator[NamedWeight]:
+def module_tree(model: nn.Module) -> ModuleTree:
+    """Every module of a model and its path, each once, outer ones first."""
+    return tuple(model.named_modules())
+
+
+def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
     """Every parameter and buffer of every module, in module order."""
-    for path, module in model.named_modules():
+    for path, module in modules:
         prefix = f"{path}." if path else ""
-        transient: set[str] = getattr(module, "_non_persistent_buffers_set", set())
-        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
             if is_lazy(parameter):
                 raise TraceError(
                     f"{prefix}{name} has no shape yet (a lazy module): run the model once "
                     "inside the factory"
                 )
             yield NamedWeight(prefix + name, parameter, True, True)
-        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
-            yield NamedWeight(prefix + name, buffer, False, name not in transient)
+        buffers = module._buffers.items()
+        transient: set[str] = getattr(module, "_non_persistent_buffers_set", set())
+        for name, buffer in buffers:
+            if buffer is not None:
+                yield NamedWeight(prefix + name, buffer, False, name not in transient)
 
 
 def registered(
@@ -105,40 +119,48 @@ def memoryless(
 
 
 @contextmanager
-def module_state_kept(model: nn.Module) -> Iterator[None]:
+def module_state_kept(modules: ModuleTree) -> Iterator[None]:
     """Attributes, flags, parameters, buffers and hooks of every module are as before afterwards.
 
     A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors
     that are mere attributes are lent as copies, because it may also write into them.
     """
     kept = []
-    for module in model.modules():
+    for _, module in modules:
         attributes = vars(module)
-        held = list(containers(attributes.values(), set()))
-        content = [(each, each.copy()) for each in held if each]
-        kept.append((attributes, dict(attributes), content, [each for each in held if not each]))
+        filled, empty = containers(attributes)
+        kept.append((attributes, attributes.copy(), [(e, e.copy()) for e in filled], empty))
         for name, value in attributes.items():
-            if isinstance(value, torch.Tensor):
+            if type(value) not in CONTENTLESS and isinstance(value, torch.Tensor):
                 attributes[name] = value.clone()
     try:
         yield
     finally:
         for attributes, before, content, empty in kept:
             for container in empty:
-                container.clear()
+                if container:
+                    container.clear()
             for container, items in content:
                 _restore(container, items)
             _restore(attributes, before)
 
 
-def containers(values: Iterable[Any], seen: set[int]) -> Iterator[Any]:
-    """Every dict, list and set among these values, nested ones too, each once."""
-    for value in values:
-        if isinstance(value, (dict, list, set)) and id(value) not in seen:
-            seen.add(id(value))
-            yield value
-            if value:
-                yield from containers(value.values() if isinstance(value, dict) else value, seen)
+def containers(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Filled and empty dicts, lists and sets among these values, nested ones too, each once."""
+    filled: dict[int, Any] = {}
+    empty: list[Any] = []
+    waiting: list[Any] = [attributes]
+    while waiting:
+        within = waiting.pop()
+        for value in within.values() if isinstance(within, dict) else within:
+            if type(value) in CONTENTLESS or not isinstance(value, CONTAINERS):
+                continue
+            if not value:
+                empty.append(value)
+            elif id(value) not in filled:
+                filled[id(value)] = value
+                waiting.append(value)
+    return list(filled.values()), empty
 
 
 def _restore(container: Any, items: Any) -> None:
@@ -149,11 +171,11 @@ def _restore(container: Any, items: Any) -> None:
         container.update(items)
 
 
-def replace(model: nn.Module, twins: Mapping[int, torch.Tensor]) -> None:
+def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor]) -> None:
     """Put each weight's twin in its place; ``module_state_kept`` puts it back."""
     if not twins:
         return
-    for module in model.modules():
+    for _, module in modules:
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():
                 if tensor is not None:

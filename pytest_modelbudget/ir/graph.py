@@ -57,7 +57,7 @@ class Op:
     def fresh_outputs(self) -> tuple[Tensor, ...]:
         """Outputs on memory that no operand lives on: what the op allocates."""
         known = [tensor.storage for tensor in self._tensors]
-        return tuple(output for output in self.outputs if output.storage not in known)
+        return tuple([output for output in self.outputs if output.storage not in known])
 
     @kept
     def is_view(self) -> bool:
@@ -67,15 +67,18 @@ class Op:
     @kept
     def is_shape_computation(self) -> bool:
         """Whether it only works out shapes, which is done before the run and costs nothing."""
-        return bool(self.outputs) and all(
-            output.storage.kind is StorageKind.SHAPE for output in self.outputs
-        )
+        for output in self.outputs:  # no generator: asked of every op of every model
+            if output.storage.kind is not StorageKind.SHAPE:
+                return False
+        return bool(self.outputs)
 
     @kept
     def unsized(self) -> str:
         """Why a shape among operands and outputs is not known; "" where all are."""
-        everything = (*self._tensors, *self.outputs)
-        return next((tensor.unsized for tensor in everything if tensor.unsized), "")
+        for tensor in (*self._tensors, *self.outputs):
+            if tensor.unsized:
+                return tensor.unsized
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +122,13 @@ class Graph:
             if op.times < 0:
                 raise GraphError(f"{op.name} in '{op.scope}' runs {op.times} times")
             for tensor in op.tensors():
-                _must_exist(tensor, live, where=f"{op.name} in '{op.scope}'")
-            live.update(output.storage for output in op.outputs)
+                if tensor.storage not in live and tensor.storage.is_activation:
+                    raise _unwritten(f"{op.name} in '{op.scope}'", tensor)
+            live.update([output.storage for output in op.outputs])
         for output in self.outputs:
-            _must_exist(output, live, where="the graph's outputs")
+            if output.storage not in live and output.storage.is_activation:
+                raise _unwritten("the graph's outputs", output)
 
 
-def _must_exist(tensor: Tensor, live: set[Storage], *, where: str) -> None:
-    if tensor.storage.is_activation and tensor.storage not in live:
-        raise GraphError(f"{where} reads {tensor.name} before anything wrote it")
+def _unwritten(where: str, tensor: Tensor) -> GraphError:
+    return GraphError(f"{where} reads {tensor.name} before anything wrote it")

@@ -70,7 +70,7 @@ class Tensor:
     the storage. Tensors on one storage (views, in-place results, tied weights) share memory and
     are paid for once; dimensions of stride 0 are touched once. Two tensors are never equal.
     unsized says why the shape is not known, and is empty for all others; shape is then () and no
-    claim.
+    claim. Of a slice that stands for all slices which the runs of a body read, sweeps is the whole.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Tensor:
     offset: int
     strides: tuple[int, ...]
     unsized: str = ""
+    sweeps: Tensor | None = None
 
     @kept
     def elements(self) -> int:
@@ -107,12 +108,14 @@ class Tensor:
     def is_immediate(self) -> bool:
         """Whether an instruction carries it within itself: rank-0 constants, and shapes."""
         kind = self.storage.kind
+        if kind is StorageKind.ACTIVATION:
+            return False
         return kind is StorageKind.SHAPE or (not self.shape and kind in IMMEDIATE_AT_RANK_0)
 
 
 def dense(name: str, shape: tuple[int, ...], dtype: DType, storage: Storage) -> Tensor:
     """A row-major tensor that starts at the beginning of its storage."""
-    if any(size < 0 for size in shape):
+    if shape and min(shape) < 0:
         raise GraphError(f"tensor {name} has a negative dimension: {shape}")
     return Tensor(name, shape, dtype, storage, 0, contiguous_strides(shape))
 
@@ -129,15 +132,24 @@ def distinct_nbytes(tensors: Iterable[Tensor]) -> int:
 
 def nbytes_by_storage(tensors: Iterable[Tensor]) -> dict[Storage, int]:
     """Bytes that these tensors touch of each storage, each byte once."""
-    groups: dict[tuple[Storage, int], list[Tensor]] = {}
+    first: dict[Storage, Tensor] = {}
+    shared: dict[Storage, list[Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault((tensor.storage, tensor.dtype.bits), []).append(tensor)
-    nbytes: dict[Storage, int] = {}
-    for (storage, _), group in groups.items():
-        if len(group) == 1:
-            touched = group[0].touched_nbytes
-        else:
-            elements = distinct_elements(tensor.region for tensor in group)
-            touched = nbytes_of(elements, group[0].dtype)
-        nbytes[storage] = nbytes.get(storage, 0) + touched
+        before = first.setdefault(tensor.storage, tensor)
+        if before is not tensor:
+            shared.setdefault(tensor.storage, [before]).append(tensor)
+    nbytes = {storage: tensor.touched_nbytes for storage, tensor in first.items()}
+    for storage, group in shared.items():
+        nbytes[storage] = _union_nbytes(group)
     return nbytes
+
+
+def _union_nbytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes that tensors on one storage touch together; types of one width are compared."""
+    by_width: dict[int, list[Tensor]] = {}
+    for tensor in tensors:
+        by_width.setdefault(tensor.dtype.bits, []).append(tensor)
+    return sum(
+        nbytes_of(distinct_elements(tensor.region for tensor in group), group[0].dtype)
+        for group in by_width.values()
+    )

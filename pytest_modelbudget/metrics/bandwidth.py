@@ -101,7 +101,7 @@ def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
                 rows[storage] += traffic.rows[tensor]
                 tables[storage].append(tensor)
             else:
-                whole[storage].append(tensor)
+                whole[storage].append(tensor.sweeps or tensor)
     for storage, scope in readers.items():
         most = distinct_nbytes([*whole[storage], *tables[storage]])
         yield scope, min(most, distinct_nbytes(whole[storage]) + rows[storage])
@@ -119,7 +119,7 @@ def _returned(costed: CostedGraph) -> Iterator[tuple[str, int]]:
 
 def arithmetic_intensity(costed: CostedGraph) -> Measurement:
     """FLOPs of the contractions per byte moved: 2 x macs / bandwidth."""
-    computed, moved = macs(costed), bandwidth(costed)
+    computed, moved = costed.once(macs), costed.once(bandwidth)
     pair = (2 * int(computed.value), int(moved.value))
     missing = tuple(dict.fromkeys((*computed.unmeasured, *moved.unmeasured)))
     if not pair[1]:

@@ -33,7 +33,7 @@ def census(costed: CostedGraph) -> tuple[OpCount, ...]:
 def ops(costed: CostedGraph) -> Measurement:
     """The census as a measurement: parts by kind; ops of no known kind are unmeasured."""
     kinds: Counter[str] = Counter()
-    for row in census(costed):
+    for row in costed.once(census):
         kinds[row.kind] += row.count
     return Measurement(
         sum(kinds.values()),

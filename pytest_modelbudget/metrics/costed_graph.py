@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Union
+from typing import NamedTuple, TypeVar, Union, cast
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.ir.graph import Graph, Op, Operand
 from pytest_modelbudget.ir.liveness import dead_storages
-from pytest_modelbudget.ir.tensor import Storage, Tensor, distinct_nbytes, nbytes_by_storage
+from pytest_modelbudget.ir.tensor import Storage, Tensor, nbytes_by_storage
 from pytest_modelbudget.ops.op_rule import OpRule, nothing
 from pytest_modelbudget.ops.op_table import OpTable
 
+Answer = TypeVar("Answer")
+
 NO_RULE = "no rule"
 NO_ROWS: Mapping[Tensor, int] = MappingProxyType({})
+NOTHING_WRITTEN: Mapping[Storage, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,7 @@ class Unknown:
 Cost = Union[int, Unknown]
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Bytes one op moves: activations it reads, weights it reads, results it writes.
 
     whole are the operands read entirely, rows the bytes of those read only in part, written the
@@ -41,8 +43,8 @@ class Traffic:
     weights: int = 0
     write: int = 0
     whole: tuple[Tensor, ...] = ()
-    rows: Mapping[Tensor, int] = field(default_factory=dict)
-    written: Mapping[Storage, int] = field(default_factory=dict)
+    rows: Mapping[Tensor, int] = NO_ROWS
+    written: Mapping[Storage, int] = NOTHING_WRITTEN
 
     @property
     def total(self) -> int:
@@ -50,8 +52,7 @@ class Traffic:
         return self.read + self.weights + self.write
 
 
-@dataclass(frozen=True, slots=True)
-class OpCost:
+class OpCost(NamedTuple):
     """What one op costs, all its ``times`` executions together."""
 
     op: Op
@@ -70,6 +71,13 @@ class CostedGraph:
     def __init__(self, graph: Graph, rules: OpTable) -> None:
         self.graph = graph
         self.rules = rules
+        self._answers: dict[Callable[[CostedGraph], object], object] = {}
+
+    def once(self, question: Callable[[CostedGraph], Answer]) -> Answer:
+        """What a function says of this graph, asked once however many metrics build on it."""
+        if question not in self._answers:
+            self._answers[question] = question(self)
+        return cast("Answer", self._answers[question])
 
     @cached_property
     def costs(self) -> tuple[OpCost, ...]:
@@ -162,14 +170,17 @@ def _traffic(
         return Traffic()
     if op.unsized:
         return Unknown(op.unsized)
-    whole = tuple(t for t in op.tensors() if t not in rows and not t.is_immediate)
+    whole = tuple([t for t in op.tensors() if not t.is_immediate and t not in rows])
+    read, weights = _amounts_read(whole, rows)
     results = op.outputs if op.mutates else op.fresh_outputs
-    landed = nbytes_by_storage(out for out in results if out.storage not in dead)
+    landed = nbytes_by_storage([out for out in results if out.storage not in dead])
     if written is not None:
         landed = {op.outputs[0].storage: written}
+    if op.times == 1:
+        return Traffic(read, weights, sum(landed.values()), whole, rows, landed)
     return Traffic(
-        read=_amount_read(whole, rows, activations=True) * op.times,
-        weights=_amount_read(whole, rows, activations=False) * op.times,
+        read=read * op.times,
+        weights=weights * op.times,
         write=sum(landed.values()) * op.times,
         whole=whole,
         rows={tensor: nbytes * op.times for tensor, nbytes in rows.items()},
@@ -177,7 +188,15 @@ def _traffic(
     )
 
 
-def _amount_read(whole: Iterable[Tensor], rows: Mapping[Tensor, int], *, activations: bool) -> int:
-    """Bytes read of activations, or of everything else."""
-    entire = distinct_nbytes(t for t in whole if t.storage.is_activation is activations)
-    return entire + sum(n for t, n in rows.items() if t.storage.is_activation is activations)
+def _amounts_read(whole: Iterable[Tensor], rows: Mapping[Tensor, int]) -> tuple[int, int]:
+    """Bytes read of activations, and of everything else."""
+    activations = others = 0
+    amounts = list(nbytes_by_storage(whole).items())
+    if rows:
+        amounts += [(tensor.storage, nbytes) for tensor, nbytes in rows.items()]
+    for storage, nbytes in amounts:
+        if storage.is_activation:
+            activations += nbytes
+        else:
+            others += nbytes
+    return activations, others

@@ -52,7 +52,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         whole = isinstance(self.value, int)
-        if whole and self.shares and sum(share.value for share in self.shares) != self.value:
+        if whole and self.shares and sum([share.value for share in self.shares]) != self.value:
             raise ExtensionError(f"the shares of {self.value} {self.unit} do not add up to it")
 
     @property

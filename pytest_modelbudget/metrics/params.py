@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pytest_modelbudget.ir.graph import Weight
 from pytest_modelbudget.ir.region import distinct_elements
@@ -34,15 +34,18 @@ def model_size(costed: CostedGraph) -> Measurement:
     return _stored("B", costed, lambda weight: weight.persistent, nbytes_of)
 
 
-def elements_of(weights: Iterable[Weight]) -> int:
+def elements_of(weights: Sequence[Weight]) -> int:
     """Distinct logical elements of weights on one storage, packed ones as what they stand for."""
-    known = tuple(weights)
-    plain = (weight.tensor.region for weight in known if weight.packed is None)
-    return distinct_elements(plain) + max((weight.packed or 0 for weight in known), default=0)
+    if len(weights) == 1 and weights[0].packed is None:
+        return weights[0].tensor.region.elements
+    plain = (weight.tensor.region for weight in weights if weight.packed is None)
+    return distinct_elements(plain) + max((weight.packed or 0 for weight in weights), default=0)
 
 
-def nbytes_of(weights: Iterable[Weight]) -> int:
+def nbytes_of(weights: Sequence[Weight]) -> int:
     """Distinct bytes of weights on one storage."""
+    if len(weights) == 1:
+        return weights[0].tensor.touched_nbytes
     return distinct_nbytes(weight.tensor for weight in weights)
 
 
@@ -54,7 +57,7 @@ def _stored(
     unit: str,
     costed: CostedGraph,
     counts: Callable[[Weight], bool],
-    amount: Callable[[Iterable[Weight]], int],
+    amount: Callable[[Sequence[Weight]], int],
 ) -> Measurement:
     contributions = list(_by_owner(costed, counts, amount))
     value = sum(share for _, share in contributions)
@@ -64,7 +67,7 @@ def _stored(
 def _by_owner(
     costed: CostedGraph,
     counts: Callable[[Weight], bool],
-    amount: Callable[[Iterable[Weight]], int],
+    amount: Callable[[Sequence[Weight]], int],
 ) -> Iterator[tuple[str, int]]:
     """What each weight adds to its storage, beyond what weights before it already cover."""
     seen: dict[Storage, list[Weight]] = defaultdict(list)

@@ -19,7 +19,8 @@ Result = TypeVar("Result")
 Bound = Union[Operand, Mapping[str, object], tuple[Tensor, ...]]
 
 # What a formula may ask for beside its operands' roles.
-OUTPUT_NAMES = frozenset({"out", "outputs", "attributes"})
+OF_THE_OP = frozenset({"outputs", "attributes"})
+OUTPUT_NAMES = OF_THE_OP | {"out"}
 
 
 def nothing() -> int:
@@ -68,7 +69,7 @@ class OpRule:
     def bind(self, op: Op) -> dict[str, Operand]:
         """Operands of ``op`` by role; absent trailing ones are None."""
         roles = self.names[op.name]
-        bound: dict[str, Operand] = dict.fromkeys((role.lstrip("*") for role in roles), None)
+        bound: dict[str, Operand] = dict.fromkeys(_bare(roles))
         operands = op.operands
         if roles and roles[-1].startswith("*"):
             last = len(roles) - 1
@@ -85,11 +86,15 @@ class OpRule:
         self, formula: Callable[..., Result], op: Op, bound: Mapping[str, Operand]
     ) -> Result:
         """The value of one of this rule's formulas for one op."""
-        available: dict[str, Bound] = {**bound, "attributes": op.attributes, "outputs": op.outputs}
-        if op.outputs:
-            available["out"] = op.outputs[0]
+        wanted: dict[str, Bound] = {}
+        for name in _parameters(formula):
+            if name in bound:
+                wanted[name] = bound[name]
+            elif name == "out" and op.outputs:
+                wanted[name] = op.outputs[0]
+            elif name in OF_THE_OP:
+                wanted[name] = getattr(op, name)
         try:
-            wanted = {name: available[name] for name in _parameters(formula) if name in available}
             return formula(**wanted)
         except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
             why = f"{type(error).__name__}: {error}"
@@ -114,6 +119,11 @@ def free(
 def under(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
     """The same roles under several foreign names, written in one string."""
     return dict.fromkeys(names.split(), roles)
+
+
+@cache
+def _bare(roles: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(role.lstrip("*") for role in roles)
 
 
 @cache

@@ -188,6 +188,8 @@ def _weights(call: Call) -> Iterator[torch.Tensor]:
 
 def transformed(job: Job) -> Transformed:
     """The model with its linear operations tiled; raises TransformError where one stayed whole."""
+    if job.settings.get("form", "unrolled") != "unrolled":
+        raise TransformError("form: batched is a form of ONNX graphs: leave it out")
     m, k, n = cast("tuple[int | None, int, int]", job.settings["tile"])
     layers = cast("tuple[str, ...]", job.settings["layers"])
     rewrite = TileLinear(Tile(m, k, n), pad=job.settings["edge"] == "pad", layers=layers)

@@ -283,7 +283,9 @@ CASES = {
     "scan of five": (
         scan(),
         # each time: state and step in, sum out; then the sum is copied to its place
-        {"macs": 0, "flops": 5 * 3, "bandwidth": 5 * 4 * (3 + 3 + 3) + 5 * 4 * (3 + 3)},
+        # at best: first and all of x in, the last state and all of them out
+        {"macs": 0, "flops": 5 * 3, "bandwidth": 5 * 4 * (3 + 3 + 3) + 5 * 4 * (3 + 3),
+         "bandwidth_floor": 4 * (3 + 5 * 3 + 3 + 5 * 3)},
     ),
     "dearer branch": (
         branches(),

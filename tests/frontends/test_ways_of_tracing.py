@@ -305,3 +305,27 @@ def test_a_literal_on_the_inputs_device_is_a_constant() -> None:
     """torch.tensor(..., device=x.device) makes a tensor that no operator made, and needs no run."""
     model = loaded(Apply(lambda x: x + torch.tensor([1.0, 2.0], device=x.device)), (4, 2))
     assert model.traced == "meta"
+
+
+class CompiledInside(nn.Module):
+    """A module of whose parts one is compiled, with no way back to eager."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.compile(nn.Linear(8, 4), backend="eager", fullgraph=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x).relu()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda: torch.compile(nn.Linear(8, 4)), id="the whole"),
+        pytest.param(CompiledInside, id="a part, as one graph"),
+    ],
+)
+def test_a_compiled_model_is_measured_as_written(build: Any) -> None:
+    """torch.compile changes how a model runs, not what it costs: nothing is compiled here."""
+    model = loaded(build, (2, 8))
+    assert (model.traced, mac_count(model)) == ("meta", 2 * 8 * 4)

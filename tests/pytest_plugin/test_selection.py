@@ -209,3 +209,15 @@ def test_a_usage_error_leaves_no_report(two_models: Project) -> None:
     result = two_models.run("no_such_path", "--model-budget-json", "out.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert not (two_models.path / "out.json").exists()
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "-n2"])
+@pytest.mark.parametrize("key", ["model-budget", "Model_Budgets", '"modelbudget"'])
+def test_a_misspelt_marker_beside_good_budgets_is_said_aloud(
+    two_models: Project, key: str, workers: tuple[str, ...]
+) -> None:
+    """A file that is meant for a budget and carries no marker is not held, and not passed over."""
+    two_models.write("budgets/b.yaml", f"{key}: 1\nmodels: {{}}\n")
+    result = two_models.run(*workers)
+    said = f"model budget: b.yaml is not held: its key '{key.strip(chr(34))}' is not model_budget"
+    assert result.outlines.count(said) == 1
