@@ -49,12 +49,12 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "fold_batchnorm",
         "makes every batch norm a part of the layer before it",
-        engines=onnx_engine("fold_batchnorm_onnx"),
+        engines={"torch": f"{HERE}.fold_batchnorm_torch"} | onnx_engine("fold_batchnorm_onnx"),
     ),
     Transform(
         "quantize_weights",
         "stores weights as integers on a grid: s·(q - z)",
-        engines=onnx_engine("quantize_weights_onnx"),
+        engines={"torch": f"{HERE}.quantize_weights_torch"} | onnx_engine("quantize_weights_onnx"),
         settings=(
             Setting("bits", SettingForm.INTEGER, "8 or 4", default=8),
             Setting(
