@@ -20,6 +20,7 @@ from typing import Union
 
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.units import Number
 
 
@@ -117,6 +118,29 @@ AnyLimit = Union[Limit, OpsLimit]
 
 
 @dataclass(frozen=True, slots=True)
+class EquivalenceCheck:
+    """That a transformed model's outputs are still the same, and where the file says so."""
+
+    place: Place
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class TransformCheck:
+    """One change to a model, under a name of the user's choice, and what must hold after it.
+
+    transform is a key of the transform table, settings what it is given, all of them present.
+    """
+
+    name: str
+    place: Place
+    transform: str
+    settings: Mapping[str, object]
+    equivalence: EquivalenceCheck | None = None
+    limits: tuple[AnyLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelBudget:
     """One model under one set of inputs, and its limits.
 
@@ -128,6 +152,7 @@ class ModelBudget:
     source: ModelSource
     limits: tuple[AnyLimit, ...]
     variant: str | None = None
+    transforms: tuple[TransformCheck, ...] = ()
 
     @property
     def path(self) -> str:

@@ -24,6 +24,7 @@ from pytest_modelbudget.reports.cases import (
 )
 from pytest_modelbudget.reports.check_text import MODEL, grown_lines, largest_shares
 from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.reports.transform_costs import costs
 from pytest_modelbudget.units import readable, readable_pair, room
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
@@ -111,7 +112,11 @@ def rows(model: Record, detail: int) -> list[Row]:
         by_owner = groupby(told, key=lambda case: case.id.rpartition("::")[0])
         tightest = [min(some, key=_tightness) for _, some in by_owner]
         told = [case for case in told if _is_told(case) or case in tightest]
-    return [_row(case, detail) for case in told]
+    shown = {case.id: _row(case, detail) for case in told}
+    for last in {id(case.owner): case for case in told if case.owner is not model}.values():
+        row = shown[last.id]
+        shown[last.id] = row._replace(layers=(*row.layers, *costs(model, last.owner)))
+    return list(shown.values())
 
 
 def _is_told(case: Case) -> bool:
@@ -152,6 +157,8 @@ def _bar(check: Record) -> str:
 
 def _figures(check: Record) -> tuple[str, str, str]:
     """Measured, limit and headroom of a row; a lower bound has none that anybody knows."""
+    if "measured" in check:  # a claim, which no one number is held to
+        return check["measured"], check["allowed"], ""
     unit, actual, bound = check.get("unit", ""), check["actual"], _nearer_bound(check)
     is_unknown = check["outcome"] == "unknown"
     share = headroom(check)
