@@ -261,6 +261,14 @@ def test_transforms_show_each_metric_before_and_after(
     assert (shown.change, shown.fill) == (change, fill)
 
 
+def test_a_change_too_small_to_see_is_written_out() -> None:
+    """1,430,168 and 1,430,169 both round to 1.43 M: every digit is shown instead."""
+    model = {"metrics": {"flops": {"value": 1_430_168, "unit": "FLOP"}}}
+    transform = {"name": "t", "metrics": {"flops": {"value": 1_430_169, "unit": "FLOP"}}}
+    (shown,) = transform_view(model, transform).changes
+    assert (shown.before, shown.after) == ("1,430,168 FLOP", "1,430,169 FLOP")
+
+
 def test_a_model_that_could_not_be_loaded_says_why() -> None:
     """Its limits are unknown, and its view holds no plot."""
     record = page_record({"net": (measured_chain([4, 4]), {"params": 10})})
