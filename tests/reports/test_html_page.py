@@ -20,6 +20,7 @@ from pytest_modelbudget.reports.html_rows import MARK, CheckRow, check_row
 from pytest_modelbudget.reports.html_transforms import transform_view
 
 from .pages import FILE, ODD_NAME, measured_chain, page_record, small_record, with_everything
+from .records import report
 
 
 class Page(HTMLParser):
@@ -288,6 +289,14 @@ def test_limits_that_never_came_to_their_turn_are_said_aloud() -> None:
     page = Page(render({**small_record(), "unanswered": 2}))
     text = " ".join(" ".join(page.words).split())
     assert "? unknown 2 limits skipped or stopped, and so not measured" in text
+
+
+def test_a_session_without_limits_has_a_page_that_is_not_green() -> None:
+    """Nothing measured is said at its top, and nothing is within."""
+    page = Page(render(report()))
+    text = " ".join(" ".join(page.words).split())
+    assert "? unknown nothing measured" in text
+    assert not [tag for tag, attributes in page.tags if attributes.get("class") == "status within"]
 
 
 @pytest.mark.parametrize(
