@@ -224,12 +224,12 @@ function lines(label, headings, rows, figures = []) {
 /** Who owns the peak: activations by size. */
 function ownerTable(place, memory) {
   const rows = memory.owners.map((owner) => [
-    owner.op ? layerName(owner.scope) : "input of the model",
+    ownerName(owner, Infinity),
     owner.op,
     `${shapes([owner.shape])} ${owner.dtype}`,
     counted(owner.bytes),
     percent(owner.bytes, memory.peak),
-    owner.first === owner.last ? `step ${owner.first}` : `steps ${owner.first} to ${owner.last}`,
+    lifetime(owner),
   ]);
   if (memory.rest.count)
     rows.push([
