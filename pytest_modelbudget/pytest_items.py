@@ -258,12 +258,15 @@ class LimitItem(BudgetItem):
             self._fail(failure_lines(verdict, accept=self._accepting()))
 
     def _number(self, verdict: Verdict) -> Record | None:
-        """What was measured, as a lock file has it: with its parts only where one is written."""
+        """What was measured, as a lock file has it, and of which budget file.
+
+        Its parts are with it only where a lock is to be written.
+        """
         model = self.model.measured()
         is_written = bool(self.config.getoption(UPDATE))
         versions = models_of(self.config).using.versions(model.format)
         number = lockable(verdict, model if is_written else None, versions)
-        return None if number is None else value_record(number)
+        return None if number is None else {"budget": str(self.path), **value_record(number)}
 
     def _accepting(self) -> str:
         """The command that makes the limit what was measured, from the current directory."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pytest_modelbudget.budget.baselines import Baselines
+from pytest_modelbudget.budget.budget import Loosen
 from pytest_modelbudget.budget.compared_revision import (
     BaseError,
     BaseRevision,
@@ -20,7 +22,12 @@ from pytest_modelbudget.budget.compared_revision import (
 )
 from pytest_modelbudget.budget.read_yaml import is_budget
 from pytest_modelbudget.budget.update import UpdateMode
-from pytest_modelbudget.check.comparing import lock_records, loosened_records, measured_numbers
+from pytest_modelbudget.check.comparing import (
+    lock_records,
+    loosened_records,
+    measured_numbers,
+    read,
+)
 from pytest_modelbudget.check.updating import written
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.pytest_items import BASELINES, models_of
@@ -81,12 +88,34 @@ class SessionLocks:
             each["fails"] = is_checked and each["state"] in UNFIT
             self.fails |= each["fails"]
         if self.base is not None:
-            gone = tuple(self._gone(self.base, gone_from)) if self.base.commit else ()
-            using = models_of(self.config).using
-            root = self.config.rootpath
-            record["loosened"] = loosened_records(budgets, gone, self.base, using, root=root)
+            record["loosened"] = self._loosened(self.base, budgets, gone_from)
+        else:
+            self.remarks.extend(self._unheld(budgets))
         self.fails |= any(each["forbidden"] for each in record["loosened"])
         self.remarks.extend(self._lines(record))
+
+    def _loosened(
+        self, base: BaseRevision, budgets: list[Path], gone_from: Iterable[Path]
+    ) -> list[Record]:
+        """What the change since the base makes easier to keep."""
+        gone = tuple(self._gone(base, gone_from)) if base.commit else ()
+        try:
+            using = models_of(self.config).using
+        except ModelBudgetError as error:  # a broken extension: no budget could be read
+            self.fails = True
+            self.remarks.append(f"budgets were not compared with {short(base)}: {error}")
+            return []
+        return loosened_records(budgets, gone, base, using, root=self.config.rootpath)
+
+    def _unheld(self, budgets: list[Path]) -> Iterator[str]:
+        """Budgets whose ban on loosening nobody could hold, for want of a base."""
+        for path in budgets:
+            if b"loosen" not in path.read_bytes():  # spares reading every budget once more
+                continue
+            with suppress(ModelBudgetError):  # what cannot be read fails by itself
+                budget = read(path, models_of(self.config).using, root=self.config.rootpath)
+                if budget.loosen is Loosen.FORBID:
+                    yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
     def _gone(self, base: BaseRevision, paths: Iterable[Path]) -> Iterator[Path]:
         """Budget files of the base that the working tree no longer has."""
@@ -106,7 +135,7 @@ class SessionLocks:
         count = 0
         for path in budgets:
             file = self.baselines.shown(path)
-            measured = measured_numbers(numbers, file)
+            measured = measured_numbers(numbers, path)
             try:
                 using = models_of(self.config).using
                 for line in written(mode, path, measured, self.baselines, using):
@@ -118,7 +147,9 @@ class SessionLocks:
             except OSError as error:
                 self.fails = True
                 yield f"{file} not written: {error.strerror or error}"
-        if not count:
+        if count:
+            yield "run again: this session judged the limits as they were"
+        else:
             yield f"nothing to {mode.value}"
 
     def _lines(self, record: Record) -> Iterator[str]:

@@ -21,6 +21,10 @@ from pytest_modelbudget.errors import BudgetError
 
 FETCH = "fetch it (in GitHub Actions: actions/checkout with fetch-depth: 2)"
 DEEPEN = "fetch more of it (in GitHub Actions: check out the merge commit with fetch-depth: 2)"
+# Set in git's hooks, where they would make every folder the top of a repository.
+HOOK_VARIABLES = frozenset(
+    {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
+)
 
 
 class BaseError(BudgetError):
@@ -158,7 +162,8 @@ def _git(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> str:
 
 def _git_bytes(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> bytes:
     """What git prints. Raises BaseError where it ends with another code, or is not installed."""
-    environment = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    kept = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
+    environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
     try:
         run = subprocess.run(
             ["git", *words], cwd=folder, env=environment, capture_output=True, check=False

@@ -32,6 +32,8 @@ SCHEMA = "model-budget-lock/1"
 SUFFIX = ".lock.json"
 MOST_PARTS = 1000  # of one number; the smallest others are counted and left out
 CONFLICT = "<<<<<<<"
+# What reading JSON of another form raises.
+ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 UPDATE = "pytest --model-budget --model-budget-update"
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
@@ -174,7 +176,7 @@ def read_lock(text: str, file: str) -> Lock:
         models = {path: _model(model) for path, model in record["models"].items()}
     except json.JSONDecodeError as error:
         raise LockError(f"{file}:{error.lineno}: no JSON: {error.msg}: {way_out}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except ODD as error:
         raise LockError(f"{file} is no lock file of this version: {way_out}") from error
     if schema != SCHEMA:
         raise LockError(f"{file} has the schema {schema}, and this version reads {SCHEMA}")
@@ -186,7 +188,7 @@ def _model(record: Any) -> LockedModel:
 
 
 def read_value(record: Any) -> LockedValue:
-    """A locked number out of its JSON; raises one of the errors of odd JSON."""
+    """A locked number out of its JSON; raises one of ODD where it is none."""
     pair = record.get("exact")
     value = record["value"] if pair is None else Fraction(_count(pair[0]), _count(pair[1]))
     parts = tuple(_part(*part) for part in record.get("parts", ()))

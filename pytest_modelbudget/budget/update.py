@@ -68,7 +68,8 @@ def update(
 def _edit(model: ModelBudget, limit: Limit, end: str, quantity: str) -> Edit:
     variant = () if model.variant is None else ("variants", model.variant)
     part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
-    return Edit(("models", model.name, *variant, *part, limit.metric, end), quantity)
+    keys = ("models", model.name, *variant, *part, limit.metric, end)
+    return Edit(keys, quantity, f"{model.path}::{limit.name}")
 
 
 def _quantities(

@@ -21,10 +21,14 @@ QUOTES = ("'", '"')
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One scalar that is to hold another quantity: the keys that lead to it, and that quantity."""
+    """One scalar that is to hold another quantity: the keys that lead to it, and that quantity.
+
+    subject is what the scalar limits, for people: "net::params".
+    """
 
     keys: tuple[str, ...]
     quantity: str
+    subject: str = ""
 
 
 def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:

@@ -33,13 +33,12 @@ def read(path: Path, using: Tables, *, root: Path, text: str | None = None) -> B
     )
 
 
-def measured_numbers(numbers: Mapping[str, Record], file: str) -> dict[CheckKey, LockedValue]:
+def measured_numbers(numbers: Mapping[str, Record], budget: Path) -> dict[CheckKey, LockedValue]:
     """The completely measured numbers of one budget file, out of the statements of its checks."""
     found = {}
     for node_id, record in numbers.items():
-        where, _, rest = node_id.partition("::")
-        path, _, check = rest.rpartition("::")
-        if where == file:
+        if record["budget"] == str(budget):
+            path, _, check = node_id.partition("::")[2].rpartition("::")
             found[path, check] = read_value(record)
     return found
 
@@ -68,7 +67,7 @@ def lock_records(
     }
     for path in files:
         file = baselines.shown(path)
-        today = measured_numbers(numbers, file)
+        today = measured_numbers(numbers, path)
         state, text = _state(path, today, baselines)
         if state == "missing" and not all_needed and file not in grows:
             continue

@@ -28,7 +28,7 @@ from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.metrics.census import OpCount, census
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.parts import Part, parts
+from pytest_modelbudget.metrics.parts import Part, parts, result_shapes
 from pytest_modelbudget.reports.profile import profile
 from pytest_modelbudget.reports.report import MeasuredModel
 from pytest_modelbudget.verdict import (
@@ -130,9 +130,10 @@ def measured(
 
 def _parts(model: CostedModel, using: Tables) -> Mapping[str, tuple[Part, ...]]:
     """What each number is made of, by metric."""
+    shapes = result_shapes(model.loaded.graph)
     with user_code("telling what each number is made of", ExtensionError):
         return {
-            key: parts(using.metrics[key], measurement, model.costed)
+            key: parts(using.metrics[key], measurement, model.costed, shapes)
             for key, measurement in model.measurements.items()
         }
 

@@ -73,10 +73,9 @@ def _said(planned: Update, text: str, file: str) -> Iterator[str]:
     for edit in planned.edits:
         scalar = scalar_at(root, edit.keys)
         assert scalar is not None  # it has just been replaced
-        *where, end = edit.keys[1:]
-        subject = "::".join(word for word in where if word not in ("limits", "variants"))
-        named = subject if end == "max" else f"{subject} {end}"
-        yield f"{file}:{scalar.place.line}: {named} {scalar.text} -> {edit.quantity}"
+        end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"
+        change = f"{scalar.text} -> {edit.quantity}"
+        yield f"{file}:{scalar.place.line}: {edit.subject}{end} {change}"
 
 
 def _changes(before: Lock, after: Lock) -> str:

@@ -66,8 +66,16 @@ class Blame:
     others: int = 0
 
 
-def parts(metric: Metric, measurement: Measurement, costed: CostedGraph) -> tuple[Part, ...]:
-    """The parts of a measured number, the largest first; none of a ratio."""
+def parts(
+    metric: Metric,
+    measurement: Measurement,
+    costed: CostedGraph,
+    shapes: Mapping[str, Shape],
+) -> tuple[Part, ...]:
+    """The parts of a measured number, the largest first; none of a ratio.
+
+    shapes are the ``result_shapes`` of the graph, the same for all metrics.
+    """
     if metric.by_weight is not None:
         found = [
             Part(weight.scope, value, weight.tensor.name.rpartition(".")[2], weight.tensor.shape)
@@ -75,7 +83,6 @@ def parts(metric: Metric, measurement: Measurement, costed: CostedGraph) -> tupl
             if value
         ]
     else:
-        shapes = result_shapes(costed.graph)
         found = [
             Part(share.scope, share.value, None, shapes.get(share.scope))
             for share in measurement.shares

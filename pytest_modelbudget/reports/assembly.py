@@ -25,7 +25,8 @@ def check_statement(
 ) -> str:
     """What an item says about its limit, and about the model if it is the first to know it.
 
-    number is the measured one as a lock file has it, which no report shows.
+    number is the measured one as a lock file has it, and the path of the budget that it belongs
+    to; no report shows it.
     """
     statement: Record = {"check": check}
     if number is not None:

@@ -118,6 +118,12 @@ def maximum(check: Record) -> Fraction | None:
     return min((Fraction(end) for end in ends if end is not None), default=None)
 
 
+def is_lower_bound(check: Record) -> bool:
+    """Whether a number may be larger than it says: accepted so, or unknown for that reason."""
+    is_in_part = check["outcome"] == "unknown" and not check.get("complete", False)
+    return bool(check.get("lower_bound")) or is_in_part
+
+
 def headroom(check: Record) -> Fraction | None:
     """How far a number is from its nearer bound, as a share of that bound; negative when over.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.reports.cases import Case, headroom, maximum
+from pytest_modelbudget.reports.cases import Case, headroom, is_lower_bound, maximum
 from pytest_modelbudget.reports.html_growth import Contribution, contributions, growth
 from pytest_modelbudget.reports.html_numbers import ABSENT, exact_number, number, parsed
 from pytest_modelbudget.reports.report import Record
@@ -92,8 +92,7 @@ def _figures(check: Record) -> tuple[str, str]:
         return str(check["measured"]), str(check.get("allowed", ABSENT))
     unit, actual, least = check.get("unit", ""), check["actual"], check.get("min")
     most = maximum(check)
-    lower = check["outcome"] == "unknown" or check.get("lower_bound")
-    sign = "≥ " if lower and actual is not None else ""
+    sign = "≥ " if is_lower_bound(check) and actual is not None else ""
     if "ops" in check:
         return sign + number(actual, unit), "; ".join(_ops_words(check["ops"])) or ABSENT
     if actual is not None and most is not None and least is None:

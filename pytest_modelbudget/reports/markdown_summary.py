@@ -17,6 +17,7 @@ from pytest_modelbudget.reports.cases import (
     counts,
     failing_locks,
     headroom,
+    is_lower_bound,
     maximum,
     unmeasured,
     worst_first,
@@ -162,8 +163,7 @@ def _measured(case: Case) -> str:
     check = case.check
     if check["actual"] is None:
         return code(check["measured"]) if check.get("measured") else ""
-    is_bound = check["outcome"] == "unknown" or check.get("lower_bound")
-    return ("≥ " if is_bound else "") + figure(check["actual"], check.get("unit", ""))
+    return ("≥ " if is_lower_bound(check) else "") + figure(check["actual"], check.get("unit", ""))
 
 
 def _held(case: Case) -> str:

@@ -183,7 +183,7 @@ def check_record(node_id: str, verdict: Verdict) -> Record:
     else:
         record |= _further_ends(limit)
     if measurement:
-        record["unit"] = measurement.unit
+        record |= {"unit": measurement.unit, "complete": measurement.complete}
     if limit.scope is not None:
         record["scope"] = limit.scope
     if verdict.marked:

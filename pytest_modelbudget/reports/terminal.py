@@ -14,7 +14,14 @@ from fractions import Fraction
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.cases import Case, cases_of, counts, headroom, maximum
+from pytest_modelbudget.reports.cases import (
+    Case,
+    cases_of,
+    counts,
+    headroom,
+    is_lower_bound,
+    maximum,
+)
 from pytest_modelbudget.reports.check_text import MODEL, grown_lines, largest_shares
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import readable, readable_pair, room
@@ -158,7 +165,7 @@ def _figures(check: Record) -> tuple[str, str, str]:
     measured, limit = readable_pair(actual, bound, unit)
     if is_unknown and is_ratio:  # over unmeasured ops: not even a bound
         return UNTOLD, limit, left
-    least = ">= " if is_unknown or check.get("lower_bound") else ""
+    least = ">= " if is_lower_bound(check) else ""
     return least + measured, limit, left
 
 

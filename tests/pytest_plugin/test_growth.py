@@ -214,11 +214,44 @@ def test_outside_of_a_repository(project: Project) -> None:
     assert "not a git repository" in report["lock"][0]["text"]
 
 
-def test_workers_tell_the_same_growth(repository: Repository) -> None:
-    """The record is the same bytes under -n2."""
+def test_workers_tell_the_same_growth(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is the same bytes under -n2 and another hash seed."""
     repository.branch("change")
     repository.locked("4 9 2")
-    alone = repository.project.report(AGAINST, run=repository.project.run_apart)
-    shared = repository.project.report(AGAINST, "-n2", run=repository.project.run_apart)
-    assert shared == alone
-    assert check(alone)["blame"]
+    texts = []
+    for seed, *words in (("1", "-n0"), ("2", "-n2")):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        repository.project.run_apart(AGAINST, "--model-budget-json", "out.json", *words)
+        texts.append((repository.path / "out.json").read_text().partition('"timings"')[0])
+    assert texts[0] == texts[1]
+    assert '"blame"' in texts[0]
+
+
+def test_a_project_within_a_larger_repository(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are looked for below the project, also from one of git's own hooks."""
+    repository = Repository(project)
+    team = project.path / "team a" / "n\u00e4t"
+    for name in ("conftest.py", "pytest.ini", "widths_front_end.py"):
+        (project.path / name).rename(project.write(f"team a/n\u00e4t/{name}", ""))
+    (project.path / "budgets" / "net.widths").rename(
+        project.write("team a/n\u00e4t/budgets/net.widths", "")
+    )
+    project.budget(BUDGET, "team a/n\u00e4t/budgets/a.yaml")
+    project.budget(BUDGET, "team a/n\u00e4t/budgets/b.yaml")
+    monkeypatch.chdir(team)
+    project.run("--rootdir", ".", "--model-budget-update=create")
+    repository.commit()
+    repository.branch("change")
+    (team / "budgets" / "net.widths").write_text("4 9 2")
+    (team / "budgets" / "b.yaml").unlink()
+    monkeypatch.setenv("GIT_DIR", str(repository.path / ".git"))
+    project.run("--rootdir", ".", "--model-budget-json", "out.json", AGAINST)
+    report = json.loads((team / "out.json").read_text())
+    assert (check(report)["baseline"], check(report)["actual"]) == (48, 54)
+    assert [(each["file"], each["what"]) for each in report["loosened"]] == [
+        ("budgets/b.yaml", "model dropped")
+    ]

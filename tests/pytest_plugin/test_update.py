@@ -74,7 +74,7 @@ def test_fix_sets_what_is_broken_and_nothing_else(project: Project) -> None:
         [
             "model budget: budgets/a.yaml:8: net::params 40 -> 48",
             "model budget: budgets/a.yaml:10: net::weight_memory 0.1 kB -> 0.192 kB",
-            "model budget: budgets/a.yaml:13: net::scopes::layer*::params min 60 -> 48",
+            "model budget: budgets/a.yaml:13: net::params@layer[*] min 60 -> 48",
             "model budget: budgets/a.yaml:15: net::wide::macs 95 -> 96",
         ]
     )
@@ -241,6 +241,19 @@ def test_what_cannot_be_written_fails_and_leaves_the_file(
     assert result.ret == 1
     assert changed(project, ODD) == []
     assert not list(Path(project.path).rglob("*.new"))
+
+
+def test_a_budget_outside_of_the_root_is_updated(project: Project) -> None:
+    """Wherever the file stands, its own numbers are written into it."""
+    outside = project.path / "outside"
+    project.write("outside/net.widths", "4 8 2")
+    project.budget("  net: {widths: net.widths, limits: {params: 40}}\n", "outside/a.yaml")
+    project.write("inside/pytest.ini", "[pytest]\n")
+    args = ("--rootdir", str(project.path / "inside"), str(outside / "a.yaml"))
+    update(project, "create", *args)
+    update(project, "fix", *args)
+    assert "params: 48}" in (outside / "a.yaml").read_text()
+    assert locked(project, "outside/a.lock.json") == {"net": {"params": 48}}
 
 
 def test_growth_over_the_base_is_accepted_in_the_budget(project: Project) -> None:
