@@ -17,7 +17,7 @@ from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.transforms.onnx_kernels import RUNTIME, float64_engine, runtime
 from pytest_modelbudget.transforms.onnx_pieces import MOST_NODES, Piece, pieces
 from pytest_modelbudget.transforms.onnx_precision import in_float64
-from pytest_modelbudget.transforms.onnx_reference_ops import FASTER
+from pytest_modelbudget.transforms.onnx_reference_ops import OWN_OPERATORS
 from pytest_modelbudget.transforms.onnx_stored import FLOATING
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
@@ -143,7 +143,7 @@ def _engine(
     return (
         session(made, large)
         if piece.engine == RUNTIME
-        else ReferenceEvaluator(made, new_ops=FASTER)
+        else ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
     )
 
 

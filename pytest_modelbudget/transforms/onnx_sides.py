@@ -10,7 +10,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.frontends.model_source import TensorSpec
-from pytest_modelbudget.frontends.onnx_types import value_type
+from pytest_modelbudget.frontends.onnx_types import ValueType, value_type
 from pytest_modelbudget.transforms.comparison import Output, Outputs, Sides, Specs, least_precise
 from pytest_modelbudget.transforms.onnx_divergence import first_divergence
 from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
@@ -154,13 +154,18 @@ def input_specs(model: onnx.ModelProto, dims: Mapping[str, int]) -> tuple[Specs,
     stacks = True
     for value in given_inputs(model):
         known = value_type(value.type)
-        if known.container or known.shape is None:
-            what = known.container or "value without a shape"
-            raise InputError(f"input '{value.name}' is a {what}: no values can be drawn for it")
-        shape = tuple(_size(value.name, axis, size, dims) for axis, size in enumerate(known.shape))
-        stacks = stacks and bool(shape) and isinstance(known.shape[0], str)
-        specs[value.name] = TensorSpec(_type_name(value.type), shape)
+        specs[value.name] = spec_of(value.name, known, dims)
+        stacks = stacks and bool(known.shape) and isinstance((known.shape or (0,))[0], str)
     return specs, stacks and bool(specs)
+
+
+def spec_of(name: str, known: ValueType, dims: Mapping[str, int]) -> TensorSpec:
+    """What is drawn for a value of a type. Raises InputError where that is no sized tensor."""
+    if known.container or known.shape is None:
+        what = known.container or "value without a shape"
+        raise InputError(f"'{name}' is a {what}: no values can be drawn for it")
+    shape = tuple(_size(name, axis, size, dims) for axis, size in enumerate(known.shape))
+    return TensorSpec(tensor_dtype_to_np_dtype(known.code).name, shape)
 
 
 def _size(name: str, axis: int, size: int | str | None, dims: Mapping[str, int]) -> int:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 
-from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.errors import ModelBudgetError, TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.ops.op_table import OpTable
-from pytest_modelbudget.transforms.claim import Claim
+from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.comparison import Comparison, Sides
-from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.divergence import Divergence
+from pytest_modelbudget.transforms.equivalence import Basis, Equivalence, OutputPair, judged
 from pytest_modelbudget.transforms.onnx_drawing import redrawn, without_values
+from pytest_modelbudget.transforms.onnx_layers import layer_pairs
 from pytest_modelbudget.transforms.onnx_loading import measured_graph, model_with_weights
 from pytest_modelbudget.transforms.onnx_precision import wholly_in_float64
-from pytest_modelbudget.transforms.onnx_sides import input_specs, sides
+from pytest_modelbudget.transforms.onnx_sides import declared_differences, input_specs, sides
 from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
@@ -60,20 +62,38 @@ def transformed_file(job: Job, rewrite: Rewrite, *, changes_weights: bool = Fals
             exact = (copy, rewrite(copy).model)
         return sides(weights, found.model, exact=exact, partial_sums=found.partial_sums)
 
+    def layers_of(weights: onnx.ModelProto, claim: Claim) -> Layers:
+        before = wholly_in_float64(weights) if changes_weights else weights
+        after = (rewritten if before is model else rewrite(before)).model
+        pairs = tuple(layer_pairs(before, after, job.source.dims, claim))
+        return Layers(pairs, tuple(declared_differences(before, after)))
+
     def verify(claim: Claim) -> Equivalence:
-        judge = Judge(claim, job.source.dims, sides_of)
+        judge = Judge(claim, job.source.dims, sides_of, layers_of)
         return judge.equivalence(model, job.rules, is_drawn=is_drawn)
 
     return Transformed(loaded, rewritten.changes, verify)
 
 
 @dataclass(frozen=True, slots=True)
+class Layers:
+    """Rewritten layers run alone, and how the two models' outputs differ already by declaration."""
+
+    pairs: tuple[OutputPair, ...]
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Judge:
-    """Holds a transformed model to a claim; sides_of makes both models from the original's."""
+    """Holds a transformed model to a claim; sides_of makes both models from the original's.
+
+    layers_of gives the rewritten layers alone, for a network that does not run in float64.
+    """
 
     claim: Claim
     dims: Mapping[str, int]
     sides_of: Callable[[onnx.ModelProto], Sides]
+    layers_of: Callable[[onnx.ModelProto, Claim], Layers] | None = None
 
     def equivalence(
         self, model: onnx.ModelProto, rules: OpTable, *, is_drawn: bool = False
@@ -86,8 +106,34 @@ class Judge:
                 weights = DRAWN
                 comparison = self._comparison(redrawn(model, rules))
             return comparison.equivalence(weights)
+        except TransformError as error:
+            return self._by_layers(error, model, weights)
         except ModelBudgetError as error:
             return self._unknown(error, weights)
+
+    def _by_layers(
+        self, error: TransformError, model: onnx.ModelProto, weights: str
+    ) -> Equivalence:
+        """The judgement on the rewritten layers alone, where the network does not run."""
+        if self.layers_of is None or self.claim.kind is not Kind.EXACT_ALGEBRA:
+            return self._unknown(error, weights)
+        try:
+            layers = self.layers_of(model, self.claim)
+        except ModelBudgetError as other:
+            return self._unknown(other, weights)
+        found = judged(
+            self.claim,
+            layers.pairs,
+            structure=layers.differences,
+            weights=weights,
+            basis=Basis.LAYERS,
+            notes=(f"layers only: {error}",),
+        )
+        wrong = next((each for each in found.outputs if each.outcome is Outcome.OVER), None)
+        if wrong is None or wrong.algebra is None:
+            return found
+        divergence = Divergence(wrong.name, wrong.algebra, wrong.worst)
+        return replace(found, first_divergence=divergence)
 
     def kept(self, model: onnx.ModelProto, weights: str) -> Equivalence:
         """The judgement on the weights that the model has, whatever they show."""

@@ -28,6 +28,7 @@ from pytest_modelbudget.transforms.onnx_stored import (
     StoredTensors,
     bound,
     names_read,
+    opset_of,
     stored_tensors,
     with_graph,
     without_spent,
@@ -63,7 +64,7 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
     stored = stored_tensors(model)
     types = inferred_types(model)
     names = Names(model)
-    opset = next((each.version for each in model.opset_import if each.domain in {"", "ai.onnx"}), 0)
+    opset = opset_of(model)
     replacements: dict[str, Replacement] = {}
     changes = []
     partial_sums = 1
