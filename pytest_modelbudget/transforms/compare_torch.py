@@ -27,6 +27,10 @@ def transformed(job: Job) -> Transformed:
     """The second model, measured on the first one's inputs, and both run side by side."""
     given = job.settings["compare"]
     assert isinstance(given, ModelSource)
+    if given.format == "onnx":
+        from pytest_modelbudget.transforms import compare_torch_to_onnx
+
+        return compare_torch_to_onnx.transformed(job)
     if given.format not in TORCH:
         raise TransformError(f"a {job.source.format} model cannot be compared with {given.format}")
     second = given if given.format == "exported" else replace(given, inputs=job.source.inputs)
