@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.transforms.onnx_kernels import RUNTIME, float64_engine, runtime
 from pytest_modelbudget.transforms.onnx_pieces import MOST_NODES, Piece, pieces
@@ -59,6 +61,10 @@ class OnnxRun:
             most_nodes=most_nodes,
         )
         self._engines: dict[int, Any] = {}
+
+    def executed(self) -> Counter[str]:
+        """How often each operator stands in the pieces that are run, by its name in rules."""
+        return Counter(op_name(node) for piece in self._pieces for node in piece.nodes)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Outputs in the graph's order, then watched values, by name.

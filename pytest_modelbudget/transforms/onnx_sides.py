@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -66,6 +67,13 @@ class Transformed:
         shared = self._original.shared_values(inputs)
         return outputs_of(self._exact({**upcast(inputs), **shared}), self._types)
 
+    def disagreements(self, promised: Counter[str] | None) -> Iterator[str]:
+        """Operators that a graph was measured with, and that this run executes not as often."""
+        executed = self._stored.executed()
+        for name, count in (promised or {}).items():
+            if executed[name] != count:
+                yield f"the graph has {count:,} {name}, and the run executes {executed[name]:,}"
+
 
 def upcast(inputs: Feeds) -> Feeds:
     """The same values, floating ones in float64."""
@@ -96,24 +104,27 @@ def sides(
     *,
     exact: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
     partial_sums: int = 1,
+    promised: Counter[str] | None = None,
     other_weights: Callable[[], bool] = lambda: False,
 ) -> Sides:
     """Both models as the comparison takes them.
 
     exact are the float64 copies of both, where the second is made of the first's copy and not an
     upcast of the transformed one: a transform that changes weights rounds them to their type.
+    promised are the products of the graph whose costs were told, which the run must execute.
     other_weights tells whether the second model stores other values than the first.
     """
     before, after = exact or (original, transformed)
     common = common_values(before, after)
     first = Original(original, frontier(after, common))
+    second = Transformed((transformed, after), first, common)
     return Sides(
         first,
-        Transformed((transformed, after), first, common),
+        second,
         stored_dtype(original),
         lambda inputs: first_divergence(before, after, upcast(inputs)),
         partial_sums,
-        tuple(declared_differences(original, transformed)),
+        (*declared_differences(original, transformed), *second.disagreements(promised)),
         other_weights,
     )
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import onnx
 
 from pytest_modelbudget.errors import ModelBudgetError, TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
+from pytest_modelbudget.frontends.onnx_types import all_graphs
+from pytest_modelbudget.ir.graph import Graph
+from pytest_modelbudget.ops.op_rule import nothing
 from pytest_modelbudget.ops.op_table import OpTable
 from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.comparison import Comparison, Sides
@@ -53,6 +58,7 @@ def transformed_file(job: Job, rewrite: Rewrite, *, changes_weights: bool = Fals
         model = redrawn(model, job.rules)
     rewritten = rewrite(model)
     loaded = measured_graph(rewritten.model, path.name, job.source.dims, job.rules)
+    promised = products_of(loaded.graph, job.rules) if is_flat(rewritten.model) else None
 
     def sides_of(weights: onnx.ModelProto) -> Sides:
         found = rewritten if weights is model else rewrite(weights)
@@ -60,7 +66,8 @@ def transformed_file(job: Job, rewrite: Rewrite, *, changes_weights: bool = Fals
         if changes_weights:
             copy = wholly_in_float64(weights)
             exact = (copy, rewrite(copy).model)
-        return sides(weights, found.model, exact=exact, partial_sums=found.partial_sums)
+        sums = found.partial_sums
+        return sides(weights, found.model, exact=exact, partial_sums=sums, promised=promised)
 
     def layers_of(weights: onnx.ModelProto, claim: Claim) -> Layers:
         before = wholly_in_float64(weights) if changes_weights else weights
@@ -73,6 +80,20 @@ def transformed_file(job: Job, rewrite: Rewrite, *, changes_weights: bool = Fals
         return judge.equivalence(model, job.rules, is_drawn=is_drawn)
 
     return Transformed(loaded, rewritten.changes, verify)
+
+
+def is_flat(model: onnx.ModelProto) -> bool:
+    """Whether a session executes a model's nodes as they are counted: no bodies, no functions."""
+    return not model.functions and next(islice(all_graphs(model.graph), 1, None), None) is None
+
+
+def products_of(graph: Graph, rules: OpTable) -> Counter[str]:
+    """How often each operator that multiplies stands in a measured graph, by its name."""
+    return Counter(
+        op.name
+        for op in graph.ops
+        if op.name in rules and rules[op.name].macs not in (None, nothing)
+    )
 
 
 @dataclass(frozen=True, slots=True)

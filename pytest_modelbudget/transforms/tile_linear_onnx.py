@@ -68,7 +68,7 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
     replacements: dict[str, Replacement] = {}
     changes = []
     partial_sums = 1
-    for found in linear_operations(model.graph, stored):
+    for found in linear_operations(model, stored):
         why = _why_whole(found, tiling, opset, types)
         if why or not isinstance(found, LinearOperation):
             changes.append(Change(found.scope, op_name(found.node), why=why))

@@ -124,3 +124,47 @@ def test_one_run_for_all_rows(dims: dict[str, int], tmp_path: Path) -> None:
     source = ModelSource("onnx", "model.onnx", base=tmp_path, dims=dims)
     done = onnx_verifying.transformed_file(Job(source, {}, tables().ops), tiled)
     assert done.verify(Claim(seeds=(0,))).outcome is Outcome.WITHIN
+
+
+def branching() -> onnx.ModelProto:
+    """A linear layer, and one of two more inside the branches of an If."""
+    arrays = {"w0": drawn(0, 100, 70), "w1": drawn(1, 70, 70), "yes": np.array(True)}
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    branches = [
+        onnx.helper.make_graph([node("Gemm", "fc0 w1", name)], name, [], [value(name, "batch", 70)])
+        for name in ("first", "second")
+    ]
+    chosen = node("If", "yes", "y", then_branch=branches[0], else_branch=branches[1])
+    given, result = value("x", "batch", 100), value("y", "batch", 70)
+    return model([node("Gemm", "x w0", "fc0"), chosen], [given], [result], weights)
+
+
+def test_control_flow(tmp_path: Path) -> None:
+    """Layers in branches stay whole and are listed; the network runs and is the same."""
+
+    def outer(proto: onnx.ModelProto) -> onnx_verifying.Rewritten:
+        return tiled_linears(proto, Tiling(Tile(64, 64), layers=("fc0",)))
+
+    everywhere = tiled(branching()).changes
+    assert {each.scope: each.why for each in everywhere if not each.became} == dict.fromkeys(
+        ("first", "second"), "it stands in a body of onnx::If"
+    )
+    found = verified(branching(), outer, tmp_path)
+    assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.NETWORK), found.reason
+
+
+def test_local_functions(tmp_path: Path) -> None:
+    """A model with functions of its own runs as it is written; what they multiply is listed."""
+    body = [node("MatMul", "a b", "c")]
+    opsets = [onnx.helper.make_opsetid("", 23)]
+    function = onnx.helper.make_function("own", "product", ["a", "b"], ["c"], body, opsets)
+    nodes = [node("Gemm", "x w0", "fc0"), node("product", "fc0 w1", "y", domain="own")]
+    arrays = {"w0": drawn(0, 100, 70), "w1": drawn(1, 70, 70)}
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    given, result = value("x", "batch", 100), value("y", "batch", 70)
+    proto = model(nodes, [given], [result], weights, domains=["own"], functions=[function])
+    assert [each.why for each in tiled(proto).changes] == [
+        "", "it calls the model's own function own::product: inline that first",
+    ]  # fmt: skip
+    found = verified(proto, tiled, tmp_path)
+    assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.NETWORK), found.reason
