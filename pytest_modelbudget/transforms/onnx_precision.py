@@ -70,6 +70,9 @@ def _upcast_attributes(node: NodeProto) -> None:
             each.i = TensorProto.DOUBLE if each.i in FLOATING else each.i
     if node.op_type == "Constant" and node.domain in STANDARD:
         _upcast_constant(node)
+    if node.op_type == "ConstantOfShape" and not node.attribute:  # float32 zeros, unsaid
+        zero = onnx.helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])
+        node.attribute.append(onnx.helper.make_attribute("value", zero))
 
 
 def _compute_in_float64(node: NodeProto) -> None:

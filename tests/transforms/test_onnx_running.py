@@ -117,7 +117,14 @@ def test_given_values_replace_their_nodes() -> None:
 def test_casts_and_constants_are_upcast() -> None:
     """A cast to float32 in the middle does not round the float64 copy."""
     constant = onnx.helper.make_node("Constant", [], ["third"], value_float=1 / 3)
-    nodes = [node("Cast", "x", "c", to=TensorProto.FLOAT), constant, node("Mul", "c third", "y")]
+    nodes = [
+        node("Cast", "x", "c", to=TensorProto.FLOAT),
+        constant,
+        node("Mul", "c third", "product"),
+        node("Shape", "x", "shape"),
+        node("ConstantOfShape", "shape", "zeros"),
+        node("Add", "product zeros", "y"),
+    ]
     proto = model(nodes, [value("x", 2)], [value("y", 2)])
     x = np.array([1 / 3, 1e-9])
     assert is_close(OnnxRun(proto, float64=True)({"x": x})["y"], x * float(np.float32(1 / 3)))
