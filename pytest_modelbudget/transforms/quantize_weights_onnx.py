@@ -222,8 +222,11 @@ def transformed(job: Job) -> Transformed:
     def rewrite(model: onnx.ModelProto) -> Rewritten:
         found = quantised_weights(model, grid)
         wrong = off_grid(found.model, found.changes)
-        if wrong or not any(change.became for change in found.changes):
-            why = f"'{wrong[0]}' reads a floating weight" if wrong else "no layer was selected"
+        if wrong:
+            raise TransformError(f"quantize_weights: '{wrong[0]}' reads a weight off the grid")
+        if not any(change.became for change in found.changes):
+            whys = [each.why for each in found.changes if each.why != LEFT_OUT]
+            why = whys[0] if whys else "the model has no layer that layers: selects"
             raise TransformError(f"quantize_weights changed nothing: {why}")
         return found
 

@@ -210,9 +210,7 @@ def must_be_complete(changes: Sequence[Change]) -> None:
             "with 'layers:'"
         )
     if not any(each.became for each in changes):
-        seen = (
-            f"has {len(changes)} linear operations, none of which"
-            if changes
-            else "has no linear operation that"
+        seen = f"has {len(changes)}, none of which" if changes else "has none that"
+        raise TransformError(
+            f"tile_linear changed nothing: of linear operations the model {seen} layers: selects"
         )
-        raise TransformError(f"tile_linear changed nothing: the model {seen} layers: selects")
