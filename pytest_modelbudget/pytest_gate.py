@@ -13,8 +13,16 @@ from pytest_modelbudget import pytest_items
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.pytest_budget_paths import BudgetPaths
-from pytest_modelbudget.pytest_options import absolute, has_node_ids, report_files, selection
+from pytest_modelbudget.pytest_locks import SessionLocks
+from pytest_modelbudget.pytest_options import (
+    absolute,
+    has_node_ids,
+    report_files,
+    require_packages,
+    selection,
+)
 from pytest_modelbudget.reports.assembly import Assembly
+from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.report import Record, environment
 from pytest_modelbudget.reports.terminal import counted, lines
 
@@ -34,10 +42,13 @@ class Gate:
     """The session's hooks while ``--model-budget`` is given."""
 
     def __init__(self, config: pytest.Config) -> None:
+        require_packages(config)
         self.config = config
         self.assembly = Assembly()
         self.paths = BudgetPaths(config)
-        self.files = self.declared = self.collected = 0
+        self.locks = SessionLocks(config)
+        self.budgets: list[str] = []  # files that were collected, here or in a worker
+        self.declared = self.collected = 0
         self.remarks: list[str] = []
         self.record: Record | None = None
 
@@ -46,7 +57,7 @@ class Gate:
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> Any:
         """A budget file, if it is one of ours."""
         if self.paths.claims(file_path):
-            self.files += 1
+            self.budgets.append(str(file_path))
             return pytest_items.BudgetFile.from_parent(parent, path=file_path)
         return None
 
@@ -83,27 +94,37 @@ class Gate:
         """Learn from an xdist worker how much there was to select from."""
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
-            self.files, self.declared, self.collected, self.paths.remarks = counts
+            self.budgets, self.declared, self.collected, self.paths.remarks = counts
 
     # The end of the session.
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        counts = (self.files, self.declared, self.collected, self.paths.remarks)
+        counts = (self.budgets, self.declared, self.collected, self.paths.remarks)
         if hasattr(self.config, "workerinput"):
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
         is_started = self.assembly.answered or exitstatus not in NEVER_STARTED
         if self.config.getoption("collectonly") or not is_started:
             return
-        self.record = self.assembly.report(selected=self._is_selected())
+        unanswered = max(self.collected - self.assembly.answered, 0)
+        self.record = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
+        self._compare(self.record, exitstatus)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
-        if self.collected > self.assembly.answered:
-            left = _limits(self.collected - self.assembly.answered)
-            self.remarks.append(f"{left} skipped or stopped, and so not measured")
+        if unanswered:
+            self.remarks.append(unmeasured(self.record))
         # A copy, so that the table shows what was measured, whatever a hook does to the record.
         session.exitstatus = self._reported(deepcopy(self.record)) or session.exitstatus
+
+    def _compare(self, record: Record, exitstatus: int) -> None:
+        """Say what became of lock files and limits since the base, and carry out an update."""
+        if exitstatus == pytest.ExitCode.INTERRUPTED and self.locks.mode:
+            self.locks.mode = None
+            self.remarks.append("nothing written: the session was interrupted")
+        files = [Path(file) for file in self.budgets]
+        self.locks.tell(record, self.assembly.numbers, files, gone_from=self.paths.found)
+        self.remarks.extend(self.locks.remarks)
 
     def _is_selected(self) -> bool:
         """Whether anything may have kept limits from being measured that was asked for."""
@@ -114,9 +135,11 @@ class Gate:
         answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
         if unanswered > 0:
             return pytest.ExitCode.TESTS_FAILED
+        if self.locks.fails:
+            return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
-        left_out = self.declared or (self.files and self.config.getoption("lf", False))
+        left_out = self.declared or (self.budgets and self.config.getoption("lf", False))
         if left_out or has_node_ids(self.config):
             return exitstatus
         self.remarks.append(f"nothing measured\n{self.paths.why_nothing()}")
@@ -158,20 +181,20 @@ class Gate:
 
         verbosity = self.config.get_verbosity()
         terminalreporter.section("model budget")
-        if self.assembly.answered:
-            table = (
-                lines(self.record, verbosity) if verbosity >= 0 else [(counted(self.record), "")]
-            )
-            for text, colour in table:
+        if self.assembly.answered and verbosity >= 0:
+            for text, colour in lines(self.record, verbosity):
                 terminalreporter.write_line(text, **COLOURS.get(colour, {}))
         unmeasured = self.declared - self.collected
-        if unmeasured > 0 or (selection(self.config) and (self.files or has_node_ids(self.config))):
+        is_selected = selection(self.config) and (self.budgets or has_node_ids(self.config))
+        if unmeasured > 0 or is_selected:
             self.remarks.append(
                 f"{self.assembly.answered} of {_limits(self.declared)} measured, "
                 f"{unmeasured} left out by {', '.join(selection(self.config)) or 'selection'}"
             )
         for remark in (*self.paths.remarks, *self.remarks):
             terminalreporter.write_line(f"model budget: {remark}", yellow=True)
+        if self.assembly.answered:
+            terminalreporter.write_line(counted(self.record))
 
 
 def _limits(count: int) -> str:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pytest_modelbudget.reports.report_table import FileReport
 
 SWITCH = "--model-budget"
+UPDATE = "--model-budget-update"
+BASE = "--model-budget-base"
+LOCK = "--model-budget-lock"
 PATHS = "model_budget_paths"
 DEFAULT_PATHS = ["budgets"]
 
@@ -32,6 +35,21 @@ def add_options(parser: pytest.Parser) -> None:
     )
     for report in FILE_REPORTS:
         group.addoption(report.option, metavar="FILE", help=f"write to FILE {report.describes}")
+    group.addoption(
+        UPDATE,
+        choices=("create", "trim", "fix"),
+        help="write budgets and lock files: create fills in what is auto or not locked, trim "
+        "lowers limits more than 1%% above what was measured, fix sets broken ones",
+    )
+    group.addoption(
+        BASE,
+        metavar="REV",
+        help="tell growth, and loosened limits, from the lock files and budgets of this revision "
+        "(on GitHub's pull requests: the target branch)",
+    )
+    group.addoption(
+        LOCK, choices=("check",), help="fail where a lock file is not what was measured"
+    )
     parser.addini(
         PATHS,
         "where --model-budget looks for budgets, relative to rootdir (default: budgets)",
@@ -48,6 +66,26 @@ def report_files(config: pytest.Config) -> Iterator[tuple[FileReport, str]]:
         path = config.getoption(report.option)
         if path:
             yield report, str(path)
+
+
+def idle_options(config: pytest.Config) -> Iterator[str]:
+    """Options, as they were given, that do nothing without the switch."""
+    for report, path in report_files(config):
+        yield f"{report.option} {path}"
+    for option in (UPDATE, BASE, LOCK):
+        if config.getoption(option):
+            yield f"{option}={config.getoption(option)}"
+
+
+def require_packages(config: pytest.Config) -> None:
+    """Stop before anything is measured where a report lacks the package that it needs."""
+    from pytest_modelbudget.errors import MissingExtraError
+
+    for report, path in report_files(config):
+        if not report.is_installed:
+            asked = f"{report.option} {path}"
+            error = MissingExtraError(asked, package=report.package, extra=report.extra)
+            raise pytest.UsageError(str(error))
 
 
 def selection(config: pytest.Config) -> list[str]:

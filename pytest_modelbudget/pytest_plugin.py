@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_modelbudget.pytest_options import SWITCH, add_options, report_files
+from pytest_modelbudget.pytest_options import SWITCH, add_options, idle_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The switch, the report files, and where budgets are looked for."""
+    """The switch, the report files, lock files, and where budgets are looked for."""
     add_options(parser)
 
 
@@ -35,13 +35,24 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and with the switch everything else."""
     config.addinivalue_line("markers", "model_budget: a limit on a model, from a budget file")
     if config.getoption("model_budget"):
-        from pytest_modelbudget.pytest_gate import Gate
-
-        config.pluginmanager.register(Gate(config), "modelbudget-gate")
+        _register(config)
         return
-    for report, path in report_files(config):
-        needed = f"{report.option} {path} needs {SWITCH}"
-        raise pytest.UsageError(f"{needed}: nothing is measured without it")
+    for option in idle_options(config):
+        raise pytest.UsageError(f"{option} needs {SWITCH}: nothing is measured without it")
+
+
+def _register(config: pytest.Config) -> None:
+    """Register what collects, listens and reports."""
+    from pytest_modelbudget.pytest_gate import Gate
+    from pytest_modelbudget.pytest_github import GitHub, is_on_github
+    from pytest_modelbudget.pytest_progress import Progress
+
+    config.pluginmanager.register(Gate(config), "modelbudget-gate")
+    if hasattr(config, "workerinput"):
+        return
+    config.pluginmanager.register(Progress(config), "modelbudget-progress")
+    if is_on_github():
+        config.pluginmanager.register(GitHub(config), "modelbudget-github")
 
 
 @pytest.fixture

@@ -107,6 +107,59 @@ def quantity(text: str, unit: str, *, round_up: bool = False) -> Number:
     return amount.__ceil__() if round_up else amount.__floor__()
 
 
+def snug_quantity(value: Number, unit: str, *, like: str = "", down: bool = False) -> str:
+    """The least quantity of three significant digits that is no less than ``value``.
+
+    ``down`` gives the largest that is no more. It is spelled ``like`` another quantity of the unit:
+    3,504,872 like "3.4 M" is "3.51 M", like "3_400_000" it is "3_510_000"; else under the largest
+    SI prefix of which there is at least one.
+    """
+    counted = unit_named(unit)
+    number, gap, suffix = _spelling(like) or (
+        "",
+        " ",
+        _best_suffix(_snug(Fraction(value), down=down), counted),
+    )
+    amount = Fraction(value) / counted.suffixes()[suffix]
+    text = _decimal(_snug(amount, down=down))
+    if "_" in number and "." not in text:
+        text = f"{int(text):_}"
+    if not suffix and "." in text:  # a fraction needs its unit
+        gap, suffix = " ", counted.symbol
+    return f"{text}{gap}{suffix}".rstrip()
+
+
+def _spelling(like: str) -> tuple[str, str, str] | None:
+    """Number, space and suffix of a quantity."""
+    match = _QUANTITY.fullmatch(like)
+    if match is None:
+        return None
+    stripped = like.strip()
+    between = stripped[len(match[1]) : len(stripped) - len(match[2])]
+    return match[1], between, match[2]
+
+
+def _best_suffix(value: Number, unit: Unit) -> str:
+    if unit.spellings:
+        return next((name for name, worth in unit.spellings.items() if value >= worth),
+                    list(unit.spellings)[-1])  # fmt: skip
+    fitting = [prefix for prefix, factor in SI.items() if prefix in unit.prefixes and
+               value >= factor]  # fmt: skip
+    return (fitting[-1] if fitting else "") + (unit.shown or "")
+
+
+def _snug(amount: Fraction, *, down: bool) -> Fraction:
+    """A number that is not negative, up (or down) to three significant digits."""
+    if not amount:
+        return amount
+    step = Fraction(1)
+    while amount >= 1000 * step:
+        step *= 10
+    while amount < 100 * step:
+        step /= 10
+    return step * ((amount / step).__floor__() if down else (amount / step).__ceil__())
+
+
 def quantity_pattern(unit: str) -> str:
     """Regular expression of quantities of ``unit``, for editors: a bare number is a whole one."""
     suffixes = sorted(unit_named(unit).suffixes(), key=lambda suffix: (-len(suffix), suffix))

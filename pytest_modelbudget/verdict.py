@@ -8,12 +8,15 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
+from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.problem import suggestion
 from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, Number, UnmeasuredOp
+from pytest_modelbudget.metrics.parts import Blame, Part, blame
 from pytest_modelbudget.transforms.outcome import Outcome as Outcome
 from pytest_modelbudget.units import exact, readable, readable_pair, room
 
+NO_BASELINE, NO_BLAME = Baseline(), Blame()
 MOST_NAMED = 3  # offenders that one line names; the rest is counted
 
 
@@ -22,7 +25,9 @@ class Verdict:
     """A limit held against a measurement, which for a scope's limit is that of the scope.
 
     reason is one line for people: what is over by how much, or why nothing is known.
-    marked says that the number is an accepted lower bound (allow_unmeasured).
+    marked says that the number is an accepted lower bound (allow_unmeasured). baseline is the
+    locked number it was compared with, allowed what growth allows from there, and blame says who
+    a growth is due to.
     """
 
     limit: AnyLimit
@@ -30,6 +35,9 @@ class Verdict:
     measurement: Measurement | None
     reason: str
     marked: bool = False
+    baseline: Baseline = NO_BASELINE
+    allowed: int | None = None
+    blame: Blame = NO_BLAME
 
     @property
     def fails(self) -> bool:
@@ -42,8 +50,17 @@ def is_red(outcome: Outcome, level: Level) -> bool:
     return outcome is Outcome.UNKNOWN or (outcome is Outcome.OVER and level is Level.ERROR)
 
 
-def judge(limit: Limit, measurement: Measurement, *, scopes: Iterable[str] = ()) -> Verdict:
+def judge(
+    limit: Limit,
+    measurement: Measurement,
+    *,
+    scopes: Iterable[str] = (),
+    baseline: Baseline = NO_BASELINE,
+) -> Verdict:
     """Hold a measurement against its limit; exactly at the limit is within.
+
+    What the limit's ``grow`` allows from the baseline is one more maximum; without a baseline
+    nobody knows it, and what nothing else breaks is UNKNOWN.
 
     An incomplete measurement is a lower bound: it can prove a maximum broken and a minimum
     kept; everything else becomes UNKNOWN. Ops under allow_unmeasured turn it into a marked lower
@@ -56,6 +73,35 @@ def judge(limit: Limit, measurement: Measurement, *, scopes: Iterable[str] = ())
     if problem:
         return Verdict(limit, Outcome.UNKNOWN, None, problem)
     part = _of_scope(measurement, limit.scope)
+    tightest, allowed = _with_growth(limit, baseline)
+    verdict = _held(tightest, part)
+    why = _untold_bound(limit, baseline)
+    if why and verdict.outcome is Outcome.WITHIN:
+        actual = readable(part.value, part.unit)
+        verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {actual}   {why}")
+    return replace(verdict, limit=limit, baseline=baseline, allowed=allowed)
+
+
+def _with_growth(limit: Limit, baseline: Baseline) -> tuple[Limit, int | None]:
+    """The limit with the tighter of its maximum and what growth allows; and the latter."""
+    locked = baseline.locked
+    allowed = limit.allowed(locked.value) if locked and isinstance(locked.value, int) else None
+    if allowed is None:
+        return limit, None
+    return replace(limit, max=allowed if limit.max is None else min(allowed, limit.max)), allowed
+
+
+def _untold_bound(limit: Limit, baseline: Baseline) -> str:
+    """Why one end of a limit holds nothing; "" where all do."""
+    if limit.auto:
+        return f"{' and '.join(limit.auto)} is auto, which holds nothing: {UPDATE}=create fills it"
+    if limit.grow is not None and baseline.locked is None:
+        return f"nothing to grow from: {baseline.why_none or 'no lock file was looked for'}"
+    return ""
+
+
+def _held(limit: Limit, part: Measurement) -> Verdict:
+    """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows."""
     missing = _missing(part, limit)
     if not missing:
         marked = not part.complete
@@ -69,12 +115,25 @@ def judge(limit: Limit, measurement: Measurement, *, scopes: Iterable[str] = ())
     return Verdict(limit, Outcome.UNKNOWN, part, _unknown(limit, part, missing))
 
 
+def with_blame(verdict: Verdict, parts: Iterable[Part]) -> Verdict:
+    """The verdict with who the growth is due to, where there is growth; parts are today's."""
+    locked, measurement = verdict.baseline.locked, verdict.measurement
+    if locked is None or measurement is None or not isinstance(locked.value, int):
+        return verdict
+    growth = measurement.value - locked.value
+    if not isinstance(growth, int) or growth <= 0:
+        return verdict
+    today = [part for part in parts if is_in_scope(part.scope, verdict.limit.scope)]
+    return replace(verdict, blame=blame(locked.parts, today, total=growth, cut=locked.cut))
+
+
 def judge_ops(
     limit: OpsLimit,
     measurement: Measurement,
     counts: Sequence[OpCount],
     *,
     scopes: Iterable[str] = (),
+    baseline: Baseline = NO_BASELINE,
 ) -> Verdict:
     """Hold a census of ops against what may run.
 
@@ -90,12 +149,14 @@ def judge_ops(
     broken = [*_refused(limit, rows, unruled), *_too_many(limit, rows, unruled)]
     if broken:
         reason = f"{_label(limit)} {'; '.join(_first(broken))}"
-        return Verdict(limit, Outcome.OVER, part, reason)
+        return Verdict(limit, Outcome.OVER, part, reason, baseline=baseline)
     missing = _missing(part, limit)
     if missing and _selects_kinds(limit):
-        return Verdict(limit, Outcome.UNKNOWN, part, _unknown_kinds(limit, part, missing))
+        reason = _unknown_kinds(limit, part, missing)
+        return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
     reason = f"{_label(limit)} {readable(part.value, 'op')} executed, all of them within"
-    return Verdict(limit, Outcome.WITHIN, part, reason, marked=bool(unruled) and not missing)
+    marked = bool(unruled) and not missing
+    return Verdict(limit, Outcome.WITHIN, part, reason, marked, baseline)
 
 
 def known_scopes(measurements: Iterable[Measurement]) -> frozenset[str]:
@@ -176,6 +237,8 @@ def _reason(limit: Limit, part: Measurement) -> str:
     """One line: the number beside the bound that it breaks, or comes closest to."""
     value, unit = part.value, part.unit
     bound = _telling_bound(limit, value)
+    if bound is None:
+        return f"{_label(limit)} {readable(value, unit)}"
     actual, held = readable_pair(value, bound, unit)
     sign = ">" if value > bound else "<" if value < bound else "="
     told = _gap(value, bound, unit, over=_outcome(limit, value) is Outcome.OVER)
@@ -184,11 +247,13 @@ def _reason(limit: Limit, part: Measurement) -> str:
     return f"{_label(limit)} {actual} {sign} {held}   {told}"
 
 
-def _telling_bound(limit: Limit, value: Number) -> Number:
-    """The end that is broken; where none is, the maximum, or the minimum of a limit without."""
+def _telling_bound(limit: Limit, value: Number) -> Number | None:
+    """The end that is broken; where none is, the maximum, or the minimum of a limit without.
+
+    None where no end is known: still to be filled in, or grown from nothing that is locked.
+    """
     if limit.min is not None and (limit.max is None or value < limit.min):
         return limit.min
-    assert limit.max is not None  # a limit has an end
     return limit.max
 
 
@@ -233,7 +298,9 @@ def _accepting(ops: Sequence[UnmeasuredOp]) -> str:
 
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
     held = limit.max if limit.max is not None else limit.min
-    assert held is not None  # a limit has an end
+    if held is None:
+        actual = readable(part.value, part.unit)
+        return f"{_label(limit)} {actual} or more   unmeasured: {_named(missing)}"
     actual, bound = readable_pair(part.value, held, part.unit)
     end = "max" if limit.max is not None else "min"
     return (

@@ -22,6 +22,7 @@ from pytest_modelbudget.units import (
     readable,
     readable_pair,
     room,
+    snug_quantity,
 )
 
 READ = [
@@ -233,3 +234,42 @@ def test_only_unit_errors(text: str, unit: str) -> None:
     """Whatever is written, it is a quantity or refused in words."""
     with suppress(UnitError):
         assert quantity(text, unit) >= 0
+
+
+# Quantities that hold a measured number.
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "like", "up", "down"),
+    [
+        pytest.param(3_504_872, "param", "3.4 M", "3.51 M", "3.5 M", id="prefix"),
+        pytest.param(3_504_872, "param", "3_400_000", "3_510_000", "3_500_000", id="grouped"),
+        pytest.param(3_504_872, "param", "1e6", "3510000", "3500000", id="exponent"),
+        pytest.param(3_504_872, "param", "", "3.51 M", "3.5 M", id="of its own"),
+        pytest.param(46_759_648, "B", "46MB", "46.8MB", "46.7MB", id="no space"),
+        pytest.param(6_501_171, "B", "6.1 MiB", "6.2 MiB", "6.19 MiB", id="IEC"),
+        pytest.param(7, "B", "6.1 MB", "0.000007 MB", "0.000007 MB", id="tiny"),
+        pytest.param(999_999, "B", "", "1 MB", "999 kB", id="next prefix"),
+        pytest.param(0, "MAC", "", "0 MAC", "0 MAC", id="zero"),
+        pytest.param(Fraction(3102, 100), "FLOP/B", "30", "31.1 FLOP/B", "31", id="ratio"),
+        pytest.param(Fraction(1, 8), "%", "2%", "12.5%", "12.5%", id="percentage"),
+        pytest.param(Fraction(1, 3), "s", "", "334 ms", "333 ms", id="seconds"),
+    ],
+)
+def test_snug_quantity(value: int | Fraction, unit: str, like: str, up: str, down: str) -> None:
+    """Three significant digits, never on the wrong side, spelled as its neighbour."""
+    assert snug_quantity(value, unit, like=like) == up
+    assert snug_quantity(value, unit, like=like, down=True) == down
+
+
+@given(
+    st.integers(0, 10**16),
+    st.sampled_from(["", "1", "1_000", "3 k", "3k", "2.5 MB", "7 MiB", "1 GiB", "1e3", "4 TB"]),
+)
+def test_a_snug_quantity_holds_its_number_tightly(value: int, like: str) -> None:
+    """Read again it is no less than the number, and less than one percent more; and downwards."""
+    most = quantity(snug_quantity(value, "B", like=like), "B")
+    least = quantity(snug_quantity(value, "B", like=like, down=True), "B", round_up=True)
+    assert least <= value <= most
+    assert most - value <= value / Fraction(100)
+    assert value - least <= value / Fraction(100)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from fractions import Fraction
 from typing import Union
 
 from pytest_modelbudget.errors import BudgetError
@@ -30,6 +31,13 @@ class Level(str, Enum):
     WARN = "warn"
 
 
+class Loosen(str, Enum):
+    """What a change that makes a limit easier to keep means; it is said aloud in any case."""
+
+    WARN = "warn"
+    FORBID = "forbid"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where in a budget file something stands; line and column count from 1."""
@@ -42,9 +50,19 @@ class Place:
         return f"{self.file}:{self.line}"
 
 
+def check_name(metric: str, scope: str | None) -> str:
+    """What the check of a limit is called, as in "macs" and "macs@layer4.*"."""
+    return metric if scope is None else f"{metric}@{scope}"
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A bound on one metric, both ends inclusive, on a whole model or on the scopes of a glob."""
+    """A bound on one metric, both ends inclusive, on a whole model or on the scopes of a glob.
+
+    grow is a share of the locked value (2% is 1/50) and floor an amount: the larger of the two may
+    be added to that value. auto names the ends, "max" or "min", that are still to be filled in:
+    until then the limit holds nothing and is unknown.
+    """
 
     metric: str
     place: Place
@@ -53,11 +71,25 @@ class Limit:
     level: Level = Level.ERROR
     allow_unmeasured: tuple[str, ...] = ()
     scope: str | None = None
-    written: str = ""  # the quantity as the file spells it
+    written: str = ""  # the quantity as the file spells it: max, else min
+    grow: Fraction | None = None
+    floor: int = 0
+    auto: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max is None and self.min is None:
+        if self.max is None and self.min is None and self.grow is None and not self.auto:
             raise BudgetError(f"{self.place}: the limit on {self.metric} has neither max nor min")
+
+    @property
+    def name(self) -> str:
+        """What its check is called: "macs", or "macs@layer4.*" of a part of the model."""
+        return check_name(self.metric, self.scope)
+
+    def allowed(self, baseline: int) -> int | None:
+        """The largest value that is within, seen from a locked one; None where it may grow."""
+        if self.grow is None:
+            return None
+        return baseline + max((self.grow * baseline).__floor__(), self.floor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +107,11 @@ class OpsLimit:
     @property
     def metric(self) -> str:
         return "ops"
+
+    @property
+    def name(self) -> str:
+        """What its check is called: "ops", or "ops@layer4.*" of a part of the model."""
+        return check_name(self.metric, self.scope)
 
 
 AnyLimit = Union[Limit, OpsLimit]
@@ -117,6 +154,11 @@ class ModelBudget:
     variant: str | None = None
     transforms: tuple[TransformCheck, ...] = ()
 
+    @property
+    def path(self) -> str:
+        """Its name within the file: "detector", or "detector::batch8" of a variant."""
+        return self.name if self.variant is None else f"{self.name}::{self.variant}"
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -124,3 +166,4 @@ class Budget:
 
     file: str
     models: tuple[ModelBudget, ...]
+    loosen: Loosen = Loosen.WARN

@@ -22,10 +22,8 @@ DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
 # Metrics whose issue is still to come.
 RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
 # Anywhere in a file, whether or not they will stand there: none of them is a slip of the pen.
-RESERVED = (
-    "fits", "hardware", "measured", "statistics", "grow", "floor", "loosen",
-)  # fmt: skip
-AUTO = "auto"
+RESERVED = ("fits", "hardware", "measured", "statistics")
+AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
 
 # Metrics that have no value for a part of a model, and why.
 UNSCOPED = {
@@ -56,6 +54,9 @@ class Form(str, Enum):
     LIMIT = "limit"
     OPS_LIMIT = "ops_limit"
     QUANTITY = "quantity"
+    BOUND = "bound"
+    PERCENTAGE = "percentage"
+    LOOSEN = "loosen"
     LEVEL = "level"
     OP_NAMES = "op_names"
     SELECTORS = "selectors"
@@ -95,7 +96,7 @@ class Grammar:
 INPUTS = Field("inputs", Form.INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
 DTYPE = Field("dtype", Form.FLOATING_DTYPE, "converts the model's floating-point weights")
 DIMS = Field("dims", Form.DIMS, "sizes of the symbolic dimensions that the file brings")
-LIMITS = Field("limits", Form.LIMITS, "metric: quantity, or metric: {max, min, level}")
+LIMITS = Field("limits", Form.LIMITS, "metric: quantity, or metric: {max, min, grow, level}")
 SCOPES = Field("scopes", Form.SCOPES, "limits on a part of the model, by a glob on module paths")
 TRANSFORMS = Field("transforms", Form.TRANSFORMS, "changes to the model, and what must still hold")
 ALLOWED = Field("allow_unmeasured", Form.OP_NAMES, "ops accepted without a formula: aten::foo")
@@ -107,6 +108,7 @@ FILE = Grammar(
         Field(MARKER, Form.VERSION, "the version of this format", required=True),
         Field("defaults", Form.DEFAULTS, "what models say that do not say it themselves"),
         Field("models", Form.MODELS, "every model by a name of your choice", required=True),
+        Field("loosen", Form.LOOSEN, "forbid fails a change that loosens a limit of this file"),
     ),
     reserved=RESERVED,
 )
@@ -119,8 +121,10 @@ VARIANT = Grammar(
 LIMIT = Grammar(
     "a limit",
     (
-        Field("max", Form.QUANTITY, "the largest value that is within, itself included"),
-        Field("min", Form.QUANTITY, "the smallest value that is within, itself included"),
+        Field("max", Form.BOUND, "the largest value that is within, itself included"),
+        Field("min", Form.BOUND, "the smallest value that is within, itself included"),
+        Field("grow", Form.PERCENTAGE, "how much more than its locked value it may be"),
+        Field("floor", Form.QUANTITY, "growth that is within however little grow is"),
         LEVEL,
         ALLOWED,
     ),

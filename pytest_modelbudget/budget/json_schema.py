@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.budget import Level
+from pytest_modelbudget.budget.budget import Level, Loosen
 from pytest_modelbudget.budget.grammar import Field, Form, Grammar
 from pytest_modelbudget.budget.read_inputs import SPEC_PATTERN
 from pytest_modelbudget.budget.read_limits import OP_NAME_PATTERN
@@ -25,7 +25,7 @@ from pytest_modelbudget.frontends.frontend_table import FrontEnd
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.transforms.transform import Transform
 from pytest_modelbudget.transforms.transform_table import transform_table
-from pytest_modelbudget.units import quantity_pattern
+from pytest_modelbudget.units import quantity_pattern, unit_named
 
 Schema = dict[str, Any]
 
@@ -197,17 +197,22 @@ def _limits_mapping(limits: Grammar, metrics: Mapping[str, Metric]) -> Schema:
 
 
 def _limit(metric: Metric) -> Schema:
-    quantity: Schema = {
-        "anyOf": [
-            {"type": "integer", "minimum": 0},
-            {"type": "string", "pattern": quantity_pattern(metric.unit)},
-        ]
-    }
+    forms: list[Schema] = [
+        {"type": "integer", "minimum": 0},
+        {"type": "string", "pattern": quantity_pattern(metric.unit)},
+    ]
+    bound = {"anyOf": [*forms, {"const": grammar.AUTO}]}
     mapping = _mapping(grammar.LIMIT.fields)
     for each in grammar.LIMIT.fields:
-        if each.form is Form.QUANTITY:
-            mapping["properties"][each.key] = {"description": each.about, **quantity}
-    return {"anyOf": [quantity, {**mapping, **_holding("max", "min")}]}
+        if each.form in (Form.BOUND, Form.QUANTITY):
+            value = bound if each.form is Form.BOUND else {"anyOf": forms}
+            mapping["properties"][each.key] = {"description": each.about, **value}
+    mapping["dependencies"] = {"floor": ["grow"]}
+    ends = ["max", "min", "grow"]
+    if not unit_named(metric.unit).whole:
+        del mapping["properties"]["grow"], mapping["properties"]["floor"]
+        ends.remove("grow")
+    return {"anyOf": [bound, {**mapping, **_holding(*ends)}]}
 
 
 # What each form of value is, but for those that are made from tables above.
@@ -242,6 +247,8 @@ _OF_FORM: Schema = {
     Form.INTEGER.value: _BOUND,
     Form.DIMS.value: {"type": "object", "minProperties": 1, "additionalProperties": _SIZE},
     Form.LEVEL.value: {"enum": [level.value for level in Level]},
+    Form.LOOSEN.value: {"enum": [loosen.value for loosen in Loosen]},
+    Form.PERCENTAGE.value: {"type": "string", "pattern": quantity_pattern("%")},
     Form.OP_NAMES.value: _OP_NAMES,
     Form.SELECTORS.value: _SELECTORS,
     Form.OP_COUNTS.value: {

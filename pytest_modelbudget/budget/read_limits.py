@@ -1,14 +1,16 @@
-"""Limits of a budget: a quantity, or {max, min, level, allow_unmeasured}; and those on ops."""
+"""Limits of a budget: a quantity, or {max, min, grow, floor, level, …}; and those on ops."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fractions import Fraction
+from typing import Union
 
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.grammar import AUTO, LIMIT, OPS_LIMIT, UNSCOPED, limits_grammar
 from pytest_modelbudget.budget.problem import shown, suggestion
-from pytest_modelbudget.budget.reading import NOT_YET, Entry, Reading
+from pytest_modelbudget.budget.reading import Entry, Reading
 from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node, Text
 from pytest_modelbudget.errors import UnitError
 from pytest_modelbudget.metrics.measurement import Metric
@@ -16,7 +18,7 @@ from pytest_modelbudget.units import Number, quantity, unit_named
 
 OP_NAME_PATTERN = r"[A-Za-z_][\w.]*::[A-Za-z_][\w.]*"
 _OP_NAME = re.compile(OP_NAME_PATTERN)
-Written = tuple[Number, str]  # a quantity, and how the file spells it
+Written = tuple[Union[Number, None], str]  # a quantity (None: auto), and how the file spells it
 
 
 def read_limits(
@@ -80,19 +82,20 @@ def _limit(
         most = _quantity(entry.value, metric, reading)
         return most and Limit(
             metric.key, entry.key.place, max=most[0], allow_unmeasured=allowed, scope=scope,
-            written=most[1],
+            written=most[1], auto=() if most[0] is not None else ("max",),
         )  # fmt: skip
     given = reading.fields(entry.value, LIMIT)
-    if not {"max", "min"} & {key.text for key, _ in entry.value.entries}:
-        if not {"grow", AUTO} & {key.text for key, _ in entry.value.entries}:
-            reading.refuse(entry.key.place, f"the limit on {metric.key} needs 'max' or 'min'")
+    if not {"max", "min", "grow"} & {key.text for key, _ in entry.value.entries}:
+        reading.refuse(entry.key.place, f"the limit on {metric.key} needs 'max', 'min' or 'grow'")
         return None
     most = _quantity(given["max"].value, metric, reading) if "max" in given else None
     least = _quantity(given["min"].value, metric, reading, least=True) if "min" in given else None
     _must_leave_room(entry, least, most, reading)
     named = _allowed(given, reading, metric)
-    written = most or least
-    return written and Limit(
+    grow, floor = _grow(given, metric, reading), _floor(given, metric, reading)
+    if not most and not least and grow is None:
+        return None
+    return Limit(
         metric.key,
         entry.key.place,
         max=most[0] if most else None,
@@ -100,8 +103,49 @@ def _limit(
         level=_level(given, reading),
         allow_unmeasured=tuple(dict.fromkeys((*named, *allowed))),
         scope=scope,
-        written=written[1],
+        written=(most or least or (None, ""))[1],
+        grow=grow,
+        floor=floor,
+        auto=tuple(end for end, value in (("max", most), ("min", least)) if _is_auto(value)),
     )
+
+
+def _is_auto(value: Written | None) -> bool:
+    return value is not None and value[0] is None
+
+
+def _grow(given: Mapping[str, Entry], metric: Metric, reading: Reading) -> Fraction | None:
+    """The share of the locked value that may be added to it."""
+    if "grow" not in given:
+        return None
+    entry = given["grow"]
+    if not unit_named(metric.unit).whole:
+        message = f"'grow' of {metric.key}: growth is defined for counts; give it 'max' or 'min'"
+        reading.refuse(entry.key.place, message)
+        return None
+    text = reading.text(entry.value, "a percentage such as 2%")
+    try:
+        return Fraction(quantity(text.text, "%")) if text else None
+    except UnitError as error:
+        reading.refuse(entry.value.place, f"{metric.key}: grow: {error}")
+        return None
+
+
+def _floor(given: Mapping[str, Entry], metric: Metric, reading: Reading) -> int:
+    """Growth that is within in any case; 0 where nothing is said."""
+    if "floor" not in given:
+        return 0
+    entry = given["floor"]
+    if "grow" not in given:
+        reading.refuse(entry.key.place, "'floor' is the least that 'grow' allows: give 'grow' too")
+    text = reading.text(entry.value, f"a quantity of {metric.unit}")
+    if text is None or not unit_named(metric.unit).whole:
+        return 0
+    try:
+        return int(quantity(text.text, metric.unit))
+    except UnitError as error:
+        reading.refuse(text.place, f"{metric.key}: floor: {error}")
+        return 0
 
 
 def _quantity(
@@ -111,8 +155,7 @@ def _quantity(
     if text is None:
         return None
     if text.text.strip() == AUTO:
-        reading.refuse(text.place, f"the value '{AUTO}' {NOT_YET}: write a quantity")
-        return None
+        return None, AUTO
     try:
         return quantity(text.text, metric.unit, round_up=least), text.text.strip()
     except UnitError as error:
@@ -123,7 +166,7 @@ def _quantity(
 def _must_leave_room(
     entry: Entry, least: Written | None, most: Written | None, reading: Reading
 ) -> None:
-    if least and most and least[0] > most[0]:
+    if least and most and least[0] is not None and most[0] is not None and least[0] > most[0]:
         message = f"min {least[1]} is above max {most[1]}: nothing could be within"
         reading.refuse(entry.key.place, message)
 

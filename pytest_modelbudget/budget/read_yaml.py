@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_modelbudget.budget.budget import (
     AnyLimit,
     Budget,
+    Loosen,
     ModelBudget,
     Place,
     TransformCheck,
@@ -78,15 +79,17 @@ def read_budget(
     front_ends: Mapping[str, FrontEnd],
     ops: OpTable,
     transforms: Mapping[str, Transform] | None = None,
+    text: str | None = None,
 ) -> Budget:
     """The budget of one file; places name it relative to ``root``, the project's root.
 
+    text is what the file is to hold in place of what it does hold, such as another revision's.
     Raises BudgetFileError with every problem of the file. Opens no other file.
     """
     where, top = Path(os.path.abspath(path)), Path(os.path.abspath(root))
     inside = where.is_relative_to(top)
     file = where.relative_to(top).as_posix() if inside else where.as_posix()
-    node, problems = tree(_text(where, file), file)
+    node, problems = tree(budget_text(where, file) if text is None else text, file)
     reading = Reading(
         where.parent,
         top if inside else where.parent,
@@ -96,13 +99,20 @@ def read_budget(
         transform_table() if transforms is None else transforms,
         problems,
     )
-    models = _models(node, reading)
+    _must_be_our_version(node, reading)
+    given = reading.fields(node, FILE)
+    models = _models(given, reading)
+    loosen = _loosen(given, reading)
     if reading.problems:
         raise BudgetFileError(reading.problems)
-    return Budget(file, models)
+    return Budget(file, models, loosen)
 
 
-def _text(path: Path, file: str) -> str:
+def budget_text(path: Path, file: str) -> str:
+    """What a budget file holds, without a byte order mark; file names it in problems.
+
+    Raises BudgetFileError where it cannot be read, is no UTF-8, or too large.
+    """
     try:
         size = path.stat().st_size
         if size > LARGEST:
@@ -118,10 +128,20 @@ def _text(path: Path, file: str) -> str:
         raise BudgetFileError([Problem(place, "not UTF-8: save the file as UTF-8")]) from error
 
 
-def _models(node: Node, reading: Reading) -> tuple[ModelBudget, ...]:
+def _loosen(given: Mapping[str, Entry], reading: Reading) -> Loosen:
+    """What the file says of changes that make a limit easier to keep."""
+    if "loosen" not in given:
+        return Loosen.WARN
+    words = [each.value for each in Loosen]
+    text = reading.text(given["loosen"].value, f"{' or '.join(words)}")
+    if text is not None and text.text not in words:
+        message = f"'loosen' is {' or '.join(words)}, not {shown(text.text)}"
+        reading.refuse(text.place, message)
+    return Loosen(text.text) if text is not None and text.text in words else Loosen.WARN
+
+
+def _models(given: Mapping[str, Entry], reading: Reading) -> tuple[ModelBudget, ...]:
     """Every model of the file, each followed by its variants."""
-    _must_be_our_version(node, reading)
-    given = reading.fields(node, FILE)
     defaults = _defaults(given["defaults"].value, reading) if "defaults" in given else Defaults()
     if "models" not in given:
         return ()

@@ -10,7 +10,7 @@ Refused here: duplicate keys, aliases, merge keys, tags, deep nesting, several d
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Union
 
 import yaml
@@ -24,11 +24,15 @@ _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A scalar as it is spelled; plain means unquoted, and so possibly a number or a boolean."""
+    """A scalar as it is spelled; plain means unquoted, and so possibly a number or a boolean.
+
+    span is where its characters, quotes included, begin and end in the whole text.
+    """
 
     text: str
     plain: bool
     place: Place
+    span: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,8 @@ def _converted(node: yaml.Node, file: str, problems: list[Problem]) -> Node:
         if not _is_encodable(node.value):
             problems.append(Problem(place, "half a character (a lone surrogate): remove it"))
             return Refused(place)
-        return Text(node.value, node.style is None, place)
+        span = (node.start_mark.index, node.end_mark.index)
+        return Text(node.value, node.style is None, place, span)
     if isinstance(node, yaml.SequenceNode):
         return Listing(tuple(_converted(item, file, problems) for item in node.value), place)
     assert isinstance(node, yaml.MappingNode), "YAML has no fourth kind of node"

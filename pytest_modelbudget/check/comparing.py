@@ -1,76 +1,177 @@
-"""``check_equivalence()``: whether two models compute the same, for Python code."""
+"""What the record says of lock files and of the change since the base; no pytest, no printing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from fractions import Fraction
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
-from pytest_modelbudget.budget.problem import suggestion
-from pytest_modelbudget.check.measuring import first_on_path
-from pytest_modelbudget.check.python_values import model_source
-from pytest_modelbudget.check.tables import tables
-from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformError
-from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.transforms.claim import SEEDS, Bound, Claim, Kind
-from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.outcome import Outcome
-from pytest_modelbudget.transforms.transform import Job
+from pytest_modelbudget.budget.baselines import Baselines
+from pytest_modelbudget.budget.budget import Budget, Loosen, Place
+from pytest_modelbudget.budget.compared_revision import BaseError, BaseRevision, short, text_at
+from pytest_modelbudget.budget.lock_file import UPDATE, LockedValue, lock_path, read_value
+from pytest_modelbudget.budget.loosening import Loosening, loosenings
+from pytest_modelbudget.budget.problem import BudgetFileError
+from pytest_modelbudget.budget.read_yaml import read_budget
+from pytest_modelbudget.budget.update import CheckKey
+from pytest_modelbudget.check.tables import Tables
+from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.reports.report import Record, loosening_record
+from pytest_modelbudget.units import readable_pair
 
-NO_BOUNDS: Mapping[str, float] = MappingProxyType({})
-COMPARE = "compare"
+MOST_NAMED = 3  # stale numbers that one line names
 
 
-def check_equivalence(
-    original: object,
-    transformed: object,
-    inputs: object = None,
+def read(path: Path, using: Tables, *, root: Path, text: str | None = None) -> Budget:
+    """The budget of a file under this session's tables; text in place of what it holds."""
+    return read_budget(
+        path,
+        root=root,
+        metrics=using.metrics,
+        front_ends=using.front_ends,
+        ops=using.ops,
+        text=text,
+    )
+
+
+def measured_numbers(numbers: Mapping[str, Record], budget: Path) -> dict[CheckKey, LockedValue]:
+    """The completely measured numbers of one budget file, out of the statements of its checks."""
+    found = {}
+    for node_id, record in numbers.items():
+        if record["budget"] == str(budget):
+            path, _, check = node_id.partition("::")[2].rpartition("::")
+            found[path, check] = read_value(record)
+    return found
+
+
+# Lock files.
+
+
+def lock_records(
+    record: Record,
+    numbers: Mapping[str, Record],
+    files: Iterable[Path],
+    baselines: Baselines,
     *,
-    kind: str = "exact_algebra",
-    seeds: Sequence[int] = SEEDS,
-    bounds: Mapping[str, float] = NO_BOUNDS,
-) -> Equivalence:
-    """Whether two models give the same outputs, as a budget's ``compare:`` would say.
+    all_needed: bool,
+) -> list[Record]:
+    """What became of each lock file, in the order of the files.
 
-    original and transformed: modules, factories without arguments, "package.module:callable" or
-    paths of model files. inputs: what ``measure()`` takes; files may bring their own. Neither model
-    is changed: what is run is a copy. bounds are those of "lossy" and "custom": {"sqnr": 30}.
-
-    ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each
-    output is apart, ``.first_divergence`` in which layer the two part. Raises ModelBudgetError
-    where a model cannot be loaded.
+    One that does not exist is only spoken of where limits grow from it, or all_needed.
     """
-    using, here = tables(), Path.cwd()
-    claim = _claim(kind, seeds, bounds)
-    first = model_source(original, inputs, using=using, base=here)
-    second = model_source(transformed, inputs, using=using, base=here)
-    with first_on_path(here):
-        job = Job(first, {COMPARE: second}, using.ops)
-        applied = using.transforms[COMPARE].applied(job)
+    said: list[Record] = []
+    base = baselines.base
+    if base is not None and not base.commit:
+        said.append({"file": None, "state": "unreachable", "text": base.why_not})
+    grows = {
+        model["file"] for model in record["models"] for check in model["checks"] if "grow" in check
+    }
+    for path in files:
+        file = baselines.shown(path)
+        today = measured_numbers(numbers, path)
+        state, text = _state(path, today, baselines)
+        if state == "missing" and not all_needed and file not in grows:
+            continue
+        said.append({"file": baselines.shown(lock_path(path)), "state": state, "text": text})
+        if base is not None and base.commit:
+            said.extend(_at_base(path, base, baselines))
+    return said
+
+
+def _state(
+    path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines
+) -> tuple[str, str]:
+    """(state, text) of the lock in the working tree, seen from what was measured."""
+    file, here = baselines.shown(lock_path(path)), baselines.in_working_tree(path)
+    if here.problem:
+        return "broken", here.problem
+    if here.lock is None:
+        return "missing", f"there is no {file}: {UPDATE}=create writes it"
+    known = {key: here.lock.value(*key) for key in today}
+    stale = [_stale(key, locked, today[key]) for key, locked in known.items()
+             if locked is not None and locked.value != today[key].value]  # fmt: skip
+    lacking = [f"{check} of {model}" for (model, check), locked in known.items() if locked is None]
+    if stale:
+        others = {f"{name} {version}" for key, locked in known.items()
+                  for name, version in _other_versions(locked, today[key])}  # fmt: skip
+        drift = f" (locked with {', '.join(sorted(others))})" if others else ""
+        return "stale", f"lock stale: {file}: {_named(stale)}{drift}: {UPDATE}=fix renews it"
+    if lacking:
+        return "stale", f"lock stale: {file} lacks {_named(lacking)}: {UPDATE}=create adds them"
+    return "fresh", f"{file} holds what was measured"
+
+
+def _stale(key: CheckKey, locked: LockedValue, today: LockedValue) -> str:
+    before, after = readable_pair(locked.value, today.value, today.unit)
+    return f"{key[1]} of {key[0]} {before} -> {after}"
+
+
+def _other_versions(locked: LockedValue | None, today: LockedValue) -> Iterator[tuple[str, str]]:
+    for name, version in locked.versions.items() if locked else ():
+        if today.versions.get(name) != version:
+            yield name, version
+
+
+def _named(texts: Sequence[str]) -> str:
+    rest = len(texts) - MOST_NAMED
+    return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def _at_base(path: Path, base: BaseRevision, baselines: Baselines) -> Iterator[Record]:
+    there = baselines.at_base(path)
+    file = baselines.shown(lock_path(path))
+    if there.problem:
+        yield {"file": file, "state": "broken", "text": there.problem}
+    elif not there.is_there:
+        text = f"{short(base)} has no {file}: compared with the working tree's"
+        yield {"file": file, "state": "missing", "text": text}
+
+
+# Loosened limits.
+
+
+def loosened_records(
+    files: Iterable[Path], gone: Iterable[Path], base: BaseRevision, using: Tables, *, root: Path
+) -> list[Record]:
+    """Every limit that the change since the base makes easier to keep, by file and line.
+
+    gone are budget files that the base has and the working tree has not.
+    """
+    found: list[Record] = []
+    for path in (*files, *gone):
         try:
-            with user_code("comparing the outputs", TransformError):
-                found = applied.verify(claim)
-        except ModelBudgetError as error:
-            return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
-    if found.first_divergence is None:
-        return found
-    repeat = f"check_equivalence(original, transformed, inputs, seeds={tuple(claim.seeds)})"
-    return replace(found, first_divergence=found.first_divergence.repeated_by(repeat))
+            now = read(path, using, root=root) if path.exists() else None
+        except BudgetFileError:
+            continue  # a broken budget fails by itself
+        found.extend(_loosened(path, now, base, using, root))
+    return sorted(found, key=lambda each: (each["file"], each["line"]))
 
 
-def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Claim:
-    kinds = [each.value for each in Kind]
-    if kind not in kinds:
-        raise InputError(f"'{kind}' is no kind of claim: {suggestion(kind, kinds)}")
-    names = [each.value for each in Bound]
-    for name in bounds:
-        if name not in names:
-            raise InputError(f"'{name}' is no bound: {suggestion(name, names)}")
-    if not seeds:
-        raise InputError("no seeds: the outputs of no run can be compared")
-    held = {Bound(name): Fraction(str(value)) for name, value in bounds.items()}
-    if held and kind == Kind.EXACT_ALGEBRA.value:
-        raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
-    return Claim(Kind(kind), held, seeds=tuple(seeds))
+def _loosened(
+    path: Path, now: Budget | None, base: BaseRevision, using: Tables, root: Path
+) -> Iterator[Record]:
+    is_forbidden = now is not None and now.loosen is Loosen.FORBID
+    file = now.file if now else path.relative_to(root).as_posix()
+    try:
+        text = _known(base, path)
+        before = read(path, using, root=root, text=text) if text is not None else None
+    except BudgetError as error:
+        if is_forbidden or base.commit:
+            words = f"not compared with the base, so possibly loosened: {_first_line(error)}"
+            unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
+            yield loosening_record(unknown, forbidden=is_forbidden)
+        return
+    if before is None:
+        return  # new since the base
+    is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
+    for each in loosenings(before, now, using.metrics):
+        yield loosening_record(each, forbidden=is_forbidden)
+
+
+def _known(base: BaseRevision, path: Path) -> str | None:
+    if not base.commit:
+        raise BaseError(base.why_not)
+    return text_at(base, path)
+
+
+def _first_line(error: BudgetError) -> str:
+    return str(error).split("\n", 1)[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
+from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.check.tables import Tables
 from pytest_modelbudget.errors import (
     ExtensionError,
@@ -27,8 +28,19 @@ from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.metrics.census import OpCount, census
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.parts import Part, parts, result_shapes
+from pytest_modelbudget.reports.profile import profile
 from pytest_modelbudget.reports.report import MeasuredModel
-from pytest_modelbudget.verdict import Outcome, Verdict, judge, judge_ops, known_scopes
+from pytest_modelbudget.verdict import (
+    NO_BASELINE,
+    Outcome,
+    Verdict,
+    is_in_scope,
+    judge,
+    judge_ops,
+    known_scopes,
+    with_blame,
+)
 
 
 @contextmanager
@@ -89,17 +101,35 @@ def costed(loaded: LoadedModel, using: Tables) -> CostedModel:
 
 
 @collection_paused()
-def measured(source: ModelSource, using: Tables, *, root: Path) -> MeasuredModel:
-    """The numbers of a model, or why there are none; its graph is gone."""
+def measured(
+    source: ModelSource,
+    using: Tables,
+    *,
+    root: Path,
+    with_parts: bool = False,
+    profiled: bool = False,
+) -> MeasuredModel:
+    """The numbers of a model, or why there are none; its graph is gone.
+
+    with_parts keeps what each number is made of, for a lock file to be written or compared;
+    profiled what pages show of the model besides.
+    """
     began = perf_counter()
     try:
         model = costed_model(source, using, root=root)
     except ModelBudgetError as error:
         return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
-    return told(model, began)
+    return told(model, began, using, with_parts=with_parts, profiled=profiled)
 
 
-def told(model: CostedModel, began: float) -> MeasuredModel:
+def told(
+    model: CostedModel,
+    began: float,
+    using: Tables,
+    *,
+    with_parts: bool = False,
+    profiled: bool = False,
+) -> MeasuredModel:
     """What reports need of a model, without its graph; began is when its measuring did."""
     return MeasuredModel(
         model.loaded.format,
@@ -109,24 +139,44 @@ def told(model: CostedModel, began: float) -> MeasuredModel:
         model.failures,
         model.census,
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
+        parts=_parts(model, using) if with_parts else {},
+        profile=profile(model.loaded, model.costed) if profiled else None,
         seconds=perf_counter() - began,
     )
+
+
+def _parts(model: CostedModel, using: Tables) -> Mapping[str, tuple[Part, ...]]:
+    """What each number is made of, by metric."""
+    shapes = result_shapes(model.loaded.graph)
+    with user_code("telling what each number is made of", ExtensionError):
+        return {
+            key: parts(using.metrics[key], measurement, model.costed, shapes)
+            for key, measurement in model.measurements.items()
+        }
 
 
 class MeasuredModels:
     """The models of this process, each measured once, however many limits ask for it."""
 
-    def __init__(self, using: Tables, *, root: Path) -> None:
+    def __init__(self, using: Tables, *, root: Path, profiled: bool = False) -> None:
         self.using = using
         self.root = root
+        self.profiled = profiled
         # The source stays beside its model: an object's identity is its own only while it lives.
         self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
-    def of(self, source: ModelSource) -> MeasuredModel:
+    def of(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel:
         """The measured model of a source; inputs and arguments belong to it."""
-        key = _key(source)
+        key = (_key(source), with_parts)
         if key not in self._known:
-            self._known[key] = (source, measured(source, self.using, root=self.root))
+            model = measured(
+                source,
+                self.using,
+                root=self.root,
+                with_parts=with_parts,
+                profiled=self.profiled,
+            )
+            self._known[key] = (source, model)
         return self._known[key][1]
 
 
@@ -143,16 +193,34 @@ def _key(value: object) -> Hashable:
     return id(value)
 
 
-def checked(limit: AnyLimit, model: MeasuredModel) -> Verdict:
+def checked(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:
     """The verdict on one limit; what could not be measured is unknown."""
     failure = model.failure or model.failures.get(limit.metric)
     if failure is not None:
-        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}")
+        reason = f"{limit.metric} unknown: {failure}"
+        return Verdict(limit, Outcome.UNKNOWN, None, reason, baseline=baseline)
     measurement = model.measurements[limit.metric]
     scopes = known_scopes(model.measurements.values())
     if isinstance(limit, OpsLimit):
-        return judge_ops(limit, measurement, model.census, scopes=scopes)
-    return judge(limit, measurement, scopes=scopes)
+        verdict = judge_ops(limit, measurement, model.census, scopes=scopes, baseline=baseline)
+    else:
+        verdict = judge(limit, measurement, scopes=scopes, baseline=baseline)
+    return with_blame(verdict, model.parts.get(limit.metric, ()))
+
+
+def lockable(
+    verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]
+) -> LockedValue | None:
+    """What a lock file holds of a check; without a model, not what it is made of.
+
+    None where the number is not known, or a lower bound.
+    """
+    limit, measurement = verdict.limit, verdict.measurement
+    if measurement is None:
+        return None
+    every = model.parts.get(limit.metric, ()) if model else ()
+    own = [part for part in every if is_in_scope(part.scope, limit.scope)]
+    return locked_value(measurement, own, versions)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pytest_modelbudget.budget.budget import AnyLimit, Place
+from pytest_modelbudget.budget.budget import AnyLimit, Limit, Place
+from pytest_modelbudget.budget.grammar import AUTO
 from pytest_modelbudget.budget.read_inputs import read_inputs
 from pytest_modelbudget.budget.read_limits import read_limits
 from pytest_modelbudget.budget.reading import Reading
@@ -124,4 +125,8 @@ def written_limits(limits: Mapping[str, object], using: Tables) -> tuple[AnyLimi
     read = read_limits(node, reading)
     if reading.problems:
         raise BudgetError("\n".join(problem.message for problem in reading.problems))
+    for limit in read:
+        if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
+            word = "grow" if limit.grow is not None else AUTO
+            raise BudgetError(f"{limit.metric}: '{word}' needs a lock file: write it in a budget")
     return read

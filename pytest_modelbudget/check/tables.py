@@ -16,6 +16,7 @@ from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_rule import OpRule
 from pytest_modelbudget.ops.op_table import FAMILIES, OpTable
+from pytest_modelbudget.reports.report import installed_version
 from pytest_modelbudget.transforms.transform import Transform
 from pytest_modelbudget.transforms.transform_table import transform_table
 
@@ -33,6 +34,11 @@ class Tables:
     metrics: Mapping[str, Metric]
     front_ends: Mapping[str, FrontEnd]
     transforms: Mapping[str, Transform]
+
+    def versions(self, format: str) -> Mapping[str, str]:
+        """The framework that reads a format, and its version; nothing where it takes none."""
+        extra = self.front_ends[format].extra if format in self.front_ends else ""
+        return {extra: installed_version(extra)} if extra else {}
 
 
 def tables(modules: Iterable[object] = ()) -> Tables:

@@ -34,9 +34,17 @@ class TransformedModel:
 
 @collection_paused()
 def transformed_model(
-    source: ModelSource, check: TransformCheck, using: Tables, *, root: Path
+    source: ModelSource,
+    check: TransformCheck,
+    using: Tables,
+    *,
+    root: Path,
+    with_parts: bool = False,
 ) -> TransformedModel:
-    """A model after a transform, measured; or why it could not be."""
+    """A model after a transform, measured; or why it could not be.
+
+    with_parts keeps what each number is made of, for a lock file to be written or compared.
+    """
     began = perf_counter()
     transform = using.transforms[check.transform]
     try:
@@ -46,7 +54,8 @@ def transformed_model(
     except ModelBudgetError as error:
         failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
         return TransformedModel(failed)
-    return TransformedModel(told(model, began), applied.changes, applied.verify)
+    measured = told(model, began, using, with_parts=with_parts)
+    return TransformedModel(measured, applied.changes, applied.verify)
 
 
 def verified(model: TransformedModel, claim: Claim, *, root: Path) -> Equivalence:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from pytest_modelbudget.ir.graph import Graph
 from pytest_modelbudget.ir.tensor import Storage
@@ -41,6 +42,15 @@ def lifetimes(graph: Graph) -> Mapping[Storage, Lifetime]:
         for storage in first
         if storage in last and storage.is_activation
     }
+
+
+def live_nbytes(alive: Mapping[Storage, Lifetime], positions: int) -> list[int]:
+    """Bytes that live during each op: after its outputs exist, before its operands are freed."""
+    change = [0] * (positions + 1)
+    for storage, life in alive.items():
+        change[life.first] += storage.nbytes
+        change[life.last + 1] -= storage.nbytes
+    return list(accumulate(change[:positions]))
 
 
 def dead_storages(graph: Graph) -> frozenset[Storage]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Union
 from pytest_modelbudget.errors import ExtensionError
 
 if TYPE_CHECKING:
+    from pytest_modelbudget.ir.graph import Weight
     from pytest_modelbudget.metrics.costed_graph import CostedGraph
 
 Number = Union[int, Fraction]
@@ -63,12 +64,16 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A key of the budget file, its unit, and the function that measures it."""
+    """A key of the budget file, its unit, and the function that measures it.
+
+    by_weight, of a number that stored tensors make up, tells what each of them adds to it.
+    """
 
     key: str
     unit: str
     definition: str
     measure: Callable[[CostedGraph], Measurement]
+    by_weight: Callable[[CostedGraph], Iterable[tuple[Weight, int]]] | None = None
 
 
 def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:

@@ -12,26 +12,47 @@ from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of
 
 STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
+WeightAmounts = Iterator[tuple[Weight, int]]  # what each stored tensor adds to a number
 
 
 def params(costed: CostedGraph) -> Measurement:
     """Elements of distinct parameters, tied or viewed ones once, unused and frozen ones too."""
-    return _stored("param", costed, _is_parameter, elements_of)
+    return _stored("param", parameter_elements(costed))
 
 
 def trainable_params(costed: CostedGraph) -> Measurement:
     """Elements of distinct parameters that training would change."""
-    return _stored("param", costed, lambda weight: weight.trainable, elements_of)
+    return _stored("param", trainable_elements(costed))
 
 
 def weight_memory(costed: CostedGraph) -> Measurement:
     """Bytes of distinct parameters as stored, scales and zero points included."""
-    return _stored("B", costed, lambda w: w.kind in STORED_WITH_WEIGHTS, nbytes_of)
+    return _stored("B", weight_nbytes(costed))
 
 
 def model_size(costed: CostedGraph) -> Measurement:
     """Bytes of all that a saved model holds: parameters and persistent buffers."""
-    return _stored("B", costed, lambda weight: weight.persistent, nbytes_of)
+    return _stored("B", saved_nbytes(costed))
+
+
+def parameter_elements(costed: CostedGraph) -> WeightAmounts:
+    """What ``params`` is made of."""
+    return _by_weight(costed, lambda weight: weight.kind is StorageKind.PARAMETER, elements_of)
+
+
+def trainable_elements(costed: CostedGraph) -> WeightAmounts:
+    """What ``trainable_params`` is made of."""
+    return _by_weight(costed, lambda weight: weight.trainable, elements_of)
+
+
+def weight_nbytes(costed: CostedGraph) -> WeightAmounts:
+    """What ``weight_memory`` is made of."""
+    return _by_weight(costed, lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
+
+
+def saved_nbytes(costed: CostedGraph) -> WeightAmounts:
+    """What ``model_size`` is made of."""
+    return _by_weight(costed, lambda weight: weight.persistent, nbytes_of)
 
 
 def elements_of(weights: Sequence[Weight]) -> int:
@@ -49,26 +70,17 @@ def nbytes_of(weights: Sequence[Weight]) -> int:
     return distinct_nbytes(weight.tensor for weight in weights)
 
 
-def _is_parameter(weight: Weight) -> bool:
-    return weight.kind is StorageKind.PARAMETER
-
-
-def _stored(
-    unit: str,
-    costed: CostedGraph,
-    counts: Callable[[Weight], bool],
-    amount: Callable[[Sequence[Weight]], int],
-) -> Measurement:
-    contributions = list(_by_owner(costed, counts, amount))
+def _stored(unit: str, amounts: WeightAmounts) -> Measurement:
+    contributions = [(weight.scope, amount) for weight, amount in amounts]
     value = sum(share for _, share in contributions)
     return Measurement(value, unit, shares=shares_of(contributions))
 
 
-def _by_owner(
+def _by_weight(
     costed: CostedGraph,
     counts: Callable[[Weight], bool],
     amount: Callable[[Sequence[Weight]], int],
-) -> Iterator[tuple[str, int]]:
+) -> WeightAmounts:
     """What each weight adds to its storage, beyond what weights before it already cover."""
     seen: dict[Storage, list[Weight]] = defaultdict(list)
     for weight in costed.graph.weights:
@@ -77,14 +89,34 @@ def _by_owner(
         same_memory = seen[weight.tensor.storage]
         before = amount(same_memory) if same_memory else 0
         same_memory.append(weight)
-        yield weight.scope, amount(same_memory) - before
+        yield weight, amount(same_memory) - before
 
 
 PARAMS = Metric(
-    "params", "param", "elements of distinct parameters; tied or shared ones once", params
+    "params",
+    "param",
+    "elements of distinct parameters; tied or shared ones once",
+    params,
+    by_weight=parameter_elements,
 )
 TRAINABLE_PARAMS = Metric(
-    "trainable_params", "param", "those of them that training would change", trainable_params
+    "trainable_params",
+    "param",
+    "those of them that training would change",
+    trainable_params,
+    by_weight=trainable_elements,
 )
-WEIGHT_MEMORY = Metric("weight_memory", "B", "bytes of those parameters as stored", weight_memory)
-MODEL_SIZE = Metric("model_size", "B", "weight_memory plus persistent buffers", model_size)
+WEIGHT_MEMORY = Metric(
+    "weight_memory",
+    "B",
+    "bytes of those parameters as stored",
+    weight_memory,
+    by_weight=weight_nbytes,
+)
+MODEL_SIZE = Metric(
+    "model_size",
+    "B",
+    "weight_memory plus persistent buffers",
+    model_size,
+    by_weight=saved_nbytes,
+)

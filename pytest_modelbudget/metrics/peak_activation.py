@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pytest_modelbudget.ir.graph import Graph
-from pytest_modelbudget.ir.liveness import Lifetime, lifetimes
+from pytest_modelbudget.ir.liveness import Lifetime, lifetimes, live_nbytes
 from pytest_modelbudget.ir.tensor import Storage
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import (
@@ -24,7 +24,8 @@ def peak_activation(costed: CostedGraph) -> Measurement:
     """
     graph = costed.graph
     alive = lifetimes(graph)
-    peak_at = _first_peak(alive, positions=max(len(graph.ops), 1))
+    live = live_nbytes(alive, positions=max(len(graph.ops), 1))
+    peak_at = live.index(max(live))
     makers = {output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs}
     owners = [
         (makers.get(storage, ""), storage.nbytes)
@@ -48,20 +49,6 @@ def _unsized(graph: Graph, alive: Mapping[Storage, Lifetime]) -> Iterator[tuple[
         for output in op.fresh_outputs:
             if output.storage.unsized and output.storage in alive:
                 yield op.name, op.scope, output.storage.unsized
-
-
-def _first_peak(alive: Mapping[Storage, Lifetime], positions: int) -> int:
-    """Position of the op during which most bytes live."""
-    change = [0] * (positions + 1)
-    for storage, life in alive.items():
-        change[life.first] += storage.nbytes
-        change[life.last + 1] -= storage.nbytes
-    live = peak = peak_at = 0
-    for position in range(positions):
-        live += change[position]
-        if live > peak:
-            peak, peak_at = live, position
-    return peak_at
 
 
 PEAK_ACTIVATION = Metric(

@@ -4,6 +4,7 @@ An item's statement is one JSON string, because that is what passes between proc
 
     {"check": {...}, "model": {...}, "seconds": "0.012"}    a limit; the model only once a process
     {"check": {...}, "model": {...}, "transform": {...}, "equivalence": {...}}   below a transform
+    {"check": {...}, "number": {...}}                       measured completely, as a lock has it
     {"broken": {...}}                                       a file that could not be read
 """
 
@@ -20,9 +21,17 @@ from pytest_modelbudget.reports.report import (
 )
 
 
-def check_statement(check: Record, model: Record | None, seconds: float) -> str:
-    """What an item says about its limit, and about the model if it is the first to know it."""
+def check_statement(
+    check: Record, model: Record | None, seconds: float, number: Record | None = None
+) -> str:
+    """What an item says about its limit, and about the model if it is the first to know it.
+
+    number is the measured one as a lock file has it, and the path of the budget that it belongs
+    to; no report shows it.
+    """
     statement: Record = {"check": check}
+    if number is not None:
+        statement["number"] = number
     if model is not None:
         statement |= {"model": model, "seconds": f"{seconds:.3f}"}
     return json.dumps(statement)
@@ -33,6 +42,7 @@ def transform_statement(
     model: tuple[Record, float] | None,
     transform: Record | None,
     equivalence: Record | None = None,
+    number: Record | None = None,
 ) -> str:
     """What an item below a transform says: its check, and what nobody has told yet."""
     statement: Record = {"check": check}
@@ -40,6 +50,8 @@ def transform_statement(
         statement |= {"model": model[0], "seconds": f"{model[1]:.3f}"}
     if transform is not None:
         statement["transform"] = transform
+    if number is not None:
+        statement["number"] = number
     if equivalence is not None:
         statement["equivalence"] = equivalence
     return json.dumps(statement)
@@ -60,6 +72,7 @@ class Assembly:
         self._broken: dict[str, Record] = {}
         self._transforms: dict[str, Record] = {}
         self._equivalences: dict[str, Record] = {}
+        self.numbers: dict[str, Record] = {}  # by id of the check, as a lock file has them
 
     def add(self, statement: str) -> None:
         """Take in what one item said."""
@@ -72,6 +85,8 @@ class Assembly:
             self._transforms.setdefault(said["transform"]["id"], said["transform"])
         if "equivalence" in said:
             self._equivalences[said["check"]["id"].rpartition("::")[0]] = said["equivalence"]
+        if "number" in said:
+            self.numbers[said["check"]["id"]] = said["number"]
         if "model" in said and said["model"]["id"] not in self._models:
             self._models[said["model"]["id"]] = said["model"]
             self._timings[said["model"]["id"]] = said["seconds"]
@@ -86,8 +101,8 @@ class Assembly:
         """How many items have spoken: limits, unknown ones included, and unreadable files."""
         return len(self._checks) + len(self._broken)
 
-    def report(self, *, selected: bool) -> Record:
-        """The record for all renderers."""
+    def report(self, *, selected: bool, unanswered: int = 0) -> Record:
+        """The record for all renderers; unanswered items have not spoken, and should have."""
         by_model: dict[str, list[Record]] = {}
         for check in self._checks.values():
             by_model.setdefault(check["id"].rpartition("::")[0], []).append(check)
@@ -101,6 +116,7 @@ class Assembly:
             broken=self._broken.values(),
             timings=self._timings,
             selected=selected,
+            unanswered=unanswered,
         )
 
     def _nested(self, checks: dict[str, list[Record]]) -> dict[str, list[Record]]:

@@ -1,9 +1,11 @@
 """What a person reads when a limit is broken: the numbers first, then who they are made of.
 
-params 3.73 M > 3.51 M   over by 219,047 (+6.2%)   budgets/mobile.yaml:8
-  1,281,000  classifier.1
-    412,160  features.18.0
-fix: shrink what is largest above, or raise the limit at budgets/mobile.yaml:8
+params 3.73 M > 3.51 M   over by 219,047 (+6.2%)   baseline 3.50 M   budgets/mobile.yaml:8
+  +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]
+      +175  classifier.1.bias     [1000] -> [1175]
+fix: shrink the layer above, or accept: pytest --model-budget --model-budget-update=fix budgets/...
+
+Without a lock file, nobody knows what grew, and the largest layers are named instead.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_modelbudget.budget.budget import Limit
+from pytest_modelbudget.metrics.parts import Difference, Shape
+from pytest_modelbudget.units import percentage, readable_pair
 from pytest_modelbudget.verdict import Outcome, Verdict
 
 LARGEST_SHARES = 3
@@ -21,13 +25,63 @@ def one_line(text: str) -> str:
     return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-def failure_lines(verdict: Verdict) -> tuple[str, ...]:
-    """The first line says everything; the others help to mend it."""
+def failure_lines(verdict: Verdict, accept: str = "") -> tuple[str, ...]:
+    """The first line says everything; the others help to mend it.
+
+    accept is the command that makes a broken limit what was measured.
+    """
     place = verdict.limit.place
-    headline = f"{one_line(verdict.reason)}   {place}"
+    headline = f"{one_line(verdict.reason)}{_baseline(verdict)}   {place}"
     if verdict.outcome is not Outcome.OVER or verdict.measurement is None:
         return (headline,)
-    return (headline, *_largest(verdict), f"fix: {_way_out(verdict)} at {place}")
+    shown = _blamed(verdict) if verdict.blame.differences else _largest(verdict)
+    if not verdict.measurement.complete or not isinstance(verdict.limit, Limit):
+        accept = ""  # an update writes no lower bounds, and no operations
+    return (headline, *shown, f"fix: {_way_out(verdict, accept)}")
+
+
+def _baseline(verdict: Verdict) -> str:
+    """The locked number that a number is compared with, and what may be added to it."""
+    locked, limit = verdict.baseline.locked, verdict.limit
+    if locked is None or verdict.measurement is None:
+        return ""
+    before, _ = readable_pair(locked.value, verdict.measurement.value, locked.unit)
+    grow = limit.grow if isinstance(limit, Limit) else None
+    allowance = "" if grow is None else f", grow {percentage(grow)}"
+    return f"   baseline {before}{allowance}"
+
+
+def _blamed(verdict: Verdict) -> Iterator[str]:
+    """Who the growth is due to: delta, name, and the shape then and now.
+
+    +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]
+    """
+    blame = verdict.blame
+    rows = [(f"{each.delta:+,}", _name(each), _shapes(each)) for each in blame.differences]
+    if blame.rest or blame.others:
+        count = f"{blame.others} others" if blame.others > 1 else "one other"
+        rows.append((f"{blame.rest:+,}", f"({count if blame.others else 'not told apart'})", ""))
+    delta_width, name_width = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for delta, name, shapes in rows:
+        yield f"  {delta:>{delta_width}}  {name:<{name_width}}   {shapes}".rstrip()
+
+
+def _name(difference: Difference) -> str:
+    return ".".join(filter(None, (difference.scope, difference.name))) or "(model)"
+
+
+def _shapes(difference: Difference) -> str:
+    """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone"."""
+    before, after = difference.shape_before, difference.shape_after
+    if difference.before is None:
+        return f"new {_shape(after)}".rstrip()
+    if difference.after is None:
+        return f"gone {_shape(before)}".rstrip()
+    return _shape(after) if before == after else f"{_shape(before)} -> {_shape(after)}"
+
+
+def _shape(shape: Shape | None) -> str:
+    return "" if shape is None else str(list(shape))
 
 
 def _largest(verdict: Verdict) -> Iterator[str]:
@@ -44,14 +98,21 @@ def _largest(verdict: Verdict) -> Iterator[str]:
 def _is_maximum(verdict: Verdict) -> bool:
     """Whether it is a maximum of whole things that is broken, which its shares add up to."""
     limit, measurement = verdict.limit, verdict.measurement
-    if not isinstance(limit, Limit) or limit.max is None or measurement is None:
+    if not isinstance(limit, Limit) or measurement is None:
         return False
-    return isinstance(measurement.value, int) and measurement.value > limit.max
+    ends = [end for end in (limit.max, verdict.allowed) if end is not None]
+    return isinstance(measurement.value, int) and any(measurement.value > end for end in ends)
 
 
-def _way_out(verdict: Verdict) -> str:
+def _way_out(verdict: Verdict, accept: str) -> str:
+    place = verdict.limit.place
     if not isinstance(verdict.limit, Limit):
-        return "replace these operations, or permit them"
+        return f"replace these operations, or permit them at {place}"
     if _is_maximum(verdict):
-        return "shrink what is largest above, or raise the limit"
-    return "change the model, or the limit"
+        shrunk = "the layer" if verdict.blame.differences else "what is largest"
+        return f"shrink {shrunk} above, or {_accepting(accept) or f'raise the limit at {place}'}"
+    return f"change the model, or {_accepting(accept) or f'the limit at {place}'}"
+
+
+def _accepting(command: str) -> str:
+    return f"accept: {command}" if command else ""

@@ -2,7 +2,8 @@
 
 Drawn once, with one model, one check and one file that could not be read::
 
-    {"schema": "model-budget-report/1", "selected": False, "environment": {"python": "3.12.3"},
+    {"schema": "model-budget-report/1", "selected": False, "unanswered": 0,
+     "environment": {"python": "3.12.3"},
      "models": [{"id": "budgets/a.yaml::net", "file": "budgets/a.yaml", "line": 3,
                  "format": "torch", "traced": "meta",
                  "metrics": {"params": {"value": 42, "unit": "param", "complete": True,
@@ -13,7 +14,44 @@ Drawn once, with one model, one check and one file that could not be read::
                              "level": "error", "line": 6, "reason": ""}],
                  "transforms": []}],
      "broken": [{"id": "budgets/b.yaml::budget", "problems": ["budgets/b.yaml:2:1: ..."]}],
+     "base": None, "lock": [], "loosened": [],
      "timings": {"budgets/a.yaml::net": "0.012"}}
+
+Of the limits that selection left, unanswered counts those that were skipped, or never came to
+their turn: they fail the session.
+
+A check that a lock file knows has a baseline: the value locked at the base, or in the working tree
+(an int, or a decimal string of a ratio). With ``grow`` it also has what growth allows, which is a
+maximum beside limit; and where it is above its baseline, who that is due to::
+
+    {..., "limit": None, "actual": 3728872, "baseline": 3504872, "allowed": 3574969,
+     "grow": "0.02", "floor": 0,
+     "blame": [{"scope": "classifier.1", "name": "weight", "delta": 224000,
+                "before": 1280000, "after": 1504000,
+                "shape_before": [1000, 1280], "shape_after": [1175, 1280]},
+               {"scope": None, "delta": 175, "count": 1}]}
+
+Blame has the largest |delta| first. name is a stored tensor's, None for a layer's operations;
+before (after) is None where the layer is new (gone), and a shape where nobody knows it. The last
+entry, with scope None, sums up the ``count`` parts that were cut; all deltas add up to the growth.
+
+At the top, base is the commit (all its digits) that was compared with, or None; lock says of each
+lock file what became of it; and loosened lists every limit that the change since base makes
+easier to keep. Both are in the order of file and line; each has one line of text for people::
+
+    "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "...", "fails": False}],
+    "loosened": [{"file": "budgets/a.yaml", "line": 6, "id": "budgets/a.yaml::net::params",
+                  "metric": "params", "what": "max raised", "before": 3500000, "after": 4000000,
+                  "percent": "+14.3", "forbidden": False,
+                  "text": "budget loosened +14.3 %: params 3.5 M -> 4.0 M"}]
+
+A state is fresh, stale, missing or broken (unreadable), or of the base unreachable (it is not
+here; file is then None). A lock file may have two entries: one for the working tree, one for the
+base. percent is None where there is none; line is 1 where nothing is left of a model; metric is
+None where a whole model is gone.
+
+Where a page was asked for, each model also has a "profile": JSON text, made by ``profile()``, which
+no file but the page holds.
 """
 
 from __future__ import annotations
@@ -23,14 +61,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from fractions import Fraction
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any
 
 from pytest_modelbudget.budget.budget import Level, Limit, OpsLimit
+from pytest_modelbudget.budget.loosening import Loosening
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, Number
+from pytest_modelbudget.metrics.parts import Blame, Part
 from pytest_modelbudget.units import decimal_text
 from pytest_modelbudget.verdict import Outcome, Verdict, is_red
 
@@ -48,7 +89,9 @@ class MeasuredModel:
 
     failure is set where the model could not be loaded, and all else is then empty. failures holds
     the metrics that could not be worked out, by key. scopes are the paths of all its modules.
-    seconds is wall time, for eyes only.
+    parts, by metric, are kept only where a lock file is to be written or compared. profile is what
+    a page shows beyond metrics, as JSON text, if somebody asked. seconds is wall time, for eyes
+    only.
     """
 
     format: str
@@ -58,7 +101,9 @@ class MeasuredModel:
     failures: Mapping[str, ModelBudgetError] = field(default_factory=dict)
     census: tuple[OpCount, ...] = ()
     scopes: tuple[str, ...] = ()
+    profile: str | None = None
     failure: ModelBudgetError | None = None
+    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -108,38 +153,95 @@ def model_record(node_id: str, file: str, line: int, model: MeasuredModel) -> Re
     record["ops"] = [
         {"kind": row.kind, "name": row.name, "count": row.count} for row in model.census
     ]
+    if model.profile is not None:
+        record["profile"] = model.profile
     return record
 
 
 def check_record(node_id: str, verdict: Verdict) -> Record:
     """One limit and what became of it; limit is the maximum, min stands beside it if asked for."""
-    limit, measurement = verdict.limit, verdict.measurement
+    limit, measurement, locked = verdict.limit, verdict.measurement, verdict.baseline.locked
     record: Record = {
         "id": node_id,
         "metric": limit.metric,
         "limit": _bound(limit.max) if isinstance(limit, Limit) else None,
         "actual": number_record(measurement.value) if measurement else None,
-        "baseline": None,
+        "baseline": number_record(locked.value) if locked else None,
         "outcome": verdict.outcome.value,
         "level": limit.level.value,
         "line": limit.place.line,
         "reason": verdict.reason,
     }
+    if verdict.allowed is not None:
+        record["allowed"] = verdict.allowed
+    if verdict.blame.differences or verdict.blame.rest:
+        record["blame"] = blame_record(verdict.blame)
     if isinstance(limit, OpsLimit):
         record["ops"] = {
             "allow": None if limit.allow is None else list(limit.allow),
             "deny": list(limit.deny),
             "max": dict(limit.max),
         }
-    elif limit.min is not None:
-        record["min"] = _bound(limit.min)
+    else:
+        record |= _further_ends(limit)
     if measurement:
-        record["unit"] = measurement.unit
+        record |= {"unit": measurement.unit, "complete": measurement.complete}
     if limit.scope is not None:
         record["scope"] = limit.scope
     if verdict.marked:
         record["lower_bound"] = True
     return record
+
+
+def _further_ends(limit: Limit) -> Record:
+    """What a limit asks beside a maximum; grow is a share, as a decimal."""
+    record: Record = {}
+    if limit.min is not None:
+        record["min"] = _bound(limit.min)
+    if limit.grow is not None:
+        record |= {"grow": number_record(limit.grow), "floor": limit.floor}
+    return record
+
+
+def blame_record(blame: Blame) -> list[Record]:
+    """Who a growth is due to, the largest first; what is left of it in a last entry."""
+    record: list[Record] = [
+        {
+            "scope": each.scope,
+            "name": each.name,
+            "delta": each.delta,
+            "before": each.before,
+            "after": each.after,
+            "shape_before": None if each.shape_before is None else list(each.shape_before),
+            "shape_after": None if each.shape_after is None else list(each.shape_after),
+        }
+        for each in blame.differences
+    ]
+    if blame.rest or blame.others:
+        record.append({"scope": None, "delta": blame.rest, "count": blame.others})
+    return record
+
+
+def loosening_record(loosening: Loosening, *, forbidden: bool) -> Record:
+    """One thing that a budget no longer asks, or asks less of."""
+    place = loosening.place
+    path = "::".join(filter(None, (place.file, loosening.path, loosening.check)))
+    return {
+        "file": place.file,
+        "line": place.line,
+        "id": path,
+        "metric": loosening.metric,
+        "what": loosening.what,
+        "before": _setting(loosening.before),
+        "after": _setting(loosening.after),
+        "percent": loosening.percent,
+        "forbidden": forbidden,
+        "text": loosening.text,
+    }
+
+
+def _setting(value: Number | str | None) -> int | str | None:
+    return value if value is None or isinstance(value, str) else number_record(value)
 
 
 def _bound(value: Number | None) -> int | str | None:
@@ -180,12 +282,17 @@ def warns(check: Record) -> bool:
 def environment() -> dict[str, str]:
     """Versions that the numbers may depend on, read without importing any of the packages."""
     versions = {"python": platform.python_version()}
-    for package in FRAMEWORKS:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
+    found = {package: installed_version(package) for package in FRAMEWORKS}
+    return versions | {package: number for package, number in found.items() if number}
+
+
+@cache
+def installed_version(package: str) -> str:
+    """The version of a package, "" where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def report(
@@ -196,6 +303,7 @@ def report(
     timings: Mapping[str, str],
     selected: bool,
     transforms: Mapping[str, list[Record]] = NO_TRANSFORMS,
+    unanswered: int = 0,
 ) -> Record:
     """The whole record, sorted by file and line, whichever order it came in.
 
@@ -204,6 +312,7 @@ def report(
     return {
         "schema": SCHEMA,
         "selected": selected,
+        "unanswered": unanswered,
         "environment": environment(),
         "models": [
             {
@@ -216,6 +325,9 @@ def report(
             for model in sorted(models, key=lambda each: (each["file"], each["line"], each["id"]))
         ],
         "broken": sorted(broken, key=lambda each: str(each["id"])),
+        "base": None,
+        "lock": [],
+        "loosened": [],
         "timings": dict(sorted(timings.items())),
     }
 

@@ -1,8 +1,9 @@
-"""The table at the end of a pytest run, 80 columns wide: verdicts, and with -vv the layers.
+"""The table at the end of a pytest run, 80 columns wide: verdicts, with -v bars, with -vv layers.
 
-budgets/vision.yaml                            measured        limit headroom
-over    mobilenet_v2::params                     3.73 M       3.51 M    -6.2%
-within  resnet18::macs                        1.81 GMAC    1.82 GMAC    0.33%
+budgets/vision.yaml                   measured     limit headroom
+over    mobilenet_v2::params            3.73 M    3.51 M    -6.2% [##########+
+within  resnet18::macs               1.81 GMAC 1.82 GMAC    0.33% [#########.]
+2 limits: 1 over, 0 warn, 1 within, 0 unknown
 """
 
 from __future__ import annotations
@@ -10,17 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from fractions import Fraction
+from itertools import groupby
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.report import Record, checks_of, fails, warns
+from pytest_modelbudget.reports.cases import (
+    Case,
+    cases_of,
+    counts,
+    headroom,
+    is_lower_bound,
+    maximum,
+)
+from pytest_modelbudget.reports.check_text import MODEL, grown_lines, largest_shares
+from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.reports.transform_costs import costs
 from pytest_modelbudget.units import readable, readable_pair, room
-from pytest_modelbudget.verdict import is_in_scope
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
+BAR = 10  # characters of a bar between its ends; a full one is exactly at the limit
 NARROWEST_NAME = 16
-LARGEST_SHARES = 5
 UNTOLD = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
 
@@ -48,25 +58,30 @@ class Row(NamedTuple):
     measured: str
     limit: str
     headroom: str
+    bar: str = ""
     layers: tuple[str, ...] = ()
 
 
+class Widths(NamedTuple):
+    """Characters that the columns beside the name take."""
+
+    measured: int
+    limit: int
+    bar: int
+
+
 def lines(report: Record, detail: int) -> Iterator[Line]:
-    """The whole table, file by file, and a line that counts the verdicts."""
+    """The whole table, file by file, without the line that counts the verdicts."""
     by_file: dict[str, list[Row]] = {}
     for model in report["models"]:
-        shown = by_file.setdefault(model["file"], [])
-        shown.extend(rows(model, detail))
-        for transform in model["transforms"]:
-            shown.extend(transform_rows(model, transform, detail))
+        by_file.setdefault(model["file"], []).extend(rows(model, detail))
     widths = _widths([row for rows_ in by_file.values() for row in rows_])
     for file, file_rows in by_file.items():
         if file_rows:
-            yield Line(_aligned(file, "measured", "limit", "headroom", widths, lead=0), "file")
+            heading = Row("file", file, "measured", "limit", "headroom")
+            yield Line(_aligned(heading, widths, lead=0), "file")
         for row in file_rows:
-            name = row.colour.ljust(OUTCOME_WIDTH) + row.name
-            text = _aligned(name, row.measured, row.limit, row.headroom, widths, OUTCOME_WIDTH)
-            yield Line(text, row.colour)
+            yield Line(_aligned(row, widths, lead=OUTCOME_WIDTH), row.colour)
             yield from (Line(layer) for layer in row.layers)
     for broken in report["broken"]:
         count = len(broken["problems"])
@@ -74,68 +89,74 @@ def lines(report: Record, detail: int) -> Iterator[Line]:
         yield Line(
             f"{'broken':<{OUTCOME_WIDTH}}{broken['id'].partition('::')[0]}: {problems}", "over"
         )
-    yield Line(counted(report))
 
 
 def counted(report: Record) -> str:
-    """One line: "12 limits: 10 within, 1 over, 1 over (warning)"."""
-    checks = [check for model in report["models"] for check in checks_of(model)]
-    warned = sum(warns(check) for check in checks)
-    counts = {
-        "within": sum(check["outcome"] == "within" for check in checks),
-        "over": sum(check["outcome"] == "over" for check in checks) - warned,
-        "unknown": sum(check["outcome"] == "unknown" for check in checks),
-        "over (warning)": warned,
-        "broken file": len(report["broken"]),
-    }
-    if counts["broken file"] > 1:
-        counts["broken files"] = counts.pop("broken file")
-    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"{len(checks)} limit{'' if len(checks) == 1 else 's'}: {said or 'none'}"
+    """One line: "12 limits: 1 over, 1 warn, 10 within, 0 unknown"."""
+    told = counts(report)
+    total = sum(told.values())
+    said = [f"{count} {outcome}" for outcome, count in told.items()]
+    broken = len(report["broken"])
+    if broken:
+        said.append(f"{broken} broken file{'' if broken == 1 else 's'}")
+    loosened = len(report.get("loosened", ()))
+    if loosened:
+        said.append(f"{loosened} loosened")
+    return f"{total} limit{'' if total == 1 else 's'}: {', '.join(said)}"
 
 
 def rows(model: Record, detail: int) -> list[Row]:
-    """The limits of one model that deserve a line at this level of detail, in file order."""
-    checks = model["checks"]
+    """The limits of a model and of its transforms that deserve a line at this level of detail."""
+    told = list(cases_of(model))
     if detail < Detail.ALL:
-        tightest = min(checks, key=_tightness, default=None)
-        checks = [c for c in checks if fails(c) or warns(c) or c is tightest or "measured" in c]
-    return [_row(model, check, detail) for check in checks]
+        by_owner = groupby(told, key=lambda case: case.id.rpartition("::")[0])
+        tightest = [min(some, key=_tightness) for _, some in by_owner]
+        told = [case for case in told if _is_told(case) or case in tightest]
+    found: list[Row] = []
+    for _, some in groupby(told, key=lambda case: case.id.rpartition("::")[0]):
+        several = list(some)
+        found.extend(_row(case, detail) for case in several)
+        owner = several[-1].owner
+        if owner is not model:  # what a transform costs stands below its last row
+            layers = (*found[-1].layers, *costs(model, owner))
+            found[-1] = found[-1]._replace(layers=layers)
+    return found
 
 
-def transform_rows(model: Record, transform: Record, detail: int) -> list[Row]:
-    """A transform's limits and its claim, then what it costs beside the model that it changes."""
-    found = rows(transform, detail)
-    if not found:
-        return []
-    return [*found[:-1], found[-1]._replace(layers=(*found[-1].layers, *costs(model, transform)))]
+def _is_told(case: Case) -> bool:
+    """Whether a limit is shown without being asked for."""
+    return case.outcome != "within" or case.is_claim
 
 
-def headroom(check: Record) -> Fraction | None:
-    """How far a number is from its nearer bound, as a share of that bound; negative when over.
-
-    None where nobody knows: a lower bound may be anywhere above what it says.
-    """
-    if check["actual"] is None or check.get("outcome") == "unknown":
-        return None
-    actual = Fraction(check["actual"])
-    distances = []
-    if check["limit"] is not None and (most := Fraction(check["limit"])):
-        distances.append((most - actual) / most)
-    if check.get("min") is not None and (least := Fraction(check["min"])):
-        distances.append((actual - least) / least)
-    return min(distances, default=None)
-
-
-def _tightness(check: Record) -> tuple[bool, Fraction]:
-    room = headroom(check)
+def _tightness(case: Case) -> tuple[bool, Fraction]:
+    room = headroom(case.check)
     return (room is None, room or Fraction(0))
 
 
-def _row(model: Record, check: Record, detail: int) -> Row:
-    layers = tuple(_layers(model, check)) if detail >= Detail.LAYERS else ()
-    colour = "warn" if warns(check) else check["outcome"]
-    return Row(colour, check["id"].partition("::")[2], *_figures(check), layers)
+def _row(case: Case, detail: int) -> Row:
+    return Row(
+        case.outcome,
+        case.id.partition("::")[2],
+        *(_claimed(case.check) if case.is_claim else _figures(case.check)),
+        bar=_bar(case.check) if detail >= Detail.ALL else "",
+        layers=tuple(_layers(case)) if detail >= Detail.LAYERS else (),
+    )
+
+
+def _bar(check: Record) -> str:
+    """How much of a maximum is used: "[######....]", and "[##########+" where it is broken.
+
+    "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
+    """
+    most = maximum(check)
+    if check["outcome"] == "unknown" or check["actual"] is None or not most:
+        return ""
+    if _nearer_bound(check) != most:
+        return ""
+    used = BAR * Fraction(check["actual"]) / most
+    if used > BAR:
+        return f"[{'#' * BAR}+"
+    return f"[{'#' * used.__floor__():.<{BAR}}]"
 
 
 def _figures(check: Record) -> tuple[str, str, str]:
@@ -155,54 +176,60 @@ def _figures(check: Record) -> tuple[str, str, str]:
     measured, limit = readable_pair(actual, bound, unit)
     if is_unknown and is_ratio:  # over unmeasured ops: not even a bound
         return UNTOLD, limit, left
-    least = ">= " if is_unknown or check.get("lower_bound") else ""
+    least = ">= " if is_lower_bound(check) else ""
     return least + measured, limit, left
+
+
+def _claimed(check: Record) -> tuple[str, str, str]:
+    """How far outputs differ at most and what is allowed; there is no share of it to be left."""
+    return check.get("measured", "-"), check.get("allowed", "-"), ""
 
 
 def _nearer_bound(check: Record) -> Fraction | None:
     """The maximum, or the minimum where that is broken or stands alone."""
-    most, least = check["limit"], check.get("min")
+    most, least = maximum(check), check.get("min")
     if least is None or (most is not None and Fraction(check["actual"] or 0) >= Fraction(least)):
-        return None if most is None else Fraction(most)
+        return most
     return Fraction(least)
 
 
-def _layers(model: Record, check: Record) -> Iterator[str]:
-    """The largest shares of a check's metric, with their part of the whole."""
-    metric = model["metrics"].get(check["metric"], {})
-    glob = check.get("scope")
-    shares = [share for share in metric.get("shares", ()) if is_in_scope(share["scope"], glob)]
-    total = Fraction(check["actual"] or 0)
-    largest = sorted(shares, key=lambda share: -Fraction(share["value"]))[:LARGEST_SHARES]
-    for share in largest:
-        value = Fraction(share["value"])
+def _layers(case: Case) -> Iterator[str]:
+    """What grew since the baseline, then the largest shares with their part of the whole."""
+    indent = " " * (OUTCOME_WIDTH - 2)
+    yield from (_cut(indent + line, WIDTH) for line in grown_lines(case.check))
+    metric = case.owner["metrics"].get(case.check["metric"], {})
+    total = Fraction(case.check["actual"] or 0)
+    for scope, value in largest_shares(case):
         part = room(value / total) if total and "exact" not in metric else ""
         text = _number(value, metric["unit"])
-        yield _cut(
-            f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {share['scope'] or '(model)'}", WIDTH
-        )
+        yield _cut(f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {scope or MODEL}", WIDTH)
 
 
 def _number(value: Fraction, unit: str) -> str:
     return readable(int(value) if value.denominator == 1 else value, unit)
 
 
-def _widths(all_rows: Iterable[Row]) -> tuple[int, int]:
-    measured, limit = len("measured"), len("limit")
-    for row in all_rows:
-        measured, limit = max(measured, len(row.measured)), max(limit, len(row.limit))
-    return measured, limit
+def _widths(all_rows: Iterable[Row]) -> Widths:
+    heading = Row("", "", "measured", "limit", "")
+    found = [heading, *all_rows]
+    return Widths(
+        max(len(row.measured) for row in found),
+        max(len(row.limit) for row in found),
+        max(len(row.bar) for row in found),
+    )
 
 
-def _aligned(
-    name: str, measured: str, limit: str, left: str, widths: tuple[int, int], lead: int
-) -> str:
-    """One line: the name, cut in its middle if need be, and three right-aligned columns."""
-    space = WIDTH - sum(widths) - HEADROOM_WIDTH - 2
-    space = max(space, lead + NARROWEST_NAME)
-    name = name[:lead] + _cut_name(name[lead:], space - lead)
-    figures = f"{measured:>{widths[0]}} {limit:>{widths[1]}}{left:>{HEADROOM_WIDTH}}"
-    return f"{name:<{space}} {figures}".rstrip()
+def _aligned(row: Row, widths: Widths, lead: int) -> str:
+    """One line: the name, cut in its middle if need be, and its columns right-aligned.
+
+    lead is how many characters stand before the name for the outcome, or 0.
+    """
+    beside = sum(widths) + HEADROOM_WIDTH + 2 + (1 if widths.bar else 0)
+    space = max(WIDTH - beside, lead + NARROWEST_NAME)
+    name = row.colour.ljust(lead) if lead else ""
+    name += _cut_name(row.name, space - lead)
+    figures = f"{row.measured:>{widths.measured}} {row.limit:>{widths.limit}}"
+    return f"{name:<{space}} {figures}{row.headroom:>{HEADROOM_WIDTH}} {row.bar}".rstrip()
 
 
 def _cut_name(name: str, width: int) -> str:

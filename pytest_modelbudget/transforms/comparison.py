@@ -169,7 +169,10 @@ class Comparison:
             return Equivalence(
                 Outcome.UNKNOWN, self.claim.kind, words, weights, seeds=self.claim.seeds
             )
-        pairs = self._without_rounded_weights(tuple(self._pairs()))
+        pairs, noted = without_rounded_weights(
+            tuple(self._pairs()), self.sides.dtype, self.sides.other_weights
+        )
+        self.notes.extend(noted)
         basis = Basis.NETWORK if all(p.algebra is not None for p in pairs) else Basis.NOTHING
         found = judged(
             self.claim,
@@ -183,21 +186,6 @@ class Comparison:
         if found.outcome is Outcome.OVER and not self.structure:
             return replace(found, first_divergence=self._divergence())
         return found
-
-    def _without_rounded_weights(self, pairs: tuple[OutputPair, ...]) -> tuple[OutputPair, ...]:
-        """The pairs for step 2 alone, where rounded weights explain what step 1 sees.
-
-        Two files that were made on different ways hold weights rounded on different ways: then
-        float64 runs differ by as much as the type rounds, and no more.
-        """
-        errors = [_algebra_error(pair) for pair in pairs]
-        if all(error <= ALGEBRA for error in errors):
-            return pairs
-        allowed = MOST_ROUNDINGS * ROUNDING.get(self.sides.dtype, (0.0, 0.0))[0]
-        if max(errors) > allowed or not self.sides.other_weights():
-            return pairs
-        self.notes.append("precision only: the second model stores other weights than the first")
-        return tuple(replace(pair, algebra=None) for pair in pairs)
 
     def _pairs(self) -> Iterator[OutputPair]:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""
@@ -262,6 +250,22 @@ def overflows(exact: list[list[Outputs]], stored: list[list[Outputs]]) -> bool:
         for x, y in zip(wide, own, strict=True)
         if y.values.dtype.kind not in "biuO"
     )
+
+
+def without_rounded_weights(
+    pairs: tuple[OutputPair, ...], dtype: str, other_weights: Callable[[], bool]
+) -> tuple[tuple[OutputPair, ...], tuple[str, ...]]:
+    """The pairs for step 2 alone, and a note, where rounded weights explain what step 1 sees.
+
+    Two models that were made on different ways hold weights rounded on different ways: then float64
+    runs differ by as much as the type rounds, and no more.
+    """
+    errors = [_algebra_error(pair) for pair in pairs]
+    allowed = MOST_ROUNDINGS * ROUNDING.get(dtype, (0.0, 0.0))[0]
+    if all(error <= ALGEBRA for error in errors) or max(errors) > allowed or not other_weights():
+        return pairs, ()
+    note = "precision only: the second model stores other weights than the first"
+    return tuple(replace(pair, algebra=None) for pair in pairs), (note,)
 
 
 def _algebra_error(pair: OutputPair) -> float:

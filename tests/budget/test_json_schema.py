@@ -83,6 +83,11 @@ GOOD = {
     "model dtype": ("    kwargs", "    dtype: bfloat16\n    kwargs"),
     "ops by name": ("deny: [lstm]", "allow: ['aten::conv2d']"),
     "allowed": ("level: error", "allow_unmeasured: [my.lib::op]"),
+    "growth": ("level: error", "grow: 2%, floor: 1 MMAC"),
+    "growth alone": ("max: 1.82 GMAC, level: error", "grow: 0.5%"),
+    "auto": ("11.7 M", "auto"),
+    "auto as an end": ("max: 118 MB", "max: auto"),
+    "loosen": ("model_budget: 1", "model_budget: 1\nloosen: forbid"),
 }
 BAD = {
     "version": ("model_budget: 1", "model_budget: 2"),
@@ -96,7 +101,10 @@ BAD = {
     "negative": ("11.7 M", "-5"),
     "level": ("level: warn", "level: warning"),
     "no bound": ("{max: 118 MB, level: warn}", "{level: warn}"),
-    "growth": ("level: error", "grow: 2%"),
+    "growth as a number": ("level: error", "grow: 2"),
+    "floor alone": ("level: error", "floor: 1 MMAC"),
+    "growth of a ratio": ("{min: 30.5 FLOP/B", "{grow: 2%, min: 30.5 FLOP/B"),
+    "loosen": ("model_budget: 1", "model_budget: 1\nloosen: never"),
     "reserved metric": ("params: 11.7 M", "latency_bound: 1 ms"),
     "reserved key": ("    kwargs", "    fits: cortex\n    kwargs"),
     "unknown format": ("torchscript:", "tflite:"),

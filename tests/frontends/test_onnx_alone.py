@@ -96,7 +96,7 @@ def test_a_gate_without_torch(written: Path, tmp_path: Path) -> None:
         command, cwd=project, capture_output=True, text=True, check=False, env=os.environ
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "5 limits: 5 within" in run.stdout
+    assert "5 limits: 0 over, 0 warn, 5 within, 0 unknown" in run.stdout
 
 
 @pytest.mark.skipif("MODELBUDGET_WITHOUT_TORCH" not in os.environ, reason="torch may be here")

@@ -75,8 +75,18 @@ def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> 
         ),
         pytest.param(
             "model_budget(NET, 'float32 1x4').within(params={})",
-            "*the limit on params needs 'max' or 'min'",
+            "*the limit on params needs 'max', 'min' or 'grow'",
             id="no end",
+        ),
+        pytest.param(
+            "model_budget(NET, 'float32 1x4').within(params={'grow': '2%'})",
+            "*params: 'grow' needs a lock file: write it in a budget",
+            id="growth",
+        ),
+        pytest.param(
+            "model_budget(NET, 'float32 1x4').within(params='auto')",
+            "*params: 'auto' needs a lock file: write it in a budget",
+            id="auto",
         ),
         pytest.param(
             "model_budget(NET, 'float32 1x4').within(params=NET)",

@@ -76,7 +76,8 @@ def test_a_failure_names_numbers_place_and_way_out(project: Project) -> None:
             "params 48 > 47   over by 1 (+2.1%)   budgets/a.yaml:7",
             "  32  layer0",
             "  16  layer1",
-            "fix: * budgets/a.yaml:7",
+            "fix: shrink what is largest above, or accept: pytest --model-budget "
+            "--model-budget-update=fix budgets/a.yaml::net::params",
         ],
         consecutive=True,
     )
@@ -181,7 +182,7 @@ def test_over_at_level_warn_passes_and_is_said(project: Project) -> None:
     result = project.run()
     result.assert_outcomes(passed=1, warnings=0)
     result.stdout.fnmatch_lines(
-        ["warn    net::params * 48 * 40 *-20.0%", "1 limit: 1 over (warning)"]
+        ["warn    net::params * 48 * 40 *-20.0%", "1 limit: 0 over, 1 warn, 0 within, 0 unknown"]
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FRAMEWORKS = "torch onnx onnxruntime numpy yaml ruamel"
+FRAMEWORKS = "torch onnx onnxruntime numpy yaml ruamel jinja2"
 SESSION = {
     "test_own.py": "def test_own(): pass\n",
     "budgets/stray.yaml": "a: [1\n",

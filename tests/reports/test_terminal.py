@@ -8,6 +8,7 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Level, Limit, Place
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
+from pytest_modelbudget.reports.cases import headroom
 from pytest_modelbudget.reports.report import (
     MeasuredModel,
     Record,
@@ -15,8 +16,10 @@ from pytest_modelbudget.reports.report import (
     model_record,
     report,
 )
-from pytest_modelbudget.reports.terminal import Detail, counted, headroom, lines
+from pytest_modelbudget.reports.terminal import Detail, counted, lines
 from pytest_modelbudget.verdict import judge
+
+from . import records
 
 FILE = "budgets/vision.yaml"
 MACS = Measurement(1_814_073_344, "MAC", shares=(Share("layer1", 814_073_344), Share("fc", 10**9)))
@@ -48,10 +51,9 @@ def test_the_table_is_aligned_and_fits() -> None:
     record = one_model(limit("macs", 1_820_000_000), limit("params", 11_000_000))
     shown = text(record, Detail.ALL)
     assert shown == [
-        "budgets/vision.yaml                                 measured     limit headroom",
-        "over    resnet18::params                              11.7 M    11.0 M    -6.3%",
-        "within  resnet18::macs                             1.81 GMAC 1.82 GMAC    0.33%",
-        "2 limits: 1 within, 1 over",
+        "budgets/vision.yaml                    measured     limit headroom",
+        "over    resnet18::params                 11.7 M    11.0 M    -6.3% [##########+",
+        "within  resnet18::macs                1.81 GMAC 1.82 GMAC    0.33% [#########.]",
     ]
     assert max(map(len, shown)) < 80
 
@@ -73,8 +75,8 @@ def test_by_default_a_model_shows_its_tightest_row_and_what_is_not_within() -> N
         limit("params", 10_000_000, Level.WARN),
     )
     shown = text(record, Detail.TIGHTEST)
-    assert [line.split()[0] for line in shown[1:-1]] == ["warn"]
-    assert shown[-1] == "3 limits: 2 within, 1 over (warning)"
+    assert [line.split()[0] for line in shown[1:]] == ["warn"]
+    assert counted(record) == "3 limits: 0 over, 1 warn, 2 within, 0 unknown"
 
 
 def test_layers_are_the_largest_shares_first() -> None:
@@ -140,17 +142,43 @@ def test_broken_files_are_counted_in_plural() -> None:
         counted(report(models=[], checks={}, broken=files, timings={}, selected=False))
         for files in (broken[:1], broken)
     ]
-    assert said == ["0 limits: 1 broken file", "0 limits: 2 broken files"]
+    none = "0 limits: 0 over, 0 warn, 0 within, 0 unknown"
+    assert said == [f"{none}, 1 broken file", f"{none}, 2 broken files"]
 
 
 def test_a_session_without_limits_is_counted_too() -> None:
     """Zero is said, not left out."""
     empty = report(models=[], checks={}, broken=[], timings={}, selected=False)
-    assert counted(empty) == "0 limits: none"
+    assert counted(empty) == "0 limits: 0 over, 0 warn, 0 within, 0 unknown"
 
 
 def test_a_scopes_limit_shows_the_layers_of_the_scope() -> None:
     """Shares outside it are not part of its number."""
     scoped = Limit("macs", Place(FILE, 1), max=2 * 10**9, scope="layer*")
     shown = text(one_model(scoped), Detail.LAYERS)
-    assert shown[2:-1] == ["              814 MMAC  100.0%  layer1"]
+    assert shown[2:] == ["              814 MMAC  100.0%  layer1"]
+
+
+def test_a_transform_has_rows_of_its_own() -> None:
+    """Its limits and its claim, which shows how far outputs differ and what is allowed."""
+    shown = text(records.report(records.transformed()), Detail.TIGHTEST)
+    assert [line.split()[:4] for line in shown[1:]] == [
+        ["within", "net::params", "40", "50"],
+        ["over", "net::tiled::equivalence", "3.2e-04", "1e-10"],
+        ["over", "net::tiled::macs", "125", "MAC"],
+    ]
+
+
+def test_growth_is_told_above_the_layers() -> None:
+    """With -vv: who grew, with shapes, then who the number is made of."""
+    shown = text(records.report(records.grown()), Detail.LAYERS)
+    assert shown[2] == "        +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]"
+    assert max(map(len, shown)) < 80
+
+
+def test_what_growth_allows_is_a_maximum_too() -> None:
+    """The lower of limit and allowed growth is what headroom and bar are of: 48 of 50 and 60."""
+    record = records.report(
+        records.model(records.check(actual=48, limit=60, allowed=50, baseline=48))
+    )
+    assert text(record, Detail.ALL)[1].split()[2:] == ["48", "50", "4.0%", "[#########.]"]

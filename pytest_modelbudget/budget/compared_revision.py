@@ -1,0 +1,181 @@
+r"""The commit that a change is compared with, and files as they are there; through git only.
+
+A pull request is checked out as a merge, whose first parent is the base::
+
+    main   A --- B --- C             HEAD = M: two parents, the base is M^1 = C
+            \           \
+    change   X --- Y --- M           HEAD = Y: the base is merge-base(main, Y) = A
+
+What main has gained since (B, C) is then no growth of the change.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_modelbudget.errors import BudgetError
+
+FETCH = "fetch it (in GitHub Actions: actions/checkout with fetch-depth: 2)"
+DEEPEN = "fetch more of it (in GitHub Actions: check out the merge commit with fetch-depth: 2)"
+# Set in git's hooks, where they would make every folder the top of a repository.
+HOOK_VARIABLES = frozenset(
+    {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
+)
+
+
+class BaseError(BudgetError):
+    """A base that cannot be compared with: it is not here, or this is no repository."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRevision:
+    """What to compare with: commit, all its digits; or why there is none.
+
+    asked is how the user named it.
+    """
+
+    asked: str
+    commit: str = ""
+    why_not: str = ""
+
+
+def asked_base(given: str | None, environment: Mapping[str, str]) -> str | None:
+    """The revision that an option names, or that GitHub compares with; None outside of both."""
+    if given:
+        return given
+    if environment.get("GITHUB_ACTIONS") != "true":
+        return None
+    event, branch = environment.get("GITHUB_EVENT_NAME"), environment.get("GITHUB_BASE_REF")
+    if event == "merge_group":
+        return "HEAD^1"
+    return f"origin/{branch}" if event == "pull_request" and branch else None
+
+
+def base_revision(asked: str, folder: Path) -> BaseRevision:
+    """The commit that ``asked`` means for the commit checked out in a folder."""
+    try:
+        return BaseRevision(asked, _base_commit(asked, folder))
+    except BaseError as error:
+        return BaseRevision(asked, why_not=str(error))
+
+
+def text_at(base: BaseRevision, path: Path) -> str | None:
+    """What a file held at the base; None where it was not there.
+
+    Raises BaseError where git cannot tell, or it is no text.
+    """
+    folder = _existing(path.parent)
+    name = "./" + path.relative_to(folder).as_posix()
+    if not _git(folder, "ls-tree", base.commit, name):
+        return None
+    try:
+        return _git_bytes(folder, "show", f"{base.commit}:{name}").decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BaseError(f"{path.name} at {short(base)} is not UTF-8") from error
+
+
+def files_at(base: BaseRevision, path: Path) -> tuple[Path, ...]:
+    """Every file that the base had at a path, or below it."""
+    folder = _existing(path)
+    name = "." if folder == path else "./" + path.relative_to(folder).as_posix()
+    listed = _git(folder, "ls-tree", "-r", "-z", "--name-only", base.commit, name)
+    return tuple(folder / each for each in listed.split("\0") if each)
+
+
+def short(base: BaseRevision) -> str:
+    """The base for people: "main (1a2b3c4)"."""
+    return f"{base.asked} ({base.commit[:7]})" if base.commit else base.asked
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the one around it that is still there."""
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _base_commit(asked: str, folder: Path) -> str:
+    head = _commit("HEAD", folder)
+    if not head:
+        raise BaseError("there is no commit yet: commit, then compare")
+    named = _commit(asked, folder)
+    parents = _parents(head, folder)
+    if len(parents) > 1:
+        return _base_of_merge(asked, named, parents[0], folder)
+    if not named:
+        raise BaseError(f"the base {asked} is no commit in this clone: {FETCH}")
+    shared = _merge_base(named, head, folder)
+    if not shared:
+        why = f"this clone does not reach back to where {asked} and HEAD part"
+        raise BaseError(f"{why}: {DEEPEN}" if _is_shallow(folder) else f"{why}: they share nothing")
+    return shared
+
+
+def _base_of_merge(asked: str, named: str, first_parent: str, folder: Path) -> str:
+    """The first parent; but where main was merged into the change, main as it was then.
+
+    The first parent of such a merge is the change itself, and does not hold what it shares with
+    main.
+    """
+    if not _commit(first_parent, folder):
+        raise BaseError(f"the first parent of the merge commit HEAD is not in this clone: {DEEPEN}")
+    shared = _merge_base(named, "HEAD", folder) if named else ""
+    if shared and not _is_ancestor(shared, first_parent, folder):
+        return shared
+    return first_parent
+
+
+# git itself.
+
+
+def _commit(revision: str, folder: Path) -> str:
+    """All digits of a commit's name; "" where it is not here."""
+    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    return _git(folder, *asked, ends=(0, 1, 128)).strip()
+
+
+def _parents(commit: str, folder: Path) -> list[str]:
+    """Parents as the commit itself names them, whether or not a shallow clone has them."""
+    header = _git(folder, "cat-file", "commit", commit).partition("\n\n")[0]
+    return [line.split()[1] for line in header.splitlines() if line.startswith("parent ")]
+
+
+def _merge_base(first: str, second: str, folder: Path) -> str:
+    return _git(folder, "merge-base", first, second, ends=(0, 1)).strip()
+
+
+def _is_ancestor(commit: str, descendant: str, folder: Path) -> bool:
+    return _merge_base(commit, descendant, folder) == commit
+
+
+def _is_shallow(folder: Path) -> bool:
+    return _git(folder, "rev-parse", "--is-shallow-repository").strip() == "true"
+
+
+def _git(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> str:
+    return _git_bytes(folder, *words, ends=ends).decode("utf-8", "surrogateescape")
+
+
+def _git_bytes(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> bytes:
+    """What git prints. Raises BaseError where it ends with another code, or is not installed."""
+    kept = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
+    environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        run = subprocess.run(
+            ["git", *words], cwd=folder, env=environment, capture_output=True, check=False
+        )
+    except OSError as error:
+        raise BaseError(f"git cannot be run: {error.strerror or error}") from error
+    if run.returncode not in ends or (run.returncode == 128 and _is_trouble(run.stderr)):
+        said = run.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+        raise BaseError(f"git {words[0]}: {said[0].removeprefix('fatal: ')}")
+    return run.stdout
+
+
+def _is_trouble(stderr: bytes) -> bool:
+    """Whether git failed for another reason than that a revision is not here."""
+    return b"not a git repository" in stderr or b"dubious ownership" in stderr

@@ -1,0 +1,218 @@
+"""The lock file: what was measured when somebody last said so, beside each budget and committed.
+
+``budgets/vision.lock.json`` beside ``budgets/vision.yaml`` drawn once; one number a line, sorted,
+so that changes to two models merge. A part is [scope, tensor or null, value, shape or null]::
+
+    {
+     "schema": "model-budget-lock/1",
+     "models": {
+      "alexnet": {
+       "macs": {"value": 714188480, "unit": "MAC", "with": {"torch": "2.15.0"}, "parts": [...]},
+       "params": {"value": 61100840, "unit": "param", "with": {"torch": "2.15.0"}, "parts": [["cl...
+      }
+     }
+    }
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.parts import Part
+from pytest_modelbudget.units import Number, decimal_text
+
+SCHEMA = "model-budget-lock/1"
+SUFFIX = ".lock.json"
+MOST_PARTS = 1000  # of one number; the smallest others are counted and left out
+CONFLICT = "<<<<<<<"
+# What reading JSON of another form raises.
+ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+UPDATE = "pytest --model-budget --model-budget-update"
+
+AnyPath = TypeVar("AnyPath", bound=PurePath)
+
+
+class LockError(BudgetError):
+    """A lock file that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockedValue:
+    """One measured number and its largest parts, largest first; cut is how many were left out.
+
+    unreduced is the pair of integers that a ratio was made from. versions are those of the
+    frameworks that it was measured with.
+    """
+
+    value: Number
+    unit: str
+    parts: tuple[Part, ...] = ()
+    cut: int = 0
+    unreduced: tuple[int, int] | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The locked number of one check; or None, and why.
+
+    revision is the commit that it was locked in; "" in the working tree, where an update can
+    change it.
+    """
+
+    locked: LockedValue | None = None
+    why_none: str = ""
+    revision: str = ""
+
+
+LockedModel = Mapping[str, LockedValue]  # the locked numbers of one model, by name of the check
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """All locked numbers of one budget file, by the model's path in it ("detector::batch8")."""
+
+    models: Mapping[str, LockedModel] = field(default_factory=dict)
+
+    def value(self, model: str, check: str) -> LockedValue | None:
+        """The locked number of one check."""
+        return self.models.get(model, {}).get(check)
+
+
+def lock_path(budget: AnyPath) -> AnyPath:
+    """Where the lock of a budget file stands: a.lock.json of a.yaml, a.yml.lock.json of a.yml."""
+    name = budget.stem if budget.suffix == ".yaml" else budget.name
+    return budget.with_name(name + SUFFIX)
+
+
+def locked_value(
+    measurement: Measurement, parts: Sequence[Part], versions: Mapping[str, str]
+) -> LockedValue | None:
+    """What a lock holds of a measured number; None of a mere lower bound."""
+    if not measurement.complete:
+        return None
+    return LockedValue(
+        measurement.value,
+        measurement.unit,
+        tuple(parts[:MOST_PARTS]),
+        max(0, len(parts) - MOST_PARTS),
+        measurement.unreduced,
+        versions,
+    )
+
+
+# Writing.
+
+
+def lock_text(lock: Lock) -> str:
+    """The lock file: sorted, one number a line, the same text for the same numbers."""
+    return "\n".join(_lines(lock)) + "\n"
+
+
+def _lines(lock: Lock) -> Iterator[str]:
+    yield "{"
+    yield f' "schema": {_json(SCHEMA)},'
+    yield ' "models": {'
+    for (path, model), comma in _separated(lock.models):
+        yield f"  {_json(path)}: {{"
+        for (name, value), mark in _separated(model):
+            yield f"   {_json(name)}: {_json(value_record(value))}{mark}"
+        yield f"  }}{comma}"
+    yield " }"
+    yield "}"
+
+
+Entry = TypeVar("Entry")
+
+
+def _separated(entries: Mapping[str, Entry]) -> Iterator[tuple[tuple[str, Entry], str]]:
+    """Entries by name, each with the comma that stands between it and the next."""
+    items = sorted(entries.items())
+    for position, item in enumerate(items, start=1):
+        yield item, "," if position < len(items) else ""
+
+
+def value_record(value: LockedValue) -> dict[str, Any]:
+    """A locked number as JSON has it."""
+    record: dict[str, Any] = {"value": _number(value.value), "unit": value.unit}
+    if value.unreduced:
+        record["exact"] = list(value.unreduced)
+    record["with"] = dict(sorted(value.versions.items()))
+    if value.parts:
+        record["parts"] = [
+            [part.scope, part.name, part.value, None if part.shape is None else list(part.shape)]
+            for part in value.parts
+        ]
+    return {**record, "cut": value.cut} if value.cut else record
+
+
+def _number(value: Number) -> int | str:
+    return value if isinstance(value, int) else decimal_text(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# Reading.
+
+
+def read_lock(text: str, file: str) -> Lock:
+    """The lock that a file holds. Raises LockError with its name and the way out."""
+    if CONFLICT in text:
+        way_out = f"take either side, then run {UPDATE}=fix"
+        raise LockError(f"{file} holds the marks of an unfinished merge: {way_out}")
+    way_out = f"delete it, then run {UPDATE}=create"
+    try:
+        record = json.loads(text)
+        schema = record["schema"]
+        models = {path: _model(model) for path, model in record["models"].items()}
+    except json.JSONDecodeError as error:
+        raise LockError(f"{file}:{error.lineno}: no JSON: {error.msg}: {way_out}") from error
+    except ODD as error:
+        raise LockError(f"{file} is no lock file of this version: {way_out}") from error
+    if schema != SCHEMA:
+        raise LockError(f"{file} has the schema {schema}, and this version reads {SCHEMA}")
+    return Lock(models)
+
+
+def _model(record: Any) -> LockedModel:
+    return {str(name): read_value(value) for name, value in record.items()}
+
+
+def read_value(record: Any) -> LockedValue:
+    """A locked number out of its JSON; raises one of ODD where it is none."""
+    pair = record.get("exact")
+    value = record["value"] if pair is None else Fraction(_count(pair[0]), _count(pair[1]))
+    parts = tuple(_part(*part) for part in record.get("parts", ()))
+    return LockedValue(
+        value if isinstance(value, Fraction) else _whole_or_ratio(value),
+        str(record["unit"]),
+        parts,
+        _count(record.get("cut", 0)),
+        None if pair is None else (pair[0], pair[1]),
+        {str(name): str(version) for name, version in record["with"].items()},
+    )
+
+
+def _whole_or_ratio(value: object) -> Number:
+    return Fraction(value) if isinstance(value, str) else _count(value)
+
+
+def _part(scope: object, name: object, value: object, shape: Any) -> Part:
+    sizes = None if shape is None else tuple(_count(size) for size in shape)
+    return Part(str(scope), _count(value), None if name is None else str(name), sizes)
+
+
+def _count(value: object) -> int:
+    """A whole number, and nothing that merely looks like one."""
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
+    return value

@@ -1,0 +1,143 @@
+"""What an update changes: scalars of a budget file and numbers of its lock, worked out purely.
+
+=======  ==========================================  ==========================================
+mode     in the budget                               in the lock
+=======  ==========================================  ==========================================
+create   values written as auto                      numbers that it lacks
+trim     maxima more than 1% above what is measured  numbers that fell; those of no limit go
+fix      limits that are broken                      numbers that changed
+=======  ==========================================  ==========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+
+from pytest_modelbudget.budget.budget import Budget, Limit, ModelBudget
+from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
+from pytest_modelbudget.budget.write_yaml import Edit
+from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.units import Number, snug_quantity
+
+SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be before trim lowers it
+
+CheckKey = tuple[str, str]  # the model's path in its file, and the check's name
+BaselineOf = Callable[[str, str], Baseline]
+
+
+class UpdateMode(str, Enum):
+    """What may be written."""
+
+    CREATE = "create"
+    TRIM = "trim"
+    FIX = "fix"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What is to be written beside each other: scalars of the budget, and the whole lock."""
+
+    edits: tuple[Edit, ...]
+    lock: Lock
+
+
+def update(
+    mode: UpdateMode,
+    budget: Budget,
+    measured: Mapping[CheckKey, LockedValue],
+    lock: Lock,
+    *,
+    metrics: Mapping[str, Metric],
+    baseline: BaselineOf,
+) -> Update:
+    """What a mode makes of a budget and its lock; what was not measured stays as it is."""
+    edits: list[Edit] = []
+    for model in budget.models:
+        for limit in model.limits:
+            value = measured.get((model.path, limit.name))
+            if isinstance(limit, Limit) and value is not None:
+                against = baseline(model.path, limit.name)
+                written = _quantities(mode, limit, value.value, against, metrics)
+                edits.extend(_edit(model, limit, end, text) for end, text in written)
+    return Update(tuple(edits), updated_lock(mode, budget, measured, lock))
+
+
+def _edit(model: ModelBudget, limit: Limit, end: str, quantity: str) -> Edit:
+    variant = () if model.variant is None else ("variants", model.variant)
+    part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
+    keys = ("models", model.name, *variant, *part, limit.metric, end)
+    return Edit(keys, quantity, f"{model.path}::{limit.name}")
+
+
+def _quantities(
+    mode: UpdateMode,
+    limit: Limit,
+    value: Number,
+    against: Baseline,
+    metrics: Mapping[str, Metric],
+) -> Iterator[tuple[str, str]]:
+    """(end, quantity) of every scalar of a limit that is to hold something else."""
+    unit = metrics[limit.metric].unit
+    if mode is UpdateMode.CREATE:
+        for end in limit.auto:
+            yield end, snug_quantity(value, unit, down=end == "min")
+    if mode is UpdateMode.TRIM and _has_room(limit, value):
+        yield "max", snug_quantity(value, unit, like=limit.written)
+    if mode is UpdateMode.FIX:
+        if limit.max is not None and value > limit.max:
+            yield "max", snug_quantity(value, unit, like=limit.written)
+        if limit.min is not None and value < limit.min:
+            like = limit.written if limit.max is None and not limit.auto else ""
+            yield "min", snug_quantity(value, unit, like=like, down=True)
+        yield from _growth(limit, value, against)
+
+
+def _has_room(limit: Limit, value: Number) -> bool:
+    """Whether a maximum can be lowered; what is below the minimum is broken, and lowers none."""
+    is_broken = limit.min is not None and value < limit.min
+    return limit.max is not None and value * (1 + SLACK) < limit.max and not is_broken
+
+
+def _growth(limit: Limit, value: Number, against: Baseline) -> Iterator[tuple[str, str]]:
+    """The growth that is to be allowed, where the base is compared with.
+
+    Growth over the working tree's lock is accepted by that lock.
+    """
+    locked = against.locked.value if against.locked else None
+    if limit.grow is None or not against.revision or not isinstance(locked, int):
+        return
+    allowed = limit.allowed(locked)
+    if allowed is not None and value > allowed and locked:
+        yield "grow", snug_quantity(Fraction(value - locked) / locked, "%", like="2%")
+
+
+def updated_lock(
+    mode: UpdateMode, budget: Budget, measured: Mapping[CheckKey, LockedValue], lock: Lock
+) -> Lock:
+    """The lock after an update; numbers of limits that did not run are kept."""
+    declared = {(model.path, limit.name) for model in budget.models for limit in model.limits}
+    values = {
+        (path, name): value for path, model in lock.models.items() for name, value in model.items()
+    }
+    if mode is UpdateMode.TRIM:
+        values = {key: value for key, value in values.items() if key in declared}
+    for key, today in measured.items():
+        known = values.get(key)
+        if _is_to_be_locked(mode, known, today):
+            values[key] = today
+    models: dict[str, LockedModel] = {}
+    for (path, name), value in values.items():
+        models[path] = {**models.get(path, {}), name: value}
+    return Lock(models)
+
+
+def _is_to_be_locked(mode: UpdateMode, known: LockedValue | None, today: LockedValue) -> bool:
+    if known is None:
+        return mode is UpdateMode.CREATE
+    if mode is UpdateMode.TRIM:
+        return today.value < known.value
+    same = replace(known, versions=today.versions)
+    return mode is UpdateMode.FIX and same != today

@@ -1,0 +1,46 @@
+"""``modelbudget explain``: where a number of one layer comes from."""
+
+from __future__ import annotations
+
+import argparse
+
+from pytest_modelbudget.budget.problem import suggestion
+from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
+from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
+from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.reports.explanation import explanation
+from pytest_modelbudget.verdict import is_in_scope, known_scopes
+
+WHOLE = ("", "(model)")
+
+
+def add_explain(command: argparse.ArgumentParser) -> None:
+    """The options of ``explain``."""
+    command.add_argument("metric", metavar="METRIC", help="such as macs, params or bandwidth")
+    add_source(command)
+    command.add_argument(
+        "scope",
+        metavar="SCOPE",
+        help="a module's path, such as layer4.0.conv1, or '(model)' for all of it",
+    )
+    command.set_defaults(command=explain)
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print the formulas of one metric for the operations or weights of one module."""
+    using = tables()
+    if options.metric not in using.metrics:
+        guess = suggestion(options.metric, using.metrics)
+        raise InputError(f"there is no metric '{options.metric}': {guess}")
+    metric = using.metrics[options.metric]
+    model = shown_model(source_of(options, using), using)
+    known = known_scopes(model.measurements.values()) - {""}
+    glob = None if options.scope in WHOLE else options.scope
+    if glob and not any(is_in_scope(scope, options.scope) for scope in known):
+        guess = suggestion(options.scope, sorted(known))
+        raise InputError(f"no module of the model is called '{options.scope}': {guess}")
+    measurement = model.measurements[metric.key]
+    print(explanation(metric, measurement, model.costed, glob))
+    lacking = [op for op in measurement.unmeasured if is_in_scope(op.scope, glob)]
+    return UNMEASURED if lacking else DONE

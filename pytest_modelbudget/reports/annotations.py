@@ -1,0 +1,148 @@
+"""What GitHub shows on the lines of a change: one workflow command an annotation.
+
+::error file=budgets/vision.yaml,line=8,title=mobilenet_v2 / params::params 3.73 M > 3.51 M ...
+
+GitHub keeps ten errors and ten warnings of a step and drops the rest without a word: so beyond ten
+the nine worst are told, and a tenth says how many more there are.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from pytest_modelbudget.reports.cases import (
+    EQUIVALENCE,
+    Case,
+    cases,
+    failing_locks,
+    unmeasured,
+    worst_first,
+)
+from pytest_modelbudget.reports.check_text import (
+    evidence_lines,
+    grown_lines,
+    headline,
+    largest_lines,
+)
+from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.reports.report import Record
+
+MOST = 10  # annotations of one kind that GitHub keeps
+LAYERS = 3  # lines below a message
+NAMED = 30  # of those that have no annotation of their own
+ERROR, WARNING = "error", "warning"
+_PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+: )?(?P<text>.*)", re.DOTALL)
+
+
+class Annotation(NamedTuple):
+    """A message on a line of a file; file "" is none."""
+
+    kind: str
+    file: str
+    line: int
+    title: str
+    message: str
+
+
+def commands(report: Record, *, root: str = "", told: Collection[str] = ()) -> list[str]:
+    """Workflow commands for all that fails or is to be warned of, at most ten of each kind.
+
+    root is the path of rootdir in the repository, "" where they are the same. told are node ids
+    whose failure something else has annotated.
+    """
+    found = [*_errors(report, told), *_warnings(report)]
+    return [
+        _command(annotation, root)
+        for kind in (ERROR, WARNING)
+        for annotation in _fitting([each for each in dict.fromkeys(found) if each.kind == kind])
+    ]
+
+
+def _errors(report: Record, told: Collection[str]) -> Iterator[Annotation]:
+    """Files without readable limits first, then limits lifted that may not be, then the worst."""
+    for broken in report["broken"]:
+        if broken["id"] not in told:
+            yield from (_of_problem(broken["id"], problem) for problem in broken["problems"])
+    yield from _loosened(report, forbidden=True)
+    for lock in failing_locks(report):
+        yield Annotation(ERROR, lock["file"] or "", 1, "lock file", one_line(lock["text"]))
+    if said := unmeasured(report):
+        yield Annotation(ERROR, "", 1, "model budget", said)
+    failing = [case for case in cases(report) if case.fails and case.id not in told]
+    for case in worst_first(failing):
+        yield _of_unloaded(case) if case.owner.get("error") else _of_case(case, ERROR)
+
+
+def _warnings(report: Record) -> Iterator[Annotation]:
+    yield from _loosened(report, forbidden=False)
+    warned = [case for case in cases(report) if case.outcome == "warn"]
+    yield from (_of_case(case, WARNING) for case in worst_first(warned))
+
+
+def _of_case(case: Case, kind: str) -> Annotation:
+    """The headline, and below it the layers that grew, or that the number is made of."""
+    below = list(grown_lines(case.check)) or list(largest_lines(case))
+    if case.is_claim:
+        below = list(evidence_lines(case.owner.get(EQUIVALENCE, {})))
+    message = "\n".join([headline(case), *below[:LAYERS]])
+    return Annotation(kind, case.file, case.line, f"{case.subject} / {case.name}", message)
+
+
+def _of_unloaded(case: Case) -> Annotation:
+    """One for all limits of a model that could not be measured at all, on the model's line."""
+    limits = len(case.owner["checks"])
+    unknown = f"{limits} limit{' is' if limits == 1 else 's are'} unknown for it"
+    message = f"{one_line(case.owner['error'])}\n{unknown}"
+    return Annotation(ERROR, case.file, case.owner["line"] or 1, case.subject, message)
+
+
+def _of_problem(node_id: str, problem: str) -> Annotation:
+    """A problem of a budget file, on the line that it names."""
+    file = node_id.partition("::")[0]
+    placed = _PLACED.fullmatch(problem)
+    if placed is None:
+        return Annotation(ERROR, file, 1, "broken budget", problem)
+    return Annotation(ERROR, file, int(placed["line"]), "broken budget", placed["text"].strip())
+
+
+def _loosened(report: Record, *, forbidden: bool) -> Iterator[Annotation]:
+    """What a change lets pass that did not pass before, on the line that does so."""
+    for change in report.get("loosened", ()):
+        if change["forbidden"] == forbidden:
+            kind = ERROR if forbidden else WARNING
+            title = " / ".join([*change["id"].split("::")[1:], "loosened"])
+            message = one_line(change["text"])
+            yield Annotation(kind, change["file"], change["line"], title, message)
+
+
+def _fitting(found: list[Annotation]) -> list[Annotation]:
+    """All if GitHub keeps as many; else nine, and one that names the rest."""
+    if len(found) <= MOST:
+        return found
+    shown, rest = found[: MOST - 1], found[MOST - 1 :]
+    named = [f"{each.title}: {each.message.partition(chr(10))[0]}" for each in rest[:NAMED]]
+    left = [f"and {len(rest) - NAMED} more"] if len(rest) > NAMED else []
+    title = f"model budget: and {len(rest)} more"
+    message = "\n".join([*named, *left])
+    return [*shown, Annotation(rest[0].kind, rest[0].file, rest[0].line, title, message)]
+
+
+def _command(annotation: Annotation, root: str) -> str:
+    """One line, whatever is in the texts."""
+    properties: dict[str, object] = {"title": annotation.title}
+    if annotation.file:
+        file = posixpath.join(root, annotation.file)
+        properties = {"file": file, "line": annotation.line, **properties}
+    told = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
+    return f"::{annotation.kind} {told}::{_data(annotation.message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

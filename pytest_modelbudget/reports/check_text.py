@@ -1,0 +1,157 @@
+"""The figures of one check as text, for every report that has room for more than a line.
+
+measured  3,729,047
+limit     3,510,000
+baseline  3,505,960
+grown since the baseline
+  +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]
+      +175  classifier.1.bias     [1000] -> [1175]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import islice
+from unicodedata import category
+
+from pytest_modelbudget.reports.cases import EQUIVALENCE, Case, headroom, maximum
+from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.units import exact, room
+from pytest_modelbudget.verdict import is_in_scope
+
+LARGEST_SHARES = 5
+PLAIN = re.compile(r"[\n\t -~]*")  # most text, which needs no look at each letter
+UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
+MODEL = "(model)"  # the scope of what no module owns
+FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
+           "allowed": "allowed growth to"}  # fmt: skip
+CLAIMED = {"measured": "measured", "allowed": "allowed"}  # of an equivalence, as text
+
+
+def headline(case: Case) -> str:
+    """One line that says everything: "params 3.73 M > 3.51 M   over by 219,047 (+6.2%)"."""
+    reason, outcome = one_line(case.check["reason"]), f"{case.name} {case.check['outcome']}"
+    if case.is_claim:
+        return f"{outcome}: {reason}"
+    return reason or outcome
+
+
+def figures(case: Case) -> Iterator[tuple[str, str]]:
+    """What was measured and held, in every digit and with its unit."""
+    check = case.check
+    for key, label in CLAIMED.items() if case.is_claim else FIGURES.items():
+        value = check.get(key)
+        if value is not None:
+            yield label, value if case.is_claim else figure(value, check.get("unit", ""))
+    left = headroom(check)
+    if left is not None:
+        yield "headroom", room(left)
+    yield "outcome", check["outcome"]
+    yield "level", check["level"]
+
+
+def figure(value: int | str | Fraction, unit: str) -> str:
+    """Every digit that the record has, thousands separated, and the unit."""
+    return exact(Fraction(value), unit)
+
+
+def detail_lines(case: Case) -> Iterator[str]:
+    """Figures, then the layers that grew, else those that the number is mostly made of."""
+    told = dict(figures(case))
+    width = max(map(len, told))
+    yield from (f"{label:<{width}}  {text}" for label, text in told.items())
+    if case.is_claim:
+        yield from evidence_lines(case.owner.get(EQUIVALENCE, {}))
+        return
+    grown = list(grown_lines(case.check))
+    if grown:
+        yield from ("grown since the baseline", *grown)
+        return
+    largest = list(largest_lines(case))
+    if largest:
+        yield from ("largest layers", *largest)
+
+
+def evidence_lines(equivalence: Record) -> Iterator[str]:
+    """Where a transform's outputs part from the model's, and under which weights and inputs."""
+    divergence = equivalence.get("first_divergence")
+    if divergence:
+        scope = divergence["scope"] or MODEL
+        yield f"first layer that differs: {scope}, by {divergence['error']} of its size"
+    if equivalence.get("weights"):
+        seeds = ", ".join(str(seed) for seed in equivalence.get("seeds", ()))
+        yield f"weights: {equivalence['weights']}" + (f"; inputs: seeds {seeds}" if seeds else "")
+
+
+def grown_lines(check: Record) -> Iterator[str]:
+    """A line for each layer that changed since the baseline: by how much, and its shapes."""
+    rows = [
+        (f"{entry['delta']:+,}", grown_name(entry), shapes(entry))
+        for entry in check.get("blame", ())
+    ]
+    deltas, names = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+    for delta, name, change in rows:
+        yield f"  {delta:>{deltas}}  {name:<{names}}   {change}".rstrip()
+
+
+def grown_name(entry: Record) -> str:
+    """The parameter or scope that grew; "(3 others)" for the rest of a long list."""
+    if entry["scope"] is None:
+        count = entry.get("count", 0)
+        others = "one other" if count == 1 else f"{count} others"
+        return f"({others if count else 'not told apart'})"
+    names = (entry["scope"], entry.get("name"))
+    return ".".join(name for name in names if name) or MODEL
+
+
+def shapes(entry: Record) -> str:
+    """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone", or ""."""
+    if entry["scope"] is None:
+        return ""
+    before, after = (str(entry.get(key) or "") for key in ("shape_before", "shape_after"))
+    if entry.get("before") is None:
+        return f"new {after}".rstrip()
+    if entry.get("after") is None:
+        return f"gone {before}".rstrip()
+    return after if before == after else f"{before} -> {after}"
+
+
+def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
+    """The scopes with the largest parts of a check's number, and those parts."""
+    metric = case.owner["metrics"].get(case.check["metric"], {})
+    inside = (
+        (share["scope"], Fraction(share["value"]))
+        for share in metric.get("shares", ())
+        if is_in_scope(share["scope"], case.check.get("scope"))
+    )
+    return list(islice(sorted(inside, key=lambda share: -share[1]), LARGEST_SHARES))
+
+
+def largest_lines(case: Case) -> Iterator[str]:
+    """A line for each of the largest shares, where it is a maximum that they add up to."""
+    if maximum(case.check) is None:
+        return
+    shares = [
+        (f"{value.numerator:,}", scope)
+        for scope, value in largest_shares(case)
+        if value.denominator == 1
+    ]
+    width = max((len(value) for value, _ in shares), default=0)
+    yield from (f"  {value:>{width}}  {scope or MODEL}" for value, scope in shares)
+
+
+def printable(text: str) -> str:
+    """Text in which what no file can hold as text is written out, as Python would write it."""
+    if PLAIN.fullmatch(text):
+        return text
+    return "".join(
+        letter if letter in "\n\t" or category(letter) not in UNPRINTABLE else _written_out(letter)
+        for letter in text
+    )
+
+
+def _written_out(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,120 @@
+"""What changed between two reports, as text for a terminal or Markdown for a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+
+from pytest_modelbudget.reports.comparison import LayerChange, ModelChange, NumberChange
+from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
+
+MOST_LAYERS = 20  # of one number; the rest is summed up
+NOTHING = "no number changed"
+
+
+def comparison_text(changes: Sequence[ModelChange]) -> str:
+    """Model, number and layer on a line each, indented.
+
+    budgets/mobile.yaml::mobilenet_v2
+      params   3.50 M -> 3.73 M   +224,175 (+6.4%)
+        +224,175  classifier.1   1,281,000 -> 1,505,175
+    """
+    lines = [line for change in changes for line in _model_lines(change)]
+    return "\n".join(lines) or NOTHING
+
+
+def comparison_markdown(changes: Sequence[ModelChange]) -> str:
+    """A table of numbers, and a folded one of layers, for each model."""
+    lines = [line for change in changes for line in _model_markdown(change)]
+    return "\n".join(lines) or NOTHING
+
+
+def _model_lines(change: ModelChange) -> Iterator[str]:
+    yield f"{change.path}{f' ({change.words})' if change.words else ''}"
+    width = max((len(number.metric) for number in change.numbers), default=0)
+    for number in change.numbers:
+        yield f"  {number.metric:<{width}}  {_from_to(number)}   {_delta(number)}".rstrip()
+        if not change.words:
+            yield from _layer_lines(number)
+
+
+def _layer_lines(number: NumberChange) -> Iterator[str]:
+    rows = list(_layer_rows(number))
+    width = max((len(delta) for delta, _, _ in rows), default=0)
+    for delta, scope, figures in rows:
+        yield f"    {delta:>{width}}  {scope}   {figures}".rstrip()
+
+
+def _layer_rows(number: NumberChange) -> Iterator[tuple[str, str, str]]:
+    """(delta, layer, then and now) of each layer, and of the rest together."""
+    for layer in number.layers[:MOST_LAYERS]:
+        figures = f"{_exact(layer.before)} -> {_exact(layer.after)}"
+        yield _signed(layer.delta), layer.scope or "(model)", figures
+    rest = number.layers[MOST_LAYERS:]
+    if rest:
+        yield _signed(_total(rest)), f"({len(rest)} others)", ""
+
+
+def _total(layers: Iterable[LayerChange]) -> Fraction:
+    return sum((layer.delta for layer in layers), Fraction())
+
+
+def _from_to(number: NumberChange) -> str:
+    least = "" if number.complete else ">= "
+    if number.before is None or number.after is None:
+        before, after = (
+            "-" if value is None else least + readable(value, number.unit)
+            for value in (number.before, number.after)
+        )
+        return after if number.before is None else f"{before} -> {after}"
+    before, after = readable_pair(number.before, number.after, number.unit)
+    return f"{least}{before} -> {least}{after}"
+
+
+def _delta(number: NumberChange) -> str:
+    """How much more, in all digits, and as a share of what was; unknown between lower bounds."""
+    if number.before is None or number.after is None:
+        return ""
+    if not number.complete:
+        return "unknown: measured in part"
+    delta = Fraction(number.after) - Fraction(number.before)
+    share = f" ({room(delta / number.before, signed=True)})" if number.before else ""
+    if not isinstance(number.after, int):
+        return share.strip(" ()")
+    return f"{_signed(delta)}{share}" if delta else "by layers only"
+
+
+def _signed(delta: Fraction) -> str:
+    return f"-{_exact(-delta)}" if delta < 0 else f"+{_exact(delta)}"
+
+
+def _exact(value: Number) -> str:
+    return exact(value, "param")  # its digits alone
+
+
+def _model_markdown(change: ModelChange) -> Iterator[str]:
+    yield f"### {_cell(change.path)}{f' ({change.words})' if change.words else ''}"
+    yield ""
+    if change.numbers:
+        yield "| metric | before -> after | change |"
+        yield "|---|---|---|"
+        for number in change.numbers:
+            yield f"| {_cell(number.metric)} | {_from_to(number)} | {_delta(number)} |"
+        yield ""
+    for number in change.numbers if not change.words else ():
+        if number.layers:
+            yield f"<details><summary>{_cell(number.metric)} by layer</summary>"
+            yield ""
+            yield "| change | layer | before -> after |"
+            yield "|---:|---|---|"
+            for delta, scope, figures in _layer_rows(number):
+                yield f"| {delta} | {_cell(scope)} | {figures} |"
+            yield ""
+            yield "</details>"
+            yield ""
+
+
+def _cell(text: str) -> str:
+    """A name that breaks no table and starts no HTML."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return "".join(f"\\{each}" if each in "*_`[]" else each for each in escaped)

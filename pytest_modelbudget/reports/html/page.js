@@ -1,0 +1,112 @@
+"use strict";
+// Which view is open: the address names a model (#model-3) and a section of it (#model-3:memory).
+
+const machine = { flops: 1e12, bytes: 1e11 }; // kept from model to model
+const main = document.getElementById("overview");
+const view = document.getElementById("model");
+const title = document.title;
+let asked = ""; // the model that the address names
+let left = 0; // how far the overview was scrolled when it was left
+let plotted = null; // what the plots of the open model are drawn from
+
+const TOO_OLD =
+  "This browser is too old to unpack the views of models: DecompressionStream is missing.";
+
+/** A model's markup and numbers, out of their compressed form in the page. */
+async function unpack(packed) {
+  if (!("DecompressionStream" in window)) return { markup: `<h1 tabindex="-1">${TOO_OLD}</h1>` };
+  const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
+async function open(anchor) {
+  const packed = document.getElementById(anchor);
+  const { markup, ...numbers } = await unpack(packed);
+  if (asked !== anchor) return; // the reader went on meanwhile
+  plotted = numbers;
+  view.innerHTML = markup; // written by the templates, which escape all that is not theirs
+  main.hidden = true;
+  view.hidden = false;
+  document.title = `${view.querySelector("h1").textContent} · model budget`;
+  if (plotted.profile) tables();
+  draw();
+  window.scrollTo(0, 0);
+  view.querySelector("h1").focus({ preventScroll: true });
+}
+
+function close() {
+  if (!asked) return;
+  asked = "";
+  plotted = null;
+  view.hidden = true;
+  view.replaceChildren();
+  main.hidden = false;
+  document.title = title;
+  window.scrollTo(0, left);
+}
+
+async function route() {
+  const [anchor, section] = location.hash.slice(1).split(":");
+  if (document.getElementById(anchor)?.type !== "application/gzip") return close();
+  if (anchor !== asked) {
+    if (!asked) left = window.scrollY;
+    asked = anchor;
+    await open(anchor);
+  }
+  if (section && anchor === asked)
+    view.querySelector(`[data-section="${CSS.escape(section)}"]`)?.scrollIntoView();
+}
+
+function tables() {
+  layerTable(view.querySelector("[data-table=layers]"), plotted.profile.layers);
+  ownerTable(view.querySelector("[data-table=owners]"), plotted.profile.memory);
+  const form = view.querySelector("[data-machine]");
+  form.flops.value = machine.flops / 1e9;
+  form.bytes.value = machine.bytes / 1e9;
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", () => {
+    if (!form.checkValidity()) return;
+    machine.flops = form.flops.value * 1e9;
+    machine.bytes = form.bytes.value * 1e9;
+    draw({ names: ["roofline"] });
+  });
+}
+
+const DRAWINGS = {
+  memory: (figure, width) => memoryPlot(figure, plotted.profile.memory, plotted.limit, width),
+  roofline: (figure, width) => {
+    rooflinePlot(figure, plotted.profile.ops, machine, width);
+    opTable(view.querySelector("[data-table=ops]"), plotted.profile.ops, machine);
+  },
+  layers: (figure, width) => layersPlot(figure, plotted.profile.layers, width),
+  divergence: (figure, width) =>
+    divergencePlot(figure, plotted.divergence[figure.dataset.position], width),
+};
+
+/** The drawings of these names, as wide as their figures or as asked for. */
+function draw({ names = Object.keys(DRAWINGS), width = null } = {}) {
+  for (const figure of view.querySelectorAll("figure[data-plot]")) {
+    const name = figure.dataset.plot;
+    if (names.includes(name)) DRAWINGS[name](figure, width ?? inside(figure));
+  }
+}
+
+/** The width between a figure's paddings. */
+function inside(figure) {
+  const { paddingLeft, paddingRight } = getComputedStyle(figure);
+  return Math.max(240, figure.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
+}
+
+const SHEET = 680; // px: drawn wider, letters would shrink on paper
+let drawnWidth = window.innerWidth;
+window.addEventListener("resize", () => {
+  if (!plotted || window.innerWidth === drawnWidth) return;
+  drawnWidth = window.innerWidth;
+  draw();
+});
+window.addEventListener("beforeprint", () => plotted && draw({ width: SHEET }));
+window.addEventListener("afterprint", () => plotted && draw());
+window.addEventListener("hashchange", route);
+overview();
+route();

@@ -1,0 +1,236 @@
+"use strict";
+// Tables of a model's view: the layers (sorted and filtered), and the owners of the peak.
+
+const FIGURES = [
+  ["params", "Params"],
+  ["weight_bytes", "Weights, B"],
+  ["macs", "MACs"],
+  ["output_bytes", "Outputs, B"],
+  ["traffic", "Traffic, B"],
+];
+
+/** The layer table in its place. */
+function layerTable(place, layers) {
+  const rows = unpacked(layers.rows);
+  const totals = Object.fromEntries(FIGURES.map(([key]) => [key, total(rows, key)]));
+  const filter = element("input", {
+    type: "search",
+    placeholder: "layer or type",
+    autocomplete: "off",
+  });
+  const count = element("output", { class: "muted", "aria-live": "polite" });
+  const body = element("tbody");
+  const foot = element("tr");
+  let sorted = { key: null, descending: true };
+
+  const headings = [
+    ["scope", "Layer"],
+    ["type", "Type"],
+    ["inputs", "Input"],
+    ["outputs", "Output"],
+    ...FIGURES,
+  ];
+  const heads = headings.map(([key, text], at) => {
+    const button = element("button", { type: "button", text });
+    button.addEventListener("click", () => sort(key));
+    return element("th", {
+      scope: "col",
+      "data-key": key,
+      class: at > 1 ? "number" : "",
+      children: [button],
+    });
+  });
+
+  function sort(key) {
+    const first = FIGURES.some(([figure]) => figure === key); // figures begin with the largest
+    if (sorted.key !== key) sorted = { key, descending: first };
+    else if (sorted.descending === first) sorted = { key, descending: !first };
+    else sorted = { key: null, descending: true };
+    show();
+  }
+
+  function show() {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const fits = (row) =>
+      words.every((word) =>
+        `${layerName(row.scope ?? "")} ${row.type}`.toLowerCase().includes(word),
+      );
+    let chosen = rows.filter(fits);
+    const asTree = sorted.key === null && !words.length;
+    if (sorted.key !== null)
+      chosen = ordered(
+        chosen.filter((row) => row.params !== null),
+        sorted,
+      );
+    body.replaceChildren(...chosen.map((row) => layerRow(row, totals, asTree)));
+    for (const head of heads) {
+      if (head.dataset.key === sorted.key)
+        head.setAttribute("aria-sort", sorted.descending ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    }
+    const sums = FIGURES.map(([key]) =>
+      element("td", { class: "number", text: counted(total(chosen, key)) }),
+    );
+    foot.replaceChildren(
+      element("th", { scope: "row", colspan: "4", text: words.length ? "Sum of these" : "Sum" }),
+      ...sums,
+    );
+    const left = layers.folded_at === null ? "" : `, folded below level ${layers.folded_at}`;
+    count.value = `${chosen.length} of ${rows.length} rows${left}`;
+  }
+
+  filter.addEventListener("input", show);
+  place.replaceChildren(
+    element("div", {
+      class: "controls",
+      children: [element("label", { text: "Filter ", children: [filter] }), count],
+    }),
+    scrolled(
+      "Layer table",
+      element("table", {
+        class: "lines",
+        children: [
+          element("thead", { children: [element("tr", { children: heads })] }),
+          body,
+          element("tfoot", { children: [foot] }),
+        ],
+      }),
+      "scroll tall",
+    ),
+  );
+  show();
+}
+
+/** The sum of a column, exact however large. */
+function total(rows, key) {
+  return rows.reduce((sum, row) => sum + BigInt(row[key] ?? 0), 0n);
+}
+
+function ordered(rows, { key, descending }) {
+  const value = FIGURES.some(([figure]) => figure === key)
+    ? (row) => Number(row[key])
+    : (row) => (Array.isArray(row[key]) ? shapes(row[key]) : (row[key] ?? ""));
+  return [...rows].sort((a, b) => (descending ? d3.descending : d3.ascending)(value(a), value(b)));
+}
+
+function layerRow(row, totals, asTree) {
+  const isContainer = row.params === null;
+  const path = row.scope === null ? row.type : layerName(row.scope);
+  const isOwn = row.type.startsWith("(own");
+  const name =
+    !asTree || row.scope === null ? path : isOwn ? "" : row.scope.split(".").pop() || "(model)";
+  const head = element("th", {
+    scope: "row",
+    class: asTree ? "mono tree" : "mono",
+    title: path,
+    text: name,
+  });
+  head.style.setProperty("--depth", row.depth);
+  const calls =
+    row.calls > 1
+      ? ` ×${row.calls}`
+      : row.calls || isOwn || isContainer || row.macs || row.output_bytes || row.traffic
+        ? ""
+        : `${row.type ? ", " : ""}never called`;
+  const lacking = row.unmeasured ? `, ${row.unmeasured} unmeasured` : "";
+  const cells = [
+    element("td", { class: "kind", text: (row.scope === null ? "" : row.type) + calls + lacking }),
+    element("td", {
+      class: "number",
+      text: shapes(row.inputs.slice(0, 1)) + more(row.inputs),
+      title: shapes(row.inputs),
+    }),
+    element("td", {
+      class: "number",
+      text: shapes(row.outputs.slice(0, 1)) + more(row.outputs),
+      title: shapes(row.outputs),
+    }),
+  ];
+  for (const [key] of FIGURES) {
+    const bound = key === "macs" && row.unmeasured ? "≥ " : "";
+    const cell = element("td", {
+      class: `number${isContainer ? "" : Number(row[key]) ? " part" : " zero"}`,
+      text: isContainer ? "" : bound + counted(row[key]),
+    });
+    const whole = Number(totals[key]);
+    cell.style.setProperty("--part", `${whole ? (100 * Number(row[key] ?? 0)) / whole : 0}%`);
+    if (!isContainer) cell.title = `${percent(row[key], whole)} of all`;
+    cells.push(cell);
+  }
+  return element("tr", { class: isContainer ? "container" : "", children: [head, ...cells] });
+}
+
+function more(all) {
+  return all.length > 1 ? ` +${all.length - 1}` : "";
+}
+
+/** A table that scrolls by itself, and by keyboard. */
+function scrolled(label, table, classes = "scroll") {
+  return element("div", {
+    class: classes,
+    tabindex: "0",
+    role: "region",
+    "aria-label": label,
+    children: [table],
+  });
+}
+
+/** A plain table from headings and rows of text; figures are the columns to align right. */
+function lines(label, headings, rows, figures = []) {
+  const side = (at) => (figures.includes(at) ? "number" : "");
+  return scrolled(
+    label,
+    element("table", {
+      class: "lines",
+      children: [
+        element("thead", {
+          children: [
+            element("tr", {
+              children: headings.map((text, at) =>
+                element("th", { scope: "col", class: side(at), text }),
+              ),
+            }),
+          ],
+        }),
+        element("tbody", {
+          children: rows.map((row) =>
+            element("tr", {
+              children: row.map((text, at) =>
+                element("td", { class: `${side(at)}${at ? "" : " mono"}`, text }),
+              ),
+            }),
+          ),
+        }),
+      ],
+    }),
+  );
+}
+
+/** Who owns the peak: activations by size. */
+function ownerTable(place, memory) {
+  const rows = memory.owners.map((owner) => [
+    owner.op ? layerName(owner.scope) : "input of the model",
+    owner.op,
+    `${shapes([owner.shape])} ${owner.dtype}`,
+    counted(owner.bytes),
+    percent(owner.bytes, memory.peak),
+    owner.first === owner.last ? `step ${owner.first}` : `steps ${owner.first} to ${owner.last}`,
+  ]);
+  if (memory.rest.count)
+    rows.push([
+      `${memory.rest.count} smaller ones`,
+      "",
+      "",
+      counted(memory.rest.bytes),
+      percent(memory.rest.bytes, memory.peak),
+      "",
+    ]);
+  place.replaceChildren(
+    lines(
+      "What lives at the peak",
+      ["Layer", "Operation", "Tensor", "Bytes", "Part", "Alive"],
+      rows,
+      [3, 4],
+    ),
+  );
+}

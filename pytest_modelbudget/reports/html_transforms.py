@@ -1,0 +1,137 @@
+"""What the page shows of a model's transforms: what changed, what it costs, and what diverges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pytest_modelbudget.reports.html_numbers import ABSENT, exact_number, number
+from pytest_modelbudget.reports.html_rows import MARK
+from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.units import room
+
+ERRORS = ("algebra", "precision", "max_abs", "p99_abs", "mse", "sqnr", "cosine", "top1")
+MOST_CHANGED = 30  # layers told one by one; the rest is counted
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One metric before and after; fill is the length of after where before fills MARK per cent."""
+
+    metric: str
+    before: str
+    after: str
+    exact: str
+    change: str
+    fill: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransformView:
+    """One transform of a model. columns and outputs are the table of its equivalence check.
+
+    changed are (layer, operation, what became of it), divergence the (output, error) pairs of the
+    plot, pairs what is known of the first layer that differs.
+    """
+
+    name: str
+    error: str
+    changes: tuple[Change, ...]
+    changed: tuple[tuple[str, str, str], ...]
+    unlisted: int
+    outcome: str
+    summary: str
+    reason: str
+    notes: tuple[str, ...]
+    columns: tuple[str, ...]
+    outputs: tuple[tuple[str, ...], ...]
+    first_divergence: tuple[tuple[str, str], ...]
+    divergence: tuple[tuple[str, str], ...]
+
+
+def transform_view(model: Record, transform: Record) -> TransformView:
+    """One transform of a model's record."""
+    equivalence = transform.get("equivalence") or {}
+    outputs = equivalence.get("outputs", ())
+    columns = tuple(key for key in ERRORS if any(key in output for output in outputs))
+    met = transform.get("changes", ())
+    return TransformView(
+        name=str(transform["name"]),
+        error=str(transform.get("error", "")),
+        changes=tuple(_changes(model["metrics"], transform.get("metrics", {}))),
+        changed=tuple(_changed(each) for each in met[:MOST_CHANGED]),
+        unlisted=max(0, len(met) - MOST_CHANGED),
+        outcome=str(equivalence.get("outcome", "")),
+        summary=", ".join(_basis(equivalence)),
+        reason=str(equivalence.get("reason", "")),
+        notes=tuple(map(str, equivalence.get("notes", ()))),
+        columns=("outcome", *columns) if any("outcome" in each for each in outputs) else columns,
+        outputs=tuple(_output(output, columns) for output in outputs),
+        first_divergence=tuple(_divergence(equivalence.get("first_divergence") or {})),
+        divergence=tuple(
+            (f"{output.get('name', '')}, {output.get('family', '')}", str(output["algebra"]))
+            for output in outputs
+            if output.get("algebra") is not None
+        ),
+    )
+
+
+def _changes(before: Record, after: Record) -> Iterator[Change]:
+    """Metrics that both sides have a value of."""
+    for key, new in after.items():
+        old = before.get(key, {})
+        if old.get("value") is None or new.get("value") is None:
+            continue
+        first, second, unit = Fraction(old["value"]), Fraction(new["value"]), new["unit"]
+        yield Change(
+            metric=key,
+            before=number(old["value"], unit),
+            after=number(new["value"], unit),
+            exact=f"{exact_number(old['value'], unit)} → {exact_number(new['value'], unit)}",
+            change=_change(first, second),
+            fill=f"{float(min(second / first * MARK, Fraction(100))):.1f}" if first else "",
+        )
+
+
+def _change(before: Fraction, after: Fraction) -> str:
+    if before == after:
+        return "same"
+    return room((after - before) / before, signed=True) if before else "new"
+
+
+def _changed(met: Record) -> tuple[str, str, str]:
+    """A layer that the transform met, and what became of it or why it stayed."""
+    stayed = f"unchanged: {met.get('why', '')}".removesuffix(": ")
+    return met.get("scope") or "(model)", str(met.get("operation", "")), met.get("became") or stayed
+
+
+def _basis(equivalence: Record) -> Iterator[str]:
+    """What a claim rests on: its kind, the weights, how it was tested, the seeds."""
+    for key in ("kind", "weights", "basis"):
+        if equivalence.get(key):
+            yield f"weights {equivalence[key]}" if key == "weights" else str(equivalence[key])
+    seeds = equivalence.get("seeds")
+    if seeds:
+        yield f"input seeds {', '.join(map(str, seeds))}"
+
+
+def _output(output: Record, columns: tuple[str, ...]) -> tuple[str, ...]:
+    told = [str(output["outcome"])] if "outcome" in output else []
+    figures = (output.get(column) for column in columns)
+    cells = (ABSENT if figure is None else str(figure) for figure in figures)
+    return (str(output.get("name", "")), str(output.get("family", "")), *told, *cells)
+
+
+def _divergence(found: Record) -> Iterator[tuple[str, str]]:
+    """Where outputs first differ: the layer, by how much, where most, and how to see it again."""
+    if not found:
+        return
+    yield "layer", found.get("scope") or "(model)"
+    if "error" in found:
+        yield "error", f"{found['error']} of its size"
+    most = found.get("worst")
+    if most:
+        yield "most at", f"{most['index']}: {most['original']} → {most['transformed']}"
+    if found.get("repeat"):
+        yield "repeat", str(found["repeat"])

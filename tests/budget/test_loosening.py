@@ -1,0 +1,135 @@
+"""What counts as loosened, change by change; what is not in the table is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_modelbudget.budget.budget import Budget
+from pytest_modelbudget.budget.loosening import loosenings
+from pytest_modelbudget.metrics.metric_table import metric_table
+
+Read = Callable[["str | bytes"], Budget]
+VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
+
+
+def limits(text: str, model: str = "net") -> str:
+    return (
+        f"model_budget: 1\ndefaults: {{inputs: float32 1x3}}\nmodels:\n  {model}:\n"
+        f"    torch: a:b\n    limits: {text}\n"
+    )
+
+
+def texts(before: Budget, now: Budget | None) -> list[str]:
+    found = loosenings(before, now, metric_table())
+    return [each.text.removeprefix("budget loosened") for each in found]
+
+
+MAX = "{params: 3.5 M}"
+ENDS = "{arithmetic_intensity: {min: 30 FLOP/B}}"
+GROW = "{macs: {grow: 2%, floor: 1 M}}"
+OPS = "{ops: {deny: [lstm], max: {linear: 2}}}"
+LOOSENED = [
+    pytest.param(MAX, "{params: 4.0 M}", [" +14.3 %: params 3.5 M -> 4.0 M"], id="max raised"),
+    pytest.param(
+        MAX, "{params: 3_500_001}", [" +0.000029 %: params 3.5 M -> 3_500_001"], id="by 1"
+    ),
+    pytest.param(MAX, "{macs: 1}", [": params removed, was 3.5 M"], id="metric removed"),
+    pytest.param(MAX, "{params: auto}", [": max of params is auto"], id="auto"),
+    pytest.param(MAX, "{params: {min: 1}}", [": max of params removed"], id="end removed"),
+    pytest.param(
+        MAX, "{params: {max: 3.5 M, level: warn}}", [": level of params error -> warn"], id="level"
+    ),
+    pytest.param(
+        MAX,
+        "{params: {max: 3.5 M, allow_unmeasured: ['a::b']}}",
+        [": params accepts a::b unmeasured"],
+        id="unmeasured",
+    ),
+    pytest.param(
+        ENDS,
+        "{arithmetic_intensity: {min: 20 FLOP/B}}",
+        [" -33.3 %: arithmetic_intensity min 30.00 FLOP/B -> 20.00 FLOP/B"],
+        id="min lowered",
+    ),
+    pytest.param(
+        "{macs: {min: 1, max: 9}}", "{macs: {max: 9}}", [": min of macs removed"], id="min removed"
+    ),
+    pytest.param(
+        GROW, "{macs: {grow: 3%, floor: 1 M}}", [" +50.0 %: macs grow 2.0% -> 3.0%"], id="grow"
+    ),
+    pytest.param(
+        GROW,
+        "{macs: {grow: 2%, floor: 2 M}}",
+        [" +100.0 %: macs floor 1.00 MMAC -> 2.00 MMAC"],
+        id="floor",
+    ),
+    pytest.param(
+        GROW, "{macs: {max: 9 G}}", [": grow of macs removed, was 2.0%"], id="grow removed"
+    ),
+    pytest.param(OPS, "{ops: {max: {linear: 2}}}", [": lstm is no longer denied"], id="deny"),
+    pytest.param(
+        OPS, "{ops: {deny: [lstm], max: {linear: 3}}}", [" +50.0 %: ops linear 2 -> 3"], id="count"
+    ),
+    pytest.param(OPS, "{ops: {deny: [lstm]}}", [": max of linear removed"], id="count removed"),
+    pytest.param(
+        "{ops: {allow: [linear]}}",
+        "{ops: {allow: [linear, lstm]}}",
+        [": lstm is newly allowed"],
+        id="op allowed",
+    ),
+    pytest.param(
+        "{ops: {allow: [linear]}}",
+        "{ops: {deny: [lstm]}}",
+        [": any operation is allowed"],
+        id="all allowed",
+    ),
+]
+TIGHTENED = [
+    pytest.param(MAX, "{params: 3 M}", id="max lowered"),
+    pytest.param(MAX, "{params: 3500 k}", id="the same in another unit"),
+    pytest.param("{params: {max: 3 M, level: warn}}", "{params: 3 M}", id="level raised"),
+    pytest.param("{params: auto}", MAX, id="auto filled in"),
+    pytest.param(MAX, "{params: {max: 3.5 M, grow: 1%}}", id="grow added"),
+    pytest.param(ENDS, "{arithmetic_intensity: {min: 40 FLOP/B}}", id="min raised"),
+    pytest.param(OPS, "{ops: {deny: [lstm, gru], max: {linear: 1}}}", id="ops"),
+    pytest.param("{ops: {deny: [lstm]}}", "{ops: {deny: [lstm], allow: [linear]}}", id="allow"),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "expected"), LOOSENED)
+def test_loosened(read: Read, before: str, now: str, expected: list[str]) -> None:
+    """One change, one line; and back again it is a tightening, but for another metric."""
+    old, new = read(limits(before)), read(limits(now))
+    assert texts(old, new) == expected
+    assert texts(old, old) == texts(new, new) == []
+
+
+@pytest.mark.parametrize(("before", "now"), TIGHTENED)
+def test_tightened(read: Read, before: str, now: str) -> None:
+    """What is harder to keep, or the same, is not spoken of."""
+    assert texts(read(limits(before)), read(limits(now))) == []
+
+
+def test_places(read: Read) -> None:
+    """A limit is announced on its own line, one that is gone on its model's, else on line 1."""
+    before = read(VISION)
+    now = read(VISION.replace("layer4.*: {params: 8.4 M}", "layer4.*: {macs: 1 G}").replace(
+        "11.7 M", "12 M"))  # fmt: skip
+    places = [(each.path, each.check, each.place.line) for each in loosenings(
+        before, now, metric_table())]  # fmt: skip
+    assert places == [("resnet18", "params", 9), ("resnet18", "params@layer4.*", 5)]
+    gone = loosenings(before, None, metric_table())
+    assert {each.place.line for each in gone} == {1}
+    assert [each.path for each in gone] == [model.path for model in before.models]
+
+
+def test_a_dropped_variant_is_a_dropped_model(read: Read) -> None:
+    """It is announced where its model stands."""
+    text = VISION.replace("limits: {macs: 715 MMAC}", "limits: {macs: 1}, variants: {x: {limits: "
+                          "{macs: 1}}}")  # fmt: skip
+    (found,) = loosenings(read(text), read(VISION.replace("715 MMAC", "1")), metric_table())
+    assert (found.path, found.what, found.place.line) == ("scripted::x", "model dropped", 18)
+    assert found.text == "budget loosened: model scripted::x dropped with 1 limit"

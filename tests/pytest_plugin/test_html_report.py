@@ -1,0 +1,83 @@
+"""The page as an option: asked for by name, the same for any number of workers, said if missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_modelbudget.reports import report_table
+
+from .conftest import CONFTEST, Project
+
+MODELS = "".join(
+    f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, limits: {{params: {46 + n}}}}}\n"
+    for n in (1, 2, 3)
+)
+TELLING = """
+
+def pytest_model_budget_report(report):
+    with open("profiled", "w") as file:
+        print(*("profile" in model for model in report["models"]), file=file)
+"""
+
+
+def test_the_page_is_the_same_for_any_number_of_workers(project: Project) -> None:
+    """-n0 and -n2 write the same bytes, profiles included."""
+    project.budget(MODELS)
+    pages = []
+    for workers in ("-n0", "-n2"):
+        result = project.run_apart(workers, "--model-budget-html", "page.html")
+        assert result.ret == 1
+        pages.append((project.path / "page.html").read_bytes())
+    assert pages[0] == pages[1]
+    assert b"net3" in pages[0]
+
+
+def test_profiles_are_made_only_if_a_page_is_asked_for(project: Project) -> None:
+    """Hooks see them in the record; the JSON file says the same with and without."""
+    project.budget(MODELS)
+    project.write("conftest.py", CONFTEST + TELLING)
+    texts = []
+    for page, profiled in (((), "False False False\n"), (("page.html",), "True True True\n")):
+        options = [f"--model-budget-html={path}" for path in page]
+        project.run("--model-budget-json=out.json", *options)
+        assert Path("profiled").read_text(encoding="utf-8") == profiled
+        record = json.loads(Path("out.json").read_text(encoding="utf-8"))
+        del record["timings"]
+        texts.append(record)
+    assert texts[0] == texts[1]
+
+
+def test_a_missing_package_is_said_before_anything_is_measured(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence with the way to install it, and exit code 4."""
+    project.budget(MODELS)
+    (page,) = (each for each in report_table.FILE_REPORTS if each.package == "jinja2")
+    without = page._replace(package="a_package_that_nobody_has")
+    monkeypatch.setattr(report_table, "FILE_REPORTS", (without,))
+    result = project.run("--model-budget-html", "page.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.errlines[0] == (
+        "ERROR: --model-budget-html page.html needs a_package_that_nobody_has, which is not "
+        "installed: pip install 'pytest-modelbudget[html]'"
+    )
+    assert not (project.path / "budgets" / "loads").exists()
+
+
+def test_a_page_without_the_switch_is_refused(project: Project) -> None:
+    """It would be empty."""
+    result = project.run("--model-budget-html", "page.html", switch=False)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--model-budget-html page.html needs --model-budget:*"])
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence(project: Project) -> None:
+    """A folder in its place: said, and never green."""
+    project.budget(MODELS)
+    (project.path / "page.html").mkdir()
+    result = project.run("--model-budget-html", "page.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["model budget: cannot write *page.html: Is a directory"])

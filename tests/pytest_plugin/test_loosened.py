@@ -1,0 +1,138 @@
+"""A change that makes a limit easier to keep says so, and fails where that is forbidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import Project
+from .repository import Repository
+
+BASE = "--model-budget-base=main"
+BUDGET = """model_budget: 1
+{head}
+models:
+  net:
+    widths: net.widths
+    inputs: float32 1x4
+    limits:
+      params: {params}
+      macs: 3.5 M
+"""
+
+
+@pytest.fixture
+def repository(project: Project) -> Repository:
+    """Main asks for 3.5 M; the branch is where a test changes that."""
+    project.write("budgets/a.yaml", BUDGET.format(head="", params="3.5 M"))
+    made = Repository(project)
+    made.commit()
+    made.branch("change")
+    return made
+
+
+def loosened(repository: Repository) -> Any:
+    return repository.project.report(BASE)["loosened"]
+
+
+def test_a_raised_limit_is_announced_on_its_line(repository: Repository) -> None:
+    """3.5 M -> 4.0 M is (4.0 - 3.5) / 3.5 = 14.3% more, on line 8."""
+    repository.write("budgets/a.yaml", BUDGET.format(head="", params="4.0 M"))
+    repository.commit()
+    assert loosened(repository) == [
+        {
+            "file": "budgets/a.yaml",
+            "line": 8,
+            "id": "budgets/a.yaml::net::params",
+            "metric": "params",
+            "what": "max raised",
+            "before": 3_500_000,
+            "after": 4_000_000,
+            "percent": "+14.3",
+            "forbidden": False,
+            "text": "budget loosened +14.3 %: params 3.5 M -> 4.0 M",
+        }
+    ]
+    result = repository.project.run(BASE)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        ["*budget loosened +14.3 %: params 3.5 M -> 4.0 M   budgets/a.yaml:8"]
+    )
+
+
+@pytest.mark.parametrize("side", ["base", "change", "both"])
+def test_forbidden_loosening_fails(project: Project, side: str) -> None:
+    """Whichever side forbids it: a change cannot lift the ban that it breaks."""
+    forbid = "loosen: forbid"
+    heads = (forbid if side != "change" else "", forbid if side != "base" else "")
+    project.write("budgets/a.yaml", BUDGET.format(head=heads[0], params="3.5 M"))
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    repository.write("budgets/a.yaml", BUDGET.format(head=heads[1], params="4.0 M"))
+    repository.commit()
+    result = repository.project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*+14.3 %: params 3.5 M -> 4.0 M (forbidden)   budgets/a.yaml:8"])
+    found = loosened(repository)
+    assert all(each["forbidden"] for each in found)
+    lifted = [each["text"] for each in found if each["what"] == "loosen removed"]
+    assert lifted == (["budget loosened: loosen: forbid is gone"] if side == "base" else [])
+
+
+def test_a_tightened_budget_is_no_loosened_one(repository: Repository) -> None:
+    """Nothing is said of lower limits and of new ones."""
+    text = BUDGET.format(head="loosen: forbid", params="{max: 3 M, min: 1}")
+    repository.write("budgets/a.yaml", text + "      weight_memory: 1 MB\n")
+    assert loosened(repository) == []
+
+
+def test_what_main_tightened_since_is_no_loosening_of_the_branch(repository: Repository) -> None:
+    """The base is where the branch left main, not main's tip."""
+    repository.git("checkout", "-q", "main")
+    repository.write("budgets/a.yaml", BUDGET.format(head="", params="3 M"))
+    repository.commit()
+    repository.git("checkout", "-q", "change")
+    assert loosened(repository) == []
+
+
+def test_a_dropped_file_is_announced(repository: Repository) -> None:
+    """A budget file that is gone, whole, beside one that is there."""
+    repository.write("budgets/b.yaml", BUDGET.format(head="", params="3.5 M"))
+    (repository.path / "budgets" / "a.yaml").unlink()
+    (found,) = loosened(repository)
+    assert (found["file"], found["line"], found["id"]) == ("budgets/a.yaml", 1,
+                                                          "budgets/a.yaml::net")  # fmt: skip
+    assert found["text"] == "budget loosened: model net dropped with 2 limits"
+
+
+def test_selection_hides_no_loosening(repository: Repository) -> None:
+    """What -k leaves out is compared all the same."""
+    repository.write("budgets/a.yaml", BUDGET.format(head="", params="4.0 M"))
+    assert len(repository.project.report(BASE, "-k", "macs")["loosened"]) == 1
+
+
+def test_an_unreadable_base_is_said(repository: Repository) -> None:
+    """What today's reader refuses cannot be compared; where loosening is forbidden, that fails."""
+    repository.git("checkout", "-q", "main")
+    repository.write("budgets/a.yaml", "model_budget: 1\nmodls: {}\n")
+    repository.commit()
+    repository.git("checkout", "-q", "-B", "change")
+    repository.write("budgets/a.yaml", BUDGET.format(head="loosen: forbid", params="1 M"))
+    (found,) = loosened(repository)
+    assert found["what"] == "unknown"
+    assert "needs the key 'models'" in found["text"]
+    assert repository.project.run(BASE).ret == 1
+
+
+def test_a_ban_without_a_base_to_hold_it_to_fails(project: Project) -> None:
+    """A base that was asked for and is not here leaves a ban unchecked: that is not green."""
+    project.write("budgets/a.yaml", BUDGET.format(head="loosen: forbid", params="1 M"))
+    Repository(project).commit()
+    result = project.run("--model-budget-base=nowhere")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*not compared with the base, so possibly loosened: *nowhere*"])
+    unasked = project.run()
+    assert unasked.ret == 0
+    unasked.stdout.fnmatch_lines(["*loosen: forbid of budgets/a.yaml is not held without *-base"])

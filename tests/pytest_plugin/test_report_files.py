@@ -1,0 +1,112 @@
+"""Files that a session writes for dashboards and reviewers, and what it says while it runs."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_modelbudget import pytest_progress
+
+from .conftest import Project
+
+OVER = "  net: {widths: net.widths, limits: {params: 47, macs: 48 MAC}}\n"
+
+
+def test_the_junit_file_is_as_red_as_the_session(project: Project) -> None:
+    """Two limits, one of them over, and a broken file."""
+    project.budget(OVER)
+    project.write("budgets/b.yaml", "model_budget: 1\nmodls: {}\n")
+    assert project.run("--model-budget-junit", "junit.xml").ret == 1
+    root = ElementTree.parse(project.path / "junit.xml").getroot()
+    assert {key: root.get(key) for key in ("tests", "failures", "errors")} == {
+        "tests": "3",
+        "failures": "1",
+        "errors": "1",
+    }
+    places = {
+        (case.get("classname"), case.get("name")): (case.get("file"), case.get("line"))
+        for case in root.iter("testcase")
+    }
+    assert places == {
+        ("budgets.a.net", "params"): ("budgets/a.yaml", "4"),
+        ("budgets.a.net", "macs"): ("budgets/a.yaml", "4"),
+        ("budgets.b", "budget"): ("budgets/b.yaml", "1"),
+    }
+
+
+def test_a_skipped_limit_is_red_in_every_file(project: Project) -> None:
+    """The session fails, so no dashboard and no comment may be green."""
+    project.budget(OVER.replace("47", "48"))
+    with (project.path / "conftest.py").open("a") as conftest:
+        conftest.write(
+            "import pytest\n"
+            "def pytest_collection_modifyitems(items):\n"
+            "    items[0].add_marker(pytest.mark.skip)\n"
+        )
+    result = project.run("--model-budget-junit", "j.xml", "--model-budget-comment", "c.md")
+    assert result.ret == 1
+    assert ElementTree.parse(project.path / "j.xml").getroot().get("errors") == "1"
+    assert "1 not measured" in (project.path / "c.md").read_text(encoding="utf-8")
+
+
+def test_a_comment_is_written_where_it_is_asked_for(project: Project) -> None:
+    """For a job that may write on pull requests to post."""
+    project.budget(OVER)
+    project.run("--model-budget-comment", "out/comment.md")
+    text = (project.path / "out" / "comment.md").read_text(encoding="utf-8")
+    assert text.startswith("<!-- model-budget -->\n## Model budget: 1 over (2 limits)\n")
+
+
+@pytest.mark.parametrize("args", [(), ("-v",), ("-vv",), ("-q",), ("--color=yes",)])
+def test_80_columns_hold_the_table(project: Project, args: tuple[str, ...]) -> None:
+    """At every level of detail, and without a sign that a plain terminal cannot show."""
+    project.budget(OVER.replace("net:", f"{'long_' * 20}:", 1))
+    text = re.sub(r"\x1b\[\d+m", "", project.run(*args).stdout.str())
+    table = text.partition("= model budget =")[2].partition("\n=")[0].splitlines()[1:]
+    assert table
+    assert all(line.isascii() and len(line) < 80 for line in table)
+
+
+def test_bars_show_how_much_of_a_limit_is_used(project: Project) -> None:
+    """With -v, ten signs for a maximum: 48 of 50 are nine, 48 of 47 are too many."""
+    project.budget("  net: {widths: net.widths, limits: {params: 47, macs: 50 MAC}}\n")
+    result = project.run("-v")
+    result.stdout.fnmatch_lines(["within *4.0% [[]#########.]", "over  *-2.1% [[]##########+"])
+
+
+def test_no_colour_where_none_is_wanted(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR is pytest's to honour, and the table goes through pytest's writer."""
+    project.budget(OVER)
+    assert "\x1b[31mover" in project.run("--color=yes").stdout.str()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in project.run().stdout.str()
+
+
+def test_the_last_line_counts_the_verdicts(project: Project) -> None:
+    """Behind every remark, and with each of the four, so that a zero is said."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48, macs: 48 MAC}}\n")
+    lines = project.run("-k", "params").outlines
+    assert lines[-2] == "1 limit: 0 over, 0 warn, 1 within, 0 unknown"
+    assert lines[-3].startswith("model budget: 1 of 2 limits measured")
+
+
+def test_a_slow_model_is_told_as_soon_as_it_is_measured(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a model, on a line between pytest's own."""
+    monkeypatch.setattr(pytest_progress, "SLOW_SECONDS", 0.0)
+    project.budget(OVER)
+    (told,) = [line for line in project.run().outlines if " measured in " in line]
+    assert re.fullmatch(r"budgets/a.yaml::net measured in \d+\.\d s", told)
+
+
+def test_quick_models_and_quiet_sessions_have_no_such_line(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is for those who wait."""
+    project.budget(OVER)
+    assert " measured in " not in project.run().stdout.str()
+    monkeypatch.setattr(pytest_progress, "SLOW_SECONDS", 0.0)
+    assert " measured in " not in project.run("-q").stdout.str()

@@ -1,0 +1,171 @@
+"""The action and the workflows: their scripts are run, and what they must not do is looked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_modelbudget.reports.pull_request_comment import MARKER
+
+from .conftest import Project
+
+ROOT = Path(__file__).resolve().parents[2]
+ACTION = ROOT / "action.yml"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+SHELL = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c")
+# A stand-in for GitHub's command: notes what it was asked, answers from the files beside it.
+GH = """#!/usr/bin/env bash
+here="$(dirname "$0")"
+printf '%s\\n' "$*" | head -n 1 >> "$here/asked"
+case "$*" in
+  *"repos/o/r/pulls "*) cat "$here/number" ;;
+  "run download"*) mkdir -p "$RUNNER_TEMP/reports"; cp "$here/comment.md" "$RUNNER_TEMP/reports" ;;
+  *"--paginate"*) cat "$here/own" ;;
+esac
+"""
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    """All steps of an action or a workflow."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if "runs" in document:
+        return list(document["runs"]["steps"])
+    return [step for job in document["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
+def test_what_no_workflow_may_do(path: Path) -> None:
+    """Foreign code with rights, movable versions of others' code, values pasted into scripts."""
+    text = path.read_text(encoding="utf-8")
+    assert "pull_request_target" not in text
+    for step in steps(path):
+        uses = step.get("uses", "./")
+        assert uses.startswith("./") or re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", uses)
+        assert "${{" not in step.get("run", "")
+        if uses.startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+        if path == ACTION and "run" in step:
+            assert step["shell"] == "bash"
+    if path != ACTION:
+        assert yaml.safe_load(text)["permissions"] in ({}, {"contents": "read"})
+
+
+def test_the_job_that_comments_checks_nothing_out() -> None:
+    """It has the right to write, so nothing of a change is run in it."""
+    told = steps(ROOT / ".github" / "workflows" / "model-budget-comment.yml")
+    assert [step for step in told if "uses" in step] == []
+    assert MARKER in told[0]["run"]
+
+
+def test_the_two_workflows_know_each_other() -> None:
+    """The one that comments waits for the one that measures, and asks for its artifact."""
+    measuring, commenting = (
+        (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+        for name in ("model-budget", "model-budget-comment")
+    )
+    assert f"workflows: [{yaml.safe_load(measuring)['name']}]" in commenting
+    artifact = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["inputs"]["artifact"]["default"]
+    assert f"--name {artifact} " in commenting
+
+
+@pytest.fixture
+def action(project: Project, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the action's gate in the project as a runner does; exit code and outputs."""
+    (gate,) = [step for step in steps(ACTION) if step.get("id") == "gate"]
+    output = project.path / "output"
+    monkeypatch.setenv("GITHUB_OUTPUT", str(output))
+    monkeypatch.setenv("RUNNER_TEMP", str(project.path / "temp"))
+    monkeypatch.setenv("PYTHONPATH", f"{project.path}:{os.environ.get('PYTHONPATH', '')}")
+
+    def run(**inputs: str) -> tuple[int, dict[str, str]]:
+        environment = {**os.environ, "BUDGETS": "", "ARGUMENTS": "", **inputs}
+        ran = subprocess.run([*SHELL, gate["run"]], cwd=project.path, env=environment, check=False)
+        pairs = (line.split("=", 1) for line in output.read_text().splitlines())
+        return ran.returncode, dict(pairs)
+
+    return run
+
+
+def test_the_action_tells_counts_and_leaves_the_verdict_to_its_last_step(
+    project: Project, action: Any
+) -> None:
+    """Reports are written and uploaded before the job fails; arguments may hold several words."""
+    project.budget("  net: {widths: net.widths, limits: {params: 47, macs: 48 MAC}}\n")
+    code, outputs = action(BUDGETS="budgets/a.yaml", ARGUMENTS="-k params\n-q")
+    assert code == 0
+    assert outputs == {
+        "exit-code": "1",
+        "reports": str(project.path / "temp" / "model-budget"),
+        "over": "1",
+        "warn": "0",
+        "within": "0",
+        "unknown": "0",
+    }
+    reports = Path(outputs["reports"])
+    assert json.loads((reports / "report.json").read_text())["selected"] is True
+    assert (reports / "comment.md").read_text(encoding="utf-8").startswith(MARKER)
+    assert "budgets/a.yaml" in (reports / "page.html").read_text(encoding="utf-8")
+    verdict = steps(ACTION)[-1]
+    ran = subprocess.run([*SHELL, verdict["run"]], env={"CODE": "1", **os.environ}, check=False)
+    assert ran.returncode == 1
+
+
+def test_an_action_that_measured_nothing_is_not_green(project: Project, action: Any) -> None:
+    """A path that does not exist is pytest's usage error, and has no counts."""
+    code, outputs = action(BUDGETS="nowhere")
+    assert (code, outputs["exit-code"]) == (0, "4")
+    assert "within" not in outputs
+
+
+@pytest.fixture
+def commented(tmp_path: Path) -> Any:
+    """Runs the script of the commenting job; its exit code and what it asked of GitHub."""
+    (step,) = steps(ROOT / ".github" / "workflows" / "model-budget-comment.yml")
+    binary = tmp_path / "bin"
+    binary.mkdir()
+    (binary / "gh").write_text(GH)
+    (binary / "gh").chmod(0o755)
+
+    def run(*, number: str = "7", own: str = "", comment: str) -> tuple[int, list[str]]:
+        for name, text in {"number": number, "own": own, "comment.md": comment}.items():
+            (binary / name).write_text(text, encoding="utf-8")
+        environment = {
+            "PATH": f"{binary}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path),
+            "REPOSITORY": "o/r", "RUN": "1", "HEAD_OWNER": "fork", "HEAD_BRANCH": "b",
+            "HEAD_SHA": "abc",
+        }  # fmt: skip
+        ran = subprocess.run([*SHELL, step["run"]], env=environment, check=False)
+        return ran.returncode, (binary / "asked").read_text().splitlines()
+
+    return run
+
+
+def test_a_first_comment_is_posted_and_later_ones_replace_it(commented: Any) -> None:
+    """On the pull request that GitHub names for the branch."""
+    code, asked = commented(comment=f"{MARKER}\nall well\n")
+    assert code == 0
+    assert "-f head=fork:b" in asked[0]
+    assert asked[-1].startswith("api --silent --method POST repos/o/r/issues/7/comments -F body=@")
+    _, asked = commented(comment=f"{MARKER}\nall well\n", own="11\n12\n")
+    assert asked[-1].startswith("api --silent --method PATCH repos/o/r/issues/comments/11 -F")
+
+
+def test_a_commit_that_is_not_the_newest_is_not_commented(commented: Any) -> None:
+    """No open pull request stands there."""
+    code, asked = commented(number="", comment=f"{MARKER}\n")
+    assert (code, len(asked)) == (0, 1)
+
+
+@pytest.mark.parametrize("comment", ["hello\n", MARKER + "\n" + "x" * 65_536])
+def test_a_text_that_is_no_comment_of_ours_is_refused(commented: Any, comment: str) -> None:
+    """An artifact is the change's to fill: the marker must be there, and the length in bounds."""
+    code, asked = commented(comment=comment)
+    assert code == 1
+    assert not [line for line in asked if "--method P" in line]

@@ -1,0 +1,309 @@
+"""The page in headless Chromium: fast, offline, usable by keyboard, nothing cut and no overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .chromium import Browser, skip_without_browser
+from .pages import ODD_NAME, many_models, small_record, with_everything, written
+
+pytestmark = pytest.mark.browser
+
+WIDTHS = [
+    pytest.param(1280, id="desktop"),
+    pytest.param(768, id="tablet"),
+    pytest.param(390, id="phone"),
+]
+# Text that does not fit into its figure, or touches another text of the same drawing.
+CUT_OR_OVERLAPPING = """
+  const troubles = [];
+  for (const figure of document.querySelectorAll("#model figure")) {
+    const frame = figure.getBoundingClientRect();
+    for (const svg of figure.querySelectorAll("svg")) {
+      const texts = [...svg.querySelectorAll("text")].filter((text) => text.textContent.trim());
+      const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+      boxes.forEach(([words, box], at) => {
+        if (box.left < frame.left || box.right > frame.right || box.top < frame.top
+            || box.bottom > frame.bottom) troubles.push(`cut: ${words}`);
+        for (const [other, next] of boxes.slice(at + 1)) {
+          const wide = Math.min(box.right, next.right) - Math.max(box.left, next.left);
+          const high = Math.min(box.bottom, next.bottom) - Math.max(box.top, next.top);
+          if (wide > 1 && high > 3) troubles.push(`overlap: ${words} / ${other}`);
+        }
+      });
+    }
+  }
+  return troubles;
+"""
+# Height of the tallest name of a limit: six lines are enough for the oddest one here.
+TALLEST_NAME = """
+  const names = [...document.querySelectorAll("tr.limit > th")].filter((e) => e.checkVisibility());
+  return Math.max(...names.map((name) => name.getBoundingClientRect().height));
+"""
+# Words beside the colour that they are read on, as contrast ratios below what WCAG AA asks for.
+LOW_CONTRAST = """
+  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => channels(colour).slice(0, 3).map((value) => value / 255)
+    .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, value, at) => sum + value * [0.2126, 0.7152, 0.0722][at], 0);
+  const behind = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = getComputedStyle(each).backgroundColor;
+      if (channels(colour)[3] !== 0) return colour;
+    }
+    return getComputedStyle(document.documentElement).backgroundColor;
+  };
+  const low = new Set();
+  for (const element of document.querySelectorAll("main:not([hidden]) *")) {
+    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !element.checkVisibility() || element.closest("svg")) continue;
+    const [a, b] = [light(getComputedStyle(element).color), light(behind(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) low.add(`${element.tagName}.${element.className}: ${ratio.toFixed(2)}`);
+  }
+  return [...low];
+"""
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    skip_without_browser()
+    found = Browser(tmp_path_factory.mktemp("chromium"))
+    yield found
+    found.driver.quit()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(small_record(), tmp_path_factory.mktemp("small") / "page.html")
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(with_everything(), tmp_path_factory.mktemp("everything") / "page.html")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(many_models(500), tmp_path_factory.mktemp("many") / "page.html")
+
+
+def test_500_models_open_in_under_two_seconds(browser: Browser, many: Path) -> None:
+    """From the request to the load event, with 1,500 limits in the table; the best of three."""
+    times = []
+    while len(times) < 3 and min(times, default=2000) >= 2000:
+        browser.show(many)
+        times.append(
+            browser.run("return performance.getEntriesByType('navigation')[0].loadEventEnd")
+        )
+    assert min(times) < 2000, times
+    assert browser.run("return document.querySelectorAll('#limits tr.limit').length") == 1500
+
+
+def test_nothing_is_fetched_and_nothing_complains(browser: Browser, everything: Path) -> None:
+    """Every view opens without a request, an error or a refusal by the page's own policy."""
+    browser.show(everything)
+    browser.complaints()
+    for anchor in ("model-0", "model-1", "overview"):
+        browser.run(f"location.hash = {anchor!r}")
+        hidden = "true" if anchor == "overview" else "false"
+        browser.until(f"return document.getElementById('model').hidden === {hidden}")
+    assert browser.complaints() == []
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_hostile_name_stays_a_name(browser: Browser, small: Path) -> None:
+    """It is read as text, and its script never ran."""
+    browser.show(small, "model-1")
+    assert browser.words("#model h1") == [ODD_NAME]
+    assert browser.run("return document.title") == f"{ODD_NAME} · model budget"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_word_is_cut_and_none_overlaps(browser: Browser, everything: Path, width: int) -> None:
+    """In all drawings of a model; the page never scrolls sideways, and no name is a tall column."""
+    for anchor in ("", "model-0", "model-1"):
+        browser.show(everything, anchor, width=width)
+        assert browser.run(CUT_OR_OVERLAPPING) == []
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+        assert browser.run(TALLEST_NAME) < 6 * 22
+    browser.go("model-0")
+    assert browser.run("return document.querySelectorAll('#model figure svg').length") >= 4
+
+
+@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
+def test_words_stand_out_from_what_is_behind_them(
+    browser: Browser, everything: Path, dark: bool
+) -> None:
+    """WCAG AA: 4.5 to 1 or better for all text; and dark is dark."""
+    for anchor in ("", "model-0"):
+        browser.show(everything, anchor, dark=dark)
+        assert browser.run(LOW_CONTRAST) == []
+    page = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert page == ("rgb(18, 21, 25)" if dark else "rgb(247, 247, 245)")
+
+
+def test_limits_are_filtered_by_words_and_verdicts(browser: Browser, many: Path) -> None:
+    """model7 is one of 7, 70 to 79 and 700 and on (none): 11 models of 3 limits."""
+    browser.show(many)
+    browser.run("document.getElementById('filter').focus()")
+    browser.press("model7 macs")
+    assert browser.words("#shown") == ["11 of 1,500 limits"]
+    browser.run("document.querySelector('[value=within]').click()")
+    assert browser.words("#shown") == ["0 of 1,500 limits"]
+
+
+def test_limits_are_ordered_by_headroom(browser: Browser, many: Path) -> None:
+    """The tightest first; 72 of 500 models are over, every seventh from 0 on."""
+    browser.show(many)
+    browser.run(
+        "const order = document.getElementById('order'); order.value = 'room';"
+        "order.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    verdicts = browser.words("#limits tr.limit .status")
+    assert len(verdicts) == 1500
+    assert [word.split()[1] for word in verdicts[:72]] == ["over"] * 72
+    assert {word.split()[1] for word in verdicts[72:]} == {"within"}
+    rooms = browser.run(
+        "return [...document.querySelectorAll('#limits tr.limit')].map(r => +r.dataset.room)"
+    )
+    assert rooms == sorted(rooms)
+
+
+def test_layers_are_sorted_by_keyboard(browser: Browser, small: Path) -> None:
+    """Enter on a heading: largest first, then smallest, then execution order again."""
+    browser.show(small, "model-0")
+    names = "[data-table=layers] tbody th"
+    in_order = ["(model)", "block0", "fc0", "act0", "fc1", "act1"]
+    assert browser.words(names) == in_order
+    browser.run("document.querySelector('[data-key=macs] button').focus()")
+    browser.press("\ue007")
+    assert browser.words(names)[:2] == ["block0.fc0", "block0.fc1"]
+    sorted_by = "return document.querySelector('[data-key=macs]').getAttribute('aria-sort')"
+    assert browser.run(sorted_by) == "descending"
+    browser.press("\ue007")
+    assert browser.words(names)[-2:] == ["block0.fc1", "block0.fc0"]
+    browser.press("\ue007")
+    assert browser.words(names) == in_order
+    assert browser.run(sorted_by) is None
+
+
+def test_layers_are_filtered_with_their_sum(browser: Browser, small: Path) -> None:
+    """Linear layers 4 -> 8 -> 2: 48 parameters, 192 bytes of weights, 48 MACs."""
+    browser.show(small, "model-0")
+    browser.run("document.querySelector('[data-table=layers] input').focus()")
+    browser.press("linear")
+    assert browser.words("[data-table=layers] tbody th") == ["block0.fc0", "block0.fc1"]
+    assert browser.words("[data-table=layers] tfoot .number")[:3] == ["48", "192", "48"]
+
+
+def test_every_view_is_reached_by_links_and_left_by_the_back_button(
+    browser: Browser, small: Path
+) -> None:
+    """Enter on a model's name opens its view with the focus on its heading; back closes it."""
+    browser.show(small)
+    browser.run("document.querySelector('#limits a').focus()")
+    browser.press("\ue007")
+    browser.until("return document.activeElement.tagName === 'H1'")
+    assert browser.words("#model h1") == ["net"]
+    browser.driver.back()
+    browser.until("return document.getElementById('model').hidden")
+    assert browser.words("#overview h1") == ["Model budget"]
+
+
+def test_an_address_names_a_view_and_a_section_of_it(browser: Browser, small: Path) -> None:
+    """Opened from outside, page.html#model-1:layers shows the layers of the second model."""
+    screen = {"width": 1280, "height": 400, "deviceScaleFactor": 1, "mobile": False}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.driver.get("about:blank")
+    browser.driver.get(f"{small.as_uri()}#model-1:layers")
+    browser.until("return window.scrollY > 0")
+    assert browser.words("#model h1") == [ODD_NAME]
+    top = browser.run(
+        "return document.querySelector('[data-section=layers]').getBoundingClientRect().top"
+    )
+    assert 0 <= top < 100
+
+
+def test_an_old_browser_is_told_why_views_stay_closed(browser: Browser, small: Path) -> None:
+    """One sentence in place of the view, and a way back."""
+    browser.show(small)
+    browser.run("delete window.DecompressionStream")
+    browser.go("model-0")
+    (heading,) = browser.words("#model h1")
+    assert heading.startswith("This browser is too old")
+    browser.driver.back()
+    browser.until("return document.getElementById('model').hidden")
+
+
+def test_the_peak_and_its_owners_are_told_in_words(browser: Browser, small: Path) -> None:
+    """fc0 and act0 of 8 floats each live at the peak: 64 bytes, under a limit of 100."""
+    browser.show(small, "model-0")
+    (caption,) = browser.words("[data-plot=memory] figcaption")
+    assert caption.startswith("At most 64 B of activations live at once, during aten::relu in ")
+    assert browser.words("[data-table=owners] tbody td.number") == ["32", "50%", "32", "50%"]
+    labels = browser.words("[data-plot=memory] svg text")
+    assert {"peak 64 B", "limit 100 B"} <= set(labels)
+
+
+def test_the_roofline_follows_the_machine(browser: Browser, small: Path) -> None:
+    """At 1 FLOP/s and 1 TB/s all is bound by compute: 2·48 + 10 FLOPs take 106 s at best."""
+    browser.show(small, "model-0")
+    browser.run(
+        "const form = document.querySelector('[data-machine]');"
+        "form.flops.min = form.flops.value = 1e-9; form.bytes.value = 1000;"
+        "form.bytes.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    (caption,) = browser.words("[data-plot=roofline] figcaption")
+    assert caption.startswith("At best 106 s on this machine")
+    assert "memory decides 0.0% of it" in caption
+    assert set(browser.words("[data-table=ops] td:last-child")) == {"compute"}
+
+
+def test_drawings_follow_the_width_of_the_window(browser: Browser, small: Path) -> None:
+    """Turned into a phone, the page draws anew and keeps within it."""
+    browser.show(small, "model-0", width=1280)
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.until("return document.querySelector('#model svg').getAttribute('width') < 390")
+    assert browser.run(CUT_OR_OVERLAPPING) == []
+
+
+def test_every_drawing_says_in_words_what_it_shows(browser: Browser, everything: Path) -> None:
+    """A label and a description for readers who hear the page, and a table beside each."""
+    browser.show(everything, "model-0")
+    described = browser.run(
+        "return [...document.querySelectorAll('#model figure svg')]"
+        ".map(svg => [svg.getAttribute('aria-label'), svg.getAttribute('aria-description')])"
+    )
+    assert len(described) >= 4
+    assert all(label and description for label, description in described)
+
+
+def test_drawings_are_made_anew_for_paper(browser: Browser, small: Path) -> None:
+    """As wide as a sheet while it is printed, and as wide as the window again."""
+    browser.show(small, "model-0", width=1280)
+    width = "return +document.querySelector('#model svg').getAttribute('width')"
+    browser.run("window.seen = []; window.addEventListener('beforeprint', () => "
+                f"window.seen.push((() => {{ {width} }})()))")  # fmt: skip
+    assert browser.run(width) > 1000
+    browser.driver.execute_cdp_cmd("Page.printToPDF", {})
+    assert browser.run("return window.seen") == [680]
+    assert browser.run(width) > 1000
+
+
+def test_paper_shows_tables_whole_and_no_controls(browser: Browser, small: Path) -> None:
+    """On paper nothing scrolls, and a filter is of no use; light also for a dark reader."""
+    browser.show(small, width=700, dark=True)  # what fits on A4
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert browser.run(TALLEST_NAME) < 6 * 22
+    browser.go("model-0")
+    assert browser.words("nav, #model [data-table=layers] .controls") == []
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") == (
+        "rgb(255, 255, 255)"
+    )
+    tall = "document.querySelector('.tall')"
+    assert browser.run(f"return getComputedStyle({tall}).maxHeight") == "none"

@@ -1,0 +1,311 @@
+"""The page as text: escaped, self-contained, and true to the record."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_modelbudget.reports import html_page
+from pytest_modelbudget.reports.cases import Case
+from pytest_modelbudget.reports.html_page import FILES, render
+from pytest_modelbudget.reports.html_rows import MARK, CheckRow, check_row
+from pytest_modelbudget.reports.html_transforms import transform_view
+
+from .pages import FILE, ODD_NAME, measured_chain, page_record, small_record, with_everything
+
+
+class Page(HTMLParser):
+    """The tags, text and scripts of a page, as a parser of HTML sees them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.blocks: list[tuple[dict[str, str | None], str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.blocks.append((dict(attrs), ""))
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            attributes, text = self.blocks[-1]
+            self.blocks[-1] = (attributes, text + data)
+        else:
+            self.words.append(data)
+
+    @property
+    def scripts(self) -> list[str]:
+        """What a browser would run."""
+        return [text for attributes, text in self.blocks if "type" not in attributes]
+
+    def views(self) -> list[Any]:
+        """What the views of models are built from, unpacked."""
+        packed = [text for attributes, text in self.blocks if attributes.get("type")]
+        return [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
+
+
+def test_user_strings_are_text_and_never_markup() -> None:
+    """A model's name with a script in it adds no script, in the page or in its view."""
+    page = Page(render(small_record()))
+    assert len(page.scripts) == len((*html_page.LIBRARY, *html_page.OWN_SCRIPTS))
+    assert ODD_NAME in page.words
+    view = Page(page.views()[1]["markup"])
+    assert not view.scripts
+    assert ODD_NAME in view.words
+
+
+def test_only_the_projects_own_files_are_left_unescaped() -> None:
+    """The templates mark a style sheet and scripts as safe, and no word of the record."""
+    texts = [path.read_text(encoding="utf-8") for path in FILES.glob("*.html")]
+    assert re.findall(r"{{ (\w+) \| safe }}", "".join(texts)) == ["style", "script"]
+    assert "".join(texts).count("safe }}") == 2
+
+
+def test_the_page_needs_nothing_from_outside() -> None:
+    """No element loads anything; the policy forbids it, and runs these scripts only."""
+    page = Page(render(small_record()))
+    loading = {"src", "href", "data", "srcset", "action", "poster"}
+    links = [
+        value
+        for _, attributes in page.tags
+        for name, value in attributes.items()
+        if name in loading and not (value or "").startswith("#")
+    ]
+    assert not links
+    assert {tag for tag, _ in page.tags}.isdisjoint({"link", "iframe", "object", "embed", "base"})
+    (policy,) = [a["content"] for t, a in page.tags if a.get("http-equiv")]
+    assert policy is not None
+    digests = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        for script in page.scripts
+    ]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert re.findall(r"sha256-([^']+)'", policy) == digests
+
+
+def test_the_same_record_is_the_same_page() -> None:
+    """No clock and no chance in it."""
+    assert render(with_everything()) == render(with_everything())
+
+
+def test_the_library_is_what_its_project_published() -> None:
+    """The files carry the digests that LICENSES.txt names, and their licences go with the page."""
+    licences = (FILES / "vendor" / "LICENSES.txt").read_text(encoding="utf-8")
+    named = re.findall(r"sha256 ([0-9a-f]{64})", licences)
+    found = [hashlib.sha256((FILES / name).read_bytes()).hexdigest() for name in html_page.LIBRARY]
+    assert sorted(found) == sorted(named)
+    assert licences in Page(render(small_record())).words
+
+
+def row(check: dict[str, Any], **model: Any) -> CheckRow:
+    """The row of a check on params, with what is said about it."""
+    full: dict[str, Any] = {
+        "id": f"{FILE}::net::params", "metric": "params", "limit": None, "actual": None,
+        "baseline": None, "outcome": "within", "level": "error", "line": 6, "reason": "",
+        "unit": "param",
+    }  # fmt: skip
+    known = {"id": f"{FILE}::net", "file": FILE, "line": 3, "metrics": {}, **model}
+    return check_row(Case({**full, **check}, known, known))
+
+
+@pytest.mark.parametrize(
+    ("check", "fill", "least", "headroom"),
+    [
+        pytest.param({"actual": 50, "limit": 100}, MARK / 2, "", "50.0%", id="half"),
+        pytest.param({"actual": 100, "limit": 100}, MARK, "", "0.0%", id="at the limit"),
+        pytest.param({"actual": 900, "limit": 100}, 100, "", "-800.0%", id="far over"),
+        pytest.param({"actual": 20, "min": 10}, 100, "", "100.0%", id="twice a minimum"),
+        pytest.param(
+            {"actual": 60, "limit": 100, "min": 40}, MARK * 0.6, f"{MARK * 0.4}", "40.0%", id="both"
+        ),
+        pytest.param(
+            {"actual": 60, "limit": 100, "outcome": "unknown"}, MARK * 0.6, "", "?", id="unknown"
+        ),
+    ],
+)
+def test_bars_are_as_long_as_the_number_beside_its_limit(
+    check: dict[str, Any], fill: float, least: str, headroom: str
+) -> None:
+    """The limit stands at three quarters of the bar, which ends a third above it."""
+    shown = row(check)
+    assert (float(shown.fill), shown.least, shown.headroom) == (fill, least, headroom)
+
+
+def test_a_limit_without_a_number_has_no_bar() -> None:
+    """What was lost with its worker shows neither figure nor headroom."""
+    shown = row({"outcome": "unknown", "limit": None})
+    assert (shown.fill, shown.measured, shown.limit, shown.headroom) == ("", "–", "–", "?")
+
+
+def test_growth_names_layer_shapes_and_delta() -> None:
+    """Before, after and change; the layer with both shapes; the rest only if there is one."""
+    blame = [
+        {"scope": "layer4.conv", "name": "weight", "delta": 1200, "before": 40,
+         "after": 1240, "shape_before": [10, 4], "shape_after": [10, 124]},
+        {"scope": None, "delta": -200, "count": 3},
+    ]  # fmt: skip
+    shown = row({"actual": 11_000, "baseline": 10_000, "allowed": 10_200, "blame": blame})
+    assert shown.growth == "10.0 k → 11.0 k since the base (+1,000, +10.0%; allowed 10.2 k)"
+    first, rest = shown.layers
+    assert (first.name, first.value, first.shapes) == (
+        "layer4.conv.weight", "+1,200", "[10, 4] -> [10, 124]",
+    )  # fmt: skip
+    assert (rest.name, rest.value) == ("(3 others)", "−200")
+
+
+@pytest.mark.parametrize(
+    ("entry", "shapes"),
+    [
+        pytest.param({"before": None, "after": 6, "shape_after": [2, 3]}, "new [2, 3]", id="new"),
+        pytest.param(
+            {"before": 6, "after": None, "shape_before": [2, 3]}, "gone [2, 3]", id="gone"
+        ),
+        pytest.param({"before": 4, "after": 6}, "", id="operations"),
+    ],
+)
+def test_shapes_then_and_now(entry: dict[str, Any], shapes: str) -> None:
+    """A layer that is new or gone says so; one whose shapes nobody knows has none."""
+    blame = [{"scope": "a", "name": None, "delta": 2, **entry}]
+    (layer,) = row({"actual": 6, "baseline": 4, "blame": blame}).layers
+    assert (layer.name, layer.shapes) == ("a", shapes)
+
+
+def test_allowed_growth_is_a_maximum_too() -> None:
+    """130 may be no more than 110: 20 of 110 over, with or without a wider limit."""
+    for limit in (None, 500):
+        check = {"actual": 130, "limit": limit, "baseline": 100, "allowed": 110, "outcome": "over"}
+        shown = row(check)
+        assert (shown.limit, shown.headroom) == ("110", "-18.2%")
+        assert float(shown.fill) == pytest.approx(MARK * 130 / 110, abs=0.05)
+
+
+def test_a_claim_shows_its_own_words() -> None:
+    """An equivalence is held to no one number: it brings measured and allowed as text."""
+    shown = row({"measured": "3.2e-4", "allowed": "1e-10", "outcome": "over"})
+    assert (shown.measured, shown.limit, shown.fill, shown.headroom) == ("3.2e-4", "1e-10", "", "")
+
+
+def test_no_growth_is_said_too() -> None:
+    """A delta of zero is a statement of its own."""
+    assert row({"actual": 500, "baseline": 500}).growth == "unchanged since the base: 500"
+
+
+def test_a_broken_maximum_names_its_largest_parts() -> None:
+    """Without a base to compare with: fc0 holds 32 of 48 parameters."""
+    page = Page(render(small_record()))
+    text = " ".join(" ".join(page.words).split())
+    assert "Largest parts block0.fc0 32 66.7% block0.fc1 16 33.3%" in text
+
+
+def test_everything_that_others_add_is_shown() -> None:
+    """Blame, loosened limits, the lock's words, the base, transforms and unreadable budgets."""
+    page = Page(render(with_everything()))
+    text = " ".join(" ".join(page.words).split())
+    for words in (
+        "block0.fc1.weight new [2, 8] +16",
+        "budget loosened +14.3%: params 35 → 40",
+        "forbidden",
+        "compared with origin/main",
+        "lock stale",
+        "budgets/b.yaml:1:1: no",
+    ):
+        assert words in text
+    view = page.views()[0]
+    told = " ".join(" ".join(Page(view["markup"]).words).split())
+    for words in (
+        "tiled",
+        "Equivalence ✕ over",
+        "First divergence",
+        "layer block0.fc1",
+        "error 3.2e-4 of its size",
+        "most at [0, 1]: 0.5 → 0.25",
+        "2 products of 4x2",
+        "unchanged: too small",
+        "rests on float64",
+    ):
+        assert words in told
+    assert view["divergence"] == [[["0, normal", "3.2e-15"], ["0, zeros", "3.2e-4"]]]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change", "fill"),
+    [
+        pytest.param(100, 100, "same", "75.0", id="same"),
+        pytest.param(100, 120, "+20.0%", "90.0", id="more"),
+        pytest.param(100, 50, "-50.0%", "37.5", id="less"),
+        pytest.param(100, 9000, ">+999%", "100.0", id="far more"),
+        pytest.param(0, 5, "new", "", id="from nothing"),
+    ],
+)
+def test_transforms_show_each_metric_before_and_after(
+    before: int, after: int, change: str, fill: str
+) -> None:
+    """The bar of what was before ends at three quarters."""
+    model = {
+        "metrics": {"macs": {"value": before, "unit": "MAC"}},
+    }
+    transform = {"name": "t", "metrics": {"macs": {"value": after, "unit": "MAC"}}}
+    (shown,) = transform_view(model, transform).changes
+    assert (shown.change, shown.fill) == (change, fill)
+
+
+def test_a_model_that_could_not_be_loaded_says_why() -> None:
+    """Its limits are unknown, and its view holds no plot."""
+    record = page_record({"net": (measured_chain([4, 4]), {"params": 10})})
+    (model,) = record["models"]
+    model |= {"metrics": {}, "ops": [], "error": "no module named 'zoo'"}
+    del model["profile"]
+    model["checks"][0] |= {"outcome": "unknown", "actual": None, "reason": "params unknown: no"}
+    page = Page(render(record))
+    (view,) = page.views()
+    assert view["profile"] is None
+    assert "no module named 'zoo'" in Page(view["markup"]).words
+    assert "params unknown: no" in page.words
+
+
+def test_limits_that_never_came_to_their_turn_are_said_aloud() -> None:
+    """A session that was stopped is not green on its page either."""
+    page = Page(render({**small_record(), "unanswered": 2}))
+    text = " ".join(" ".join(page.words).split())
+    assert "? unknown 2 limits skipped or stopped, and so not measured" in text
+
+
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        pytest.param("0123456789abcdef0123456789abcdef01234567", "0123456789ab", id="commit"),
+        pytest.param("origin/main", "origin/main", id="name"),
+    ],
+)
+def test_the_base_is_named_shortly(base: str, told: str) -> None:
+    """Twelve digits of a commit, a name in full."""
+    page = Page(render({**small_record(), "base": base}))
+    assert f"compared with {told}" in page.words
+
+
+def test_many_troubles_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cards above the table end somewhere; the table does not."""
+    monkeypatch.setattr(html_page, "MOST_NOTICED", 1)
+    page = Page(render(small_record()))
+    assert sum(attributes.get("class") == "card over" for _, attributes in page.tags) == 1
+    assert "… and 1 more, in the table below." in " ".join(page.words)
+
+
+def test_the_template_folder_is_part_of_the_package() -> None:
+    """What render() reads stands beside it, and nothing else does."""
+    read = {*html_page.LIBRARY, *html_page.OWN_SCRIPTS, *html_page.STYLES,
+            "page.html", "parts.html", "model.html", "vendor/LICENSES.txt"}  # fmt: skip
+    there = {path.relative_to(FILES).as_posix() for path in Path(FILES).rglob("*.*")}
+    assert there == read
