@@ -9,7 +9,7 @@ from itertools import islice
 
 import onnx
 
-from pytest_modelbudget.errors import ModelBudgetError, TransformError
+from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.onnx_types import all_graphs
 from pytest_modelbudget.ir.graph import Graph
@@ -126,9 +126,16 @@ class Judge:
             if not comparison.moves() and not is_drawn:
                 weights = DRAWN
                 comparison = self._comparison(redrawn(model, rules))
-            return comparison.equivalence(weights)
-        except TransformError as error:
+        except TransformError as error:  # the original itself does not run
             return self._by_layers(error, model, weights)
+        except ModelBudgetError as error:
+            return self._unknown(error, weights)
+        return self._judged(comparison, weights)
+
+    def _judged(self, comparison: Comparison, weights: str) -> Equivalence:
+        """The judgement; a transformed model that does not run is unknown."""
+        try:
+            return comparison.equivalence(weights)
         except ModelBudgetError as error:
             return self._unknown(error, weights)
 
@@ -169,4 +176,6 @@ class Judge:
 
     def _comparison(self, model: onnx.ModelProto) -> Comparison:
         specs, stacks = input_specs(model, self.dims)
+        if self.claim.batches and not stacks:
+            raise InputError("batch: the file fixes the first axis of its inputs: export a symbol")
         return Comparison(self.claim, self.sides_of(model), specs, stacks=stacks)

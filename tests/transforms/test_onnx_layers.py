@@ -22,7 +22,7 @@ from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_l
 from pytest_modelbudget.transforms.transform import Job
 
 from ..frontends.onnx_graphs import model, node, value
-from .onnx_linears import drawn
+from .onnx_linears import drawn, linear
 from .test_fold_batchnorm_onnx import normalised
 from .test_onnx_equivalence import change
 
@@ -168,3 +168,35 @@ def test_local_functions(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = verified(proto, tiled, tmp_path)
     assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.NETWORK), found.reason
+
+
+def test_a_twin_that_does_not_run_is_unknown(tmp_path: Path) -> None:
+    """Where the original runs and its twin does not, layers alone prove nothing."""
+
+    def broken(proto: onnx.ModelProto) -> onnx_verifying.Rewritten:
+        found = tiled(proto)
+        sizes = next(t for t in found.model.graph.initializer if t.name.endswith("shape"))
+        sizes.CopyFrom(numpy_helper.from_array(np.array([7, 11]), sizes.name))
+        return found
+
+    nodes = [node("Gemm", "x w", "fc"), node("Reshape", "fc shape", "y")]
+    weights = [
+        numpy_helper.from_array(drawn(0, 100, 70), "w"),
+        numpy_helper.from_array(np.array([-1, 35]), "shape"),
+    ]
+    proto = model(nodes, [value("x", 4, 100)], [value("y", None, 35)], weights)
+    found = verified(proto, broken, tmp_path)
+    assert found.outcome is Outcome.UNKNOWN
+    assert "running on onnxruntime raised" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"), [("batch", Outcome.WITHIN), (4, Outcome.UNKNOWN)], ids=["open", "fixed"]
+)
+def test_a_second_batch_size(first: int | str, outcome: Outcome, tmp_path: Path) -> None:
+    """batch: [1, 3] needs a file that leaves the first axis open."""
+    write_model(linear(100, 70, leading=(first,)), tmp_path / "model.onnx")
+    job = Job(ModelSource("onnx", "model.onnx", base=tmp_path), {}, tables().ops)
+    found = onnx_verifying.transformed_file(job, tiled).verify(Claim(seeds=(0,), batches=(1, 3)))
+    assert found.outcome is outcome
+    assert found.outcome is Outcome.WITHIN or "export a symbol" in found.reason
