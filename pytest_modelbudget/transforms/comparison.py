@@ -85,7 +85,7 @@ class Batch:
     """The inputs of all rows under one set of specs; run as one where the model takes that."""
 
     def __init__(self, specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool) -> None:
-        self._alone = [_drawn(specs, row, scale) for row in rows]
+        self._alone = [drawn(specs, row, scale) for row in rows]
         self._stacked = _stacked(self._alone) if stacks and len(rows) > 1 else None
 
     def alone(self, row: int) -> Mapping[str, Values]:
@@ -102,7 +102,8 @@ class Batch:
         return [model.run(inputs, float64=float64) for inputs in self._alone]
 
 
-def _drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
+def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
+    """Inputs of one family and seed, in the types that the specs name."""
     import numpy as np
 
     return {
@@ -320,10 +321,14 @@ def _moves(results: Sequence[Outputs]) -> bool:
 
 
 def _pooled(batches: Sequence[Sequence[Outputs]], rows: Sequence[int], index: int) -> Values:
-    """One output over all runs of a family, rows first; floating values as float64."""
+    """One output over all runs of a family, rows first."""
+    return joined([results[row][index].values for results in batches for row in rows])
+
+
+def joined(parts: Sequence[Values]) -> Values:
+    """Results of several runs, one after the other; floating values as float64."""
     import numpy as np
 
-    parts = [results[row][index].values for results in batches for row in rows]
     parts = [part if part.dtype.kind in "biuc" else part.astype(np.float64) for part in parts]
     if len({part.shape[1:] for part in parts}) == 1 and parts[0].ndim:
         return np.concatenate(parts)
