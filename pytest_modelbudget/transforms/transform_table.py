@@ -70,6 +70,12 @@ TRANSFORMS: tuple[Transform, ...] = (
         claims=Kind.LOSSY,
     ),
     Transform(
+        "export_onnx",
+        "exports the model, and runs the ONNX graph in ONNX Runtime against torch",
+        engines={"torch": f"{HERE}.export_torch_to_onnx"},
+        settings=(Setting("opset", SettingForm.INTEGER, "operator set; the exporter's own"),),
+    ),
+    Transform(
         "apply",
         "your own transform: package.module:callable, from module to module or from path to path",
         engines=torch_engines("user_transform_torch") | onnx_engine("user_transform_onnx"),
