@@ -209,7 +209,7 @@ class ModelNode(pytest.Collector):
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
-            is_compared = baselines_of(self.config).knows(self.path, self.budget.path)
+            is_compared = baselines_of(self.config).knows(self.path, path_in_file(self))
             is_locked = is_compared or bool(self.config.getoption(UPDATE))
             model = models_of(self.config).of(self.budget.source, with_parts=is_locked)
             if model.failure is None:
@@ -245,7 +245,7 @@ class LimitItem(BudgetItem):
     def runtest(self) -> None:
         """Measure the model if nobody has, judge the limit, and fail if it is broken."""
         measured = self.model.measured()
-        baseline = baselines_of(self.config).of(self.path, self.model.budget.path, self.name)
+        baseline = baselines_of(self.config).of(self.path, path_in_file(self.model), self.name)
         verdict = checked(self.limit, measured, baseline)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = check_record(self.nodeid, verdict)
@@ -362,6 +362,11 @@ def _asked(
             raise InputError(f"model_budget() takes no option '{option}': {guess}")
     with user_code("reading what model_budget() was given", InputError):
         return model_source(source, inputs, using=using, base=root, **options)
+
+
+def path_in_file(node: pytest.Collector) -> str:
+    """What a model is called within its budget file: "detector", "detector::batch8"."""
+    return node.nodeid.partition("::")[2]
 
 
 def is_marked(path: Path) -> bool:
