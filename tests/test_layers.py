@@ -32,7 +32,6 @@ HOMES = {
     "ruamel": ("budget/*",),
     "pytest": ("pytest_*",),
     "jinja2": ("reports/html_*",),
-    "markupsafe": ("reports/html_*",),
     "_pytest": (),
 }
 HEAVY = ("torch", "onnx", "numpy", "yaml")

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -136,9 +136,30 @@ class ModelBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldLimit:
+    """One limit where it stands: the model's path ("detector::batch8"), and the keys above it."""
+
+    path: str
+    keys: tuple[str, ...]
+    limit: AnyLimit
+
+    @property
+    def check(self) -> tuple[str, str]:
+        """What tells it from the file's other limits: the path, and the check's name."""
+        return self.path, self.limit.name
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """One budget file that was read without an error."""
 
     file: str
     models: tuple[ModelBudget, ...]
     loosen: Loosen = Loosen.WARN
+
+    def held(self) -> Iterator[HeldLimit]:
+        """Every limit of the file, in its order."""
+        for model in self.models:
+            variant = () if model.variant is None else ("variants", model.variant)
+            for limit in model.limits:
+                yield HeldLimit(model.path, ("models", model.name, *variant), limit)

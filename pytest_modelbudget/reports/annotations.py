@@ -13,8 +13,20 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.cases import Case, cases, unmeasured, worst_first
-from pytest_modelbudget.reports.check_text import grown_lines, headline, largest_lines
+from pytest_modelbudget.reports.cases import (
+    EQUIVALENCE,
+    Case,
+    cases,
+    failing_locks,
+    unmeasured,
+    worst_first,
+)
+from pytest_modelbudget.reports.check_text import (
+    evidence_lines,
+    grown_lines,
+    headline,
+    largest_lines,
+)
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
 
@@ -55,13 +67,13 @@ def _errors(report: Record, told: Collection[str]) -> Iterator[Annotation]:
         if broken["id"] not in told:
             yield from (_of_problem(broken["id"], problem) for problem in broken["problems"])
     yield from _loosened(report, forbidden=True)
-    for lock in report.get("lock", ()):
-        if lock.get("fails"):
-            yield Annotation(ERROR, lock["file"] or "", 1, "lock file", one_line(lock["text"]))
+    for lock in failing_locks(report):
+        yield Annotation(ERROR, lock["file"] or "", 1, "lock file", one_line(lock["text"]))
     if said := unmeasured(report):
         yield Annotation(ERROR, "", 1, "model budget", said)
     failing = [case for case in cases(report) if case.fails and case.id not in told]
-    yield from (_of_case(case, ERROR) for case in worst_first(failing))
+    for case in worst_first(failing):
+        yield _of_unloaded(case) if case.owner.get("error") else _of_case(case, ERROR)
 
 
 def _warnings(report: Record) -> Iterator[Annotation]:
@@ -73,8 +85,18 @@ def _warnings(report: Record) -> Iterator[Annotation]:
 def _of_case(case: Case, kind: str) -> Annotation:
     """The headline, and below it the layers that grew, or that the number is made of."""
     below = list(grown_lines(case.check)) or list(largest_lines(case))
-    message = "\n".join([headline(case.check), *below[:LAYERS]])
+    if case.is_claim:
+        below = list(evidence_lines(case.owner.get(EQUIVALENCE, {})))
+    message = "\n".join([headline(case), *below[:LAYERS]])
     return Annotation(kind, case.file, case.line, f"{case.subject} / {case.name}", message)
+
+
+def _of_unloaded(case: Case) -> Annotation:
+    """One for all limits of a model that could not be measured at all, on the model's line."""
+    limits = len(case.owner["checks"])
+    unknown = f"{limits} limit{' is' if limits == 1 else 's are'} unknown for it"
+    message = f"{one_line(case.owner['error'])}\n{unknown}"
+    return Annotation(ERROR, case.file, case.owner["line"] or 1, case.subject, message)
 
 
 def _of_problem(node_id: str, problem: str) -> Annotation:

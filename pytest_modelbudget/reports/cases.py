@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pytest_modelbudget.reports.report import Record, fails, warns
 
 EQUIVALENCE = "equivalence"
+NOTHING = "nothing measured"
 
 
 class Case(NamedTuple):
@@ -56,6 +57,11 @@ class Case(NamedTuple):
         return "warn" if warns(self.check) else str(self.check["outcome"])
 
     @property
+    def is_claim(self) -> bool:
+        """Whether it is an equivalence, which no one number is held to."""
+        return str(self.check["metric"]) == EQUIVALENCE
+
+    @property
     def fails(self) -> bool:
         """Whether it makes the gate red."""
         return fails(self.check)
@@ -83,10 +89,20 @@ def counts(report: Record) -> dict[str, int]:
 
 
 def unmeasured(report: Record) -> str:
-    """What is said where limits were skipped, or never came to their turn; else ""."""
+    """What is said where limits were skipped or never came to their turn, or there are none.
+
+    "" where every limit has its answer, or was left out by those who ran the session.
+    """
     count = report.get("unanswered", 0)
-    said = f"{count} limit{'' if count == 1 else 's'} skipped or stopped, and so not measured"
-    return said if count else ""
+    if count:
+        return f"{count} limit{'' if count == 1 else 's'} skipped or stopped, and so not measured"
+    is_empty = not report["broken"] and next(cases(report), None) is None
+    return NOTHING if is_empty and not report["selected"] else ""
+
+
+def failing_locks(report: Record) -> list[Record]:
+    """Lock files that are not what was measured, where a session fails for it."""
+    return [lock for lock in report.get("lock", ()) if lock.get("fails")]
 
 
 def worst_first(some: list[Case]) -> list[Case]:
@@ -96,6 +112,8 @@ def worst_first(some: list[Case]) -> list[Case]:
 
 def maximum(check: Record) -> Fraction | None:
     """The most that a check lets pass: its limit, or what it may have grown to, if that is less."""
+    if check.get("metric") == EQUIVALENCE:  # whose allowed is a share of the outputs' size
+        return None
     ends = (check["limit"], check.get("allowed"))
     return min((Fraction(end) for end in ends if end is not None), default=None)
 
@@ -141,5 +159,5 @@ def _checks(transform: Record, model: Record) -> Iterator[Record]:
             "level": told.get("level", "error"),
             "line": told.get("line"),
             "outcome": told["outcome"],
-            "reason": told.get("reason") or f"{EQUIVALENCE} {told['outcome']}: {told['kind']}",
+            "reason": told.get("reason") or told["kind"],
         }

@@ -10,35 +10,42 @@ grown since the baseline
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import islice
 from unicodedata import category
 
-from pytest_modelbudget.reports.cases import Case, headroom, maximum
+from pytest_modelbudget.reports.cases import EQUIVALENCE, Case, headroom, maximum
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import exact, room
 from pytest_modelbudget.verdict import is_in_scope
 
 LARGEST_SHARES = 5
+PLAIN = re.compile(r"[\n\t -~]*")  # most text, which needs no look at each letter
 UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
 MODEL = "(model)"  # the scope of what no module owns
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
            "allowed": "allowed growth to"}  # fmt: skip
+CLAIMED = {"measured": "measured", "allowed": "allowed"}  # of an equivalence, as text
 
 
-def headline(check: Record) -> str:
+def headline(case: Case) -> str:
     """One line that says everything: "params 3.73 M > 3.51 M   over by 219,047 (+6.2%)"."""
-    return one_line(check["reason"]) or f"{check['metric']} {check['outcome']}"
+    reason, outcome = one_line(case.check["reason"]), f"{case.name} {case.check['outcome']}"
+    if case.is_claim:
+        return f"{outcome}: {reason}"
+    return reason or outcome
 
 
-def figures(check: Record) -> Iterator[tuple[str, str]]:
+def figures(case: Case) -> Iterator[tuple[str, str]]:
     """What was measured and held, in every digit and with its unit."""
-    for key, label in FIGURES.items():
+    check = case.check
+    for key, label in CLAIMED.items() if case.is_claim else FIGURES.items():
         value = check.get(key)
         if value is not None:
-            yield label, figure(value, check.get("unit", ""))
+            yield label, value if case.is_claim else figure(value, check.get("unit", ""))
     left = headroom(check)
     if left is not None:
         yield "headroom", room(left)
@@ -53,9 +60,12 @@ def figure(value: int | str | Fraction, unit: str) -> str:
 
 def detail_lines(case: Case) -> Iterator[str]:
     """Figures, then the layers that grew, else those that the number is mostly made of."""
-    told = dict(figures(case.check))
+    told = dict(figures(case))
     width = max(map(len, told))
     yield from (f"{label:<{width}}  {text}" for label, text in told.items())
+    if case.is_claim:
+        yield from evidence_lines(case.owner.get(EQUIVALENCE, {}))
+        return
     grown = list(grown_lines(case.check))
     if grown:
         yield from ("grown since the baseline", *grown)
@@ -63,6 +73,17 @@ def detail_lines(case: Case) -> Iterator[str]:
     largest = list(largest_lines(case))
     if largest:
         yield from ("largest layers", *largest)
+
+
+def evidence_lines(equivalence: Record) -> Iterator[str]:
+    """Where a transform's outputs part from the model's, and under which weights and inputs."""
+    divergence = equivalence.get("first_divergence")
+    if divergence:
+        scope = divergence["scope"] or MODEL
+        yield f"first layer that differs: {scope}, by {divergence['error']} of its size"
+    if equivalence.get("weights"):
+        seeds = ", ".join(str(seed) for seed in equivalence.get("seeds", ()))
+        yield f"weights: {equivalence['weights']}" + (f"; inputs: seeds {seeds}" if seeds else "")
 
 
 def grown_lines(check: Record) -> Iterator[str]:
@@ -124,6 +145,8 @@ def largest_lines(case: Case) -> Iterator[str]:
 
 def printable(text: str) -> str:
     """Text in which what no file can hold as text is written out, as Python would write it."""
+    if PLAIN.fullmatch(text):
+        return text
     return "".join(
         letter if letter in "\n\t" or category(letter) not in UNPRINTABLE else _written_out(letter)
         for letter in text

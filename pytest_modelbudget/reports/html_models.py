@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_modelbudget.metrics.metric_table import METRICS
+from pytest_modelbudget.reports.cases import cases_of
 from pytest_modelbudget.reports.html_numbers import exact_number, number
 from pytest_modelbudget.reports.html_rows import CheckRow, check_row, model_name, worst
 from pytest_modelbudget.reports.html_transforms import TransformView, transform_view
@@ -61,10 +62,7 @@ class ModelView:
 
 def model_view(position: int, model: Record) -> ModelView:
     """The view of the model at that position of the report."""
-    transforms = model.get("transforms", ())
-    rows = [check_row(model, check) for check in model["checks"]]
-    for transform in transforms:
-        rows += [check_row(model, check, transform) for check in transform.get("checks", ())]
+    rows = tuple(check_row(case) for case in cases_of(model))
     traced = f"traced: {model['traced']}" if model.get("traced") else ""
     return ModelView(
         anchor=f"model-{position}",
@@ -75,11 +73,11 @@ def model_view(position: int, model: Record) -> ModelView:
         status=worst([row.status for row in rows]),
         error=str(model.get("error", "")),
         notes=tuple(model.get("notes", ())),
-        rows=tuple(rows),
+        rows=rows,
         figures=tuple(_figure(key, metric) for key, metric in model["metrics"].items()),
         lacking=tuple(_lacking(model["metrics"])),
         census=tuple(model["ops"]),
-        transforms=tuple(transform_view(model, each) for each in transforms),
+        transforms=tuple(transform_view(model, each) for each in model["transforms"]),
         profile=model.get("profile") or "",
         memory_limit=_memory_limit(model),
     )

@@ -29,8 +29,3 @@ def signed(change: int | Fraction, unit: str) -> str:
     amount = change if change > 0 else -change
     text = exact(amount, unit) if isinstance(amount, int) else readable(amount, unit)
     return f"+{text}" if change > 0 else f"−{text}" if change < 0 else text
-
-
-def shape(sizes: list[int]) -> str:
-    """Sizes joined: 64×3×7×7."""
-    return "×".join(map(str, sizes)) or "scalar"

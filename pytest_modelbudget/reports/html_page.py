@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
+from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.html_models import ModelView, model_view
 from pytest_modelbudget.reports.html_rows import STATUSES
 from pytest_modelbudget.reports.report import Record
@@ -58,6 +58,7 @@ def render(report: Record) -> str:
         .get_template("page.html")
         .render(
             report=report,
+            unmeasured=unmeasured(report),
             base=_short_name(report.get("base")),
             views=[
                 (model.anchor, view) for model, view in zip(models, _views(models), strict=True)
@@ -68,8 +69,8 @@ def render(report: Record) -> str:
             counts={status: sum(row.status == status for row in rows) for status in STATUSES},
             anchors={row.id: model.anchor for model in models for row in model.rows},
             counted=counted(report),
-            style=Markup("".join(map(_text, STYLES))),  # our own: no word of a user's
-            scripts=[Markup(script) for script in scripts],
+            style="".join(map(_text, STYLES)),
+            scripts=scripts,
             policy=_policy(scripts),
             licences=_text("vendor/LICENSES.txt"),
         )

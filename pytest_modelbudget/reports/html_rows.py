@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.reports.cases import is_lower_bound
-from pytest_modelbudget.reports.html_growth import Contribution, contributions, growth, maximum
+from pytest_modelbudget.reports.cases import Case, headroom, is_lower_bound, maximum
+from pytest_modelbudget.reports.html_growth import Contribution, contributions, growth
 from pytest_modelbudget.reports.html_numbers import ABSENT, exact_number, number, parsed
-from pytest_modelbudget.reports.report import Record, warns
+from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import readable, readable_pair, room
 
 STATUSES = ("over", "unknown", "warn", "within")  # worst first
@@ -52,54 +52,38 @@ class CheckRow:
         return self.status != "within"
 
 
-def status_of(check: Record) -> str:
-    """Over, unknown, warn (over, and only said aloud) or within."""
-    return "warn" if warns(check) else str(check["outcome"])
-
-
 def worst(statuses: Sequence[str]) -> str:
     """The status of a model: that of its worst limit; nothing judged is nothing known."""
     return min(statuses, key=STATUSES.index, default="unknown")
 
 
-def check_row(model: Record, check: Record, owner: Record | None = None) -> CheckRow:
-    """One limit of a model, or of the transform of it that owns the limit."""
-    left = _headroom(check)
+def check_row(case: Case) -> CheckRow:
+    """One limit of a model, or of a transform of it."""
+    check, left = case.check, headroom(case.check)
     measured, limit = _figures(check)
     fill, least = _bar(check)
     return CheckRow(
-        status=status_of(check),
-        id=str(check["id"]),
-        model=model_name(model),
-        metric=str(check["id"]).removeprefix(f"{model['id']}::"),
+        status=case.outcome,
+        id=case.id,
+        model=model_name(case.model),
+        metric=case.id.removeprefix(f"{case.model['id']}::"),
         measured=measured,
         limit=limit,
-        headroom="?" if check["outcome"] == "unknown" else room(left) if left is not None else "",
+        headroom="?" if case.outcome == "unknown" else room(left) if left is not None else "",
         exact=_exact(check),
         fill=fill,
         least=least,
         room=float(left) if left is not None else float("inf"),
         reason=str(check["reason"]),
-        place=f"{model['file']}:{check['line']}" if check["line"] else str(model["file"]),
+        place=f"{case.file}:{case.line}",
         growth=growth(check),
-        layers=contributions(owner or model, check),
+        layers=contributions(case),
     )
 
 
 def model_name(model: Record) -> str:
     """Its name in its file, variants after "::"."""
     return str(model["id"]).partition("::")[2] or str(model["id"])
-
-
-def _headroom(check: Record) -> Fraction | None:
-    """How far a number is from its nearer bound, as a share of it; None where nobody knows."""
-    if check["actual"] is None or check["outcome"] == "unknown":
-        return None
-    actual, most, least = Fraction(check["actual"]), maximum(check), check.get("min")
-    distances = [(most - actual) / most] if most else []
-    if least is not None and Fraction(least):
-        distances.append((actual - Fraction(least)) / Fraction(least))
-    return min(distances, default=None)
 
 
 def _figures(check: Record) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
-from pytest_modelbudget.reports.cases import Case, cases, headroom, unmeasured
+from pytest_modelbudget.reports.cases import Case, cases, failing_locks, headroom, unmeasured
 from pytest_modelbudget.reports.check_text import detail_lines, grown_name, headline, printable
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
@@ -30,8 +30,8 @@ from pytest_modelbudget.units import room
 SUITES = "model budget"
 LOOSENED, LOCK, UNANSWERED = "loosened", "lock", "unanswered"
 NO_TIME = "0.000"
-FIGURES = ("metric", "unit", "actual", "limit", "min", "baseline", "allowed", "grow", "floor",
-           "outcome", "level")  # fmt: skip
+FIGURES = ("metric", "unit", "actual", "measured", "limit", "min", "baseline", "allowed", "grow",
+           "floor", "outcome", "level")  # fmt: skip
 
 
 class Reported(NamedTuple):
@@ -81,7 +81,7 @@ def _reported(report: Record) -> Iterator[Reported]:
         yield _of_case(case, timings.pop(case.model["id"], NO_TIME))
     yield from map(_of_broken, report["broken"])
     yield from map(_of_loosening, report.get("loosened", ()))
-    yield from (_of_lock(lock) for lock in report.get("lock", ()) if lock.get("fails"))
+    yield from map(_of_lock, failing_locks(report))
     if said := unmeasured(report):
         yield Reported(SUITES, SUITES, UNANSWERED, "", 1, said, said, {}, problem=UNANSWERED)
 
@@ -100,8 +100,8 @@ def _of_case(case: Case, seconds: str) -> Reported:
         name=case.name,
         file=case.file,
         line=case.line,
-        message=headline(check),
-        text="\n".join([f"{headline(check)}   {case.file}:{case.line}", *detail_lines(case)]),
+        message=headline(case),
+        text="\n".join([f"{headline(case)}   {case.file}:{case.line}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
         problem=case.outcome if case.fails else "",
@@ -198,3 +198,5 @@ def _complete(tree: ElementTree.Element, reported: Iterable[Reported]) -> None:
         seconds = (float(case.get("time", "0")) for case in suite.iter("testcase"))
         suite.set("time", f"{sum(seconds):.3f}")
     tree.set("name", SUITES)
+    for count in ("tests", "failures", "errors"):
+        tree.attrib.setdefault(count, "0")  # junit-xml counts no suites as nothing at all

@@ -15,6 +15,7 @@ from pytest_modelbudget.reports.cases import (
     Case,
     cases,
     counts,
+    failing_locks,
     headroom,
     is_lower_bound,
     maximum,
@@ -67,6 +68,8 @@ def title(report: Record) -> str:
     said += [_counted(len(report["broken"]), "broken file")] if report["broken"] else []
     loosened = len(report.get("loosened", ()))
     said += [f"{loosened} loosened"] if loosened else []
+    locks = failing_locks(report)
+    said += [_counted(len(locks), "unfit lock file")] if locks else []
     left = report.get("unanswered", 0)
     said += [f"{left} not measured"] if left else []
     if said:
@@ -142,16 +145,13 @@ def _folded(some: list[Case]) -> Iterator[Section]:
 
 
 def _row(case: Case) -> str:
-    check, most = case.check, maximum(case.check)
-    unit = check.get("unit", "")
-    held = most if most is not None else check.get("min")
-    left = headroom(check)
+    check, left = case.check, headroom(case.check)
     cells = (
         f"{SIGNS[case.outcome]} {case.outcome}",
         code(case.subject),
         code(case.name),
-        _measured(check),
-        "" if held is None else figure(held, unit),
+        _measured(case),
+        _held(case),
         "" if left is None else room(left),
         _baseline(check),
         code(f"{case.file}:{case.line}"),
@@ -159,10 +159,20 @@ def _row(case: Case) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _measured(check: Record) -> str:
+def _measured(case: Case) -> str:
+    check = case.check
     if check["actual"] is None:
-        return ""
+        return code(check["measured"]) if check.get("measured") else ""
     return ("≥ " if is_lower_bound(check) else "") + figure(check["actual"], check.get("unit", ""))
+
+
+def _held(case: Case) -> str:
+    """The maximum, else the minimum, or what an equivalence allows."""
+    check, most = case.check, maximum(case.check)
+    if case.is_claim:
+        return code(check["allowed"]) if check.get("allowed") else ""
+    held = check.get("min") if most is None else most
+    return "" if held is None else figure(held, check.get("unit", ""))
 
 
 def _baseline(check: Record) -> str:
@@ -189,7 +199,7 @@ def _details(failing: list[Case]) -> Iterator[Section]:
     """Under each failure, unfolded by a click: its figures, and the layers that it comes from."""
     rows = [
         f"<details><summary>{code(f'{case.subject} / {case.name}')}: "
-        f"{code(headline(case.check))}</summary>\n\n"
+        f"{code(headline(case))}</summary>\n\n"
         f"<pre>{_unmarked(chr(10).join(detail_lines(case)))}</pre>\n</details>\n"
         for case in failing[:DETAILED]
     ]

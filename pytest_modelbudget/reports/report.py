@@ -88,8 +88,8 @@ class MeasuredModel:
     failure is set where the model could not be loaded, and all else is then empty. failures holds
     the metrics that could not be worked out, by key. scopes are the paths of all its modules.
     parts, by metric, are kept only where a lock file is to be written or compared. profile is what
-    a page shows beyond metrics, as JSON text, if somebody asked. seconds is wall
-    time, for eyes only.
+    a page shows beyond metrics, as JSON text, if somebody asked. seconds is wall time, for eyes
+    only.
     """
 
     format: str

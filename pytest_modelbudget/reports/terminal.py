@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from fractions import Fraction
+from itertools import groupby
 from typing import NamedTuple
 
 from pytest_modelbudget.reports.cases import (
@@ -104,12 +105,18 @@ def counted(report: Record) -> str:
 
 
 def rows(model: Record, detail: int) -> list[Row]:
-    """The limits of one model that deserve a line at this level of detail, in file order."""
+    """The limits of a model and of its transforms that deserve a line at this level of detail."""
     told = list(cases_of(model))
     if detail < Detail.ALL:
-        tightest = min(told, key=_tightness, default=None)
-        told = [case for case in told if case.outcome != "within" or case is tightest]
+        by_owner = groupby(told, key=lambda case: case.id.rpartition("::")[0])
+        tightest = [min(some, key=_tightness) for _, some in by_owner]
+        told = [case for case in told if _is_told(case) or case in tightest]
     return [_row(case, detail) for case in told]
+
+
+def _is_told(case: Case) -> bool:
+    """Whether a limit is shown without being asked for."""
+    return case.outcome != "within" or case.is_claim
 
 
 def _tightness(case: Case) -> tuple[bool, Fraction]:
@@ -121,7 +128,7 @@ def _row(case: Case, detail: int) -> Row:
     return Row(
         case.outcome,
         case.id.partition("::")[2],
-        *_figures(case.check),
+        *(_claimed(case.check) if case.is_claim else _figures(case.check)),
         bar=_bar(case.check) if detail >= Detail.ALL else "",
         layers=tuple(_layers(case)) if detail >= Detail.LAYERS else (),
     )
@@ -160,6 +167,11 @@ def _figures(check: Record) -> tuple[str, str, str]:
         return UNTOLD, limit, left
     least = ">= " if is_lower_bound(check) else ""
     return least + measured, limit, left
+
+
+def _claimed(check: Record) -> tuple[str, str, str]:
+    """How far outputs differ at most and what is allowed; there is no share of it to be left."""
+    return check.get("measured", "-"), check.get("allowed", "-"), ""
 
 
 def _nearer_bound(check: Record) -> Fraction | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -30,14 +32,22 @@ def junit(project: Project) -> ElementTree.Element:
     return ElementTree.parse(project.path / "junit.xml").getroot()
 
 
+def html_words(project: Project) -> str:
+    """What the page says before any script has run, without its tags."""
+    text = (project.path / "page.html").read_text(encoding="utf-8").partition("</main>")[0]
+    words = re.sub(r"<style>.*?</style>|<[^>]*>", " ", text, flags=re.DOTALL)
+    return " ".join(html.unescape(words).split())
+
+
 def run(project: Project, *args: str) -> tuple[int, list[str]]:
     """Exit code and workflow commands of a session that compares with main."""
-    result = project.run(BASE, *ALONE, "--model-budget-junit", "junit.xml", *args)
+    files = ("--model-budget-junit", "junit.xml", "--model-budget-html", "page.html")
+    result = project.run(BASE, *ALONE, *files, *args)
     return int(result.ret), [line for line in result.outlines if line.startswith("::")]
 
 
 def test_a_widened_layer_is_named_everywhere(project: Project, page: Path) -> None:
-    """8 -> 9: layer0 gains 4 weights; terminal, annotation, page and dashboard all say so."""
+    """8 -> 9: layer0 gains 4 weights; terminal, annotation, both pages and dashboard say so."""
     project.budget(BUDGET)
     repository = Repository(project)
     repository.locked()
@@ -53,6 +63,8 @@ def test_a_widened_layer_is_named_everywhere(project: Project, page: Path) -> No
     failure = junit(project).find(".//failure")
     assert failure is not None
     assert growth in (failure.text or "")
+    assert "✕ over net params 54 limit 48 -12.5%" in html_words(project)
+    assert "layer0.weight [8, 4] -> [9, 4] +4" in html_words(project)
     table = project.run(BASE, *ALONE, "-vv").stdout.str().partition("= model budget =")[2]
     assert growth in table
 
@@ -78,6 +90,8 @@ def test_a_loosened_limit_is_told_on_its_line_and_page(
     )
     assert LOOSENED in page.read_text(encoding="utf-8")
     assert junit(project).get("failures") == str(int(forbidden))
+    told = f"budgets/a.yaml:{line} net::params {LOOSENED}{' ✕ forbidden' if forbidden else ''}"
+    assert told in html_words(project)
 
 
 def test_a_lock_that_fails_is_red_everywhere(project: Project, page: Path) -> None:
@@ -92,4 +106,5 @@ def test_a_lock_that_fails_is_red_everywhere(project: Project, page: Path) -> No
     assert code == 1
     assert command.startswith("::error file=budgets/a.lock.json,line=1,title=lock file::")
     assert junit(project).get("failures") == "1"
+    assert "Lock files ✕ fails lock stale: " in html_words(project)
     assert "### Lock files\n\n- ❌ " in page.read_text(encoding="utf-8")

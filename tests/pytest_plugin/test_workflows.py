@@ -64,6 +64,17 @@ def test_the_job_that_comments_checks_nothing_out() -> None:
     assert MARKER in told[0]["run"]
 
 
+def test_the_two_workflows_know_each_other() -> None:
+    """The one that comments waits for the one that measures, and asks for its artifact."""
+    measuring, commenting = (
+        (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+        for name in ("model-budget", "model-budget-comment")
+    )
+    assert f"workflows: [{yaml.safe_load(measuring)['name']}]" in commenting
+    artifact = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["inputs"]["artifact"]["default"]
+    assert f"--name {artifact} " in commenting
+
+
 @pytest.fixture
 def action(project: Project, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs the action's gate in the project as a runner does; exit code and outputs."""
@@ -100,6 +111,7 @@ def test_the_action_tells_counts_and_leaves_the_verdict_to_its_last_step(
     reports = Path(outputs["reports"])
     assert json.loads((reports / "report.json").read_text())["selected"] is True
     assert (reports / "comment.md").read_text(encoding="utf-8").startswith(MARKER)
+    assert "budgets/a.yaml" in (reports / "page.html").read_text(encoding="utf-8")
     verdict = steps(ACTION)[-1]
     ran = subprocess.run([*SHELL, verdict["run"]], env={"CODE": "1", **os.environ}, check=False)
     assert ran.returncode == 1

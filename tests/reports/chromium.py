@@ -19,17 +19,22 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+DRIVER = "chromedriver"
 REQUIRED = "MODELBUDGET_BROWSER"  # set where a missing browser is a failure and no reason to skip
+
+
+def installed(*names: str) -> str | None:
+    """The path of the first of these programs that is on the PATH."""
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def missing() -> str:
     """What a machine lacks to open pages, as a sentence; "" where nothing is."""
-    lacking = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-    if lacking:
-        return (
-            f"no {' and no '.join(lacking)} on the PATH: apt-get install chromium chromium-driver"
-        )
-    return ""
+    needed = {"chromium": installed(*BROWSERS), DRIVER: installed(DRIVER)}
+    lacking = [name for name, path in needed.items() if path is None]
+    names = " and no ".join(lacking)
+    return f"no {names} on the PATH: apt-get install chromium chromium-driver" if lacking else ""
 
 
 def skip_without_browser() -> None:
@@ -48,11 +53,11 @@ class Browser:
         from selenium import webdriver
 
         options = webdriver.ChromeOptions()
-        options.binary_location = str(shutil.which("chromium"))
+        options.binary_location = str(installed(*BROWSERS))
         for flag in (*FLAGS, f"--user-data-dir={profile}"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        service = webdriver.ChromeService(executable_path=str(shutil.which("chromedriver")))
+        service = webdriver.ChromeService(executable_path=str(installed(DRIVER)))
         self.driver = webdriver.Chrome(options=options, service=service)
 
     def show(self, page: Path, anchor: str = "", *, width: int = 1280, dark: bool = False) -> None:

@@ -74,6 +74,15 @@ def test_github_keeps_ten(failures: int, annotations: int, rest: int) -> None:
         ]  # fmt: skip
 
 
+def test_a_model_that_cannot_be_loaded_is_told_once() -> None:
+    """On its own line, and not once for each of its limits."""
+    limits = (check(name, outcome="unknown", actual=None, line=9) for name in ("params", "macs"))
+    (command,) = commands(report(model(*limits, error="nets has no 'Net'")))
+    told = read(command)
+    assert (told["line"], told["title"]) == ("3", "net")
+    assert told["message"] == "nets has no 'Net'\n2 limits are unknown for it"
+
+
 def test_errors_and_warnings_are_counted_apart() -> None:
     """Ten of each: 12 warnings do not push out an error."""
     warned = (model(over(level="warn"), of=f"net{n}") for n in range(12))
@@ -92,7 +101,7 @@ def test_hundreds_more_stay_one_annotation_of_fair_length() -> None:
 @pytest.mark.parametrize(("forbidden", "kind"), [(False, "warning"), (True, "error")])
 def test_a_loosened_limit_is_told_on_its_line(forbidden: bool, kind: str) -> None:
     """Whether it is allowed or not."""
-    (command,) = commands(report(loosened=[loosened(forbidden=forbidden)]))
+    (command,) = commands(report(model(check()), loosened=[loosened(forbidden=forbidden)]))
     assert read(command) == {
         "kind": kind,
         "file": "budgets/mobile.yaml",
@@ -104,7 +113,7 @@ def test_a_loosened_limit_is_told_on_its_line(forbidden: bool, kind: str) -> Non
 
 def test_a_lock_file_is_annotated_where_it_fails() -> None:
     """Only with the option that makes it fail."""
-    (command,) = commands(report(lock=[lock(), lock(fails=True)]))
+    (command,) = commands(report(model(check()), lock=[lock(), lock(fails=True)]))
     assert read(command)["file"] == "budgets/mobile.lock.json"
 
 
@@ -128,7 +137,9 @@ def test_every_problem_of_a_broken_file_has_its_line() -> None:
 def test_transforms_fail_like_models() -> None:
     """Their limits and their equivalence are annotated, as is what comes twice, once."""
     record = report(transformed(), loosened=[loosened(), loosened()])
-    titles = [read(command)["title"] for command in commands(record)]
+    told = [read(command) for command in commands(record)]
+    assert told[0]["message"].splitlines()[1].startswith("first layer that differs: classifier.1")
+    titles = [each["title"] for each in told]
     assert titles == ["net / tiled / equivalence", "net / tiled / macs", "net / params / loosened"]
 
 

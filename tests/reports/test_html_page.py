@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.reports import html_page
+from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.html_page import FILES, render
 from pytest_modelbudget.reports.html_rows import MARK, CheckRow, check_row
 from pytest_modelbudget.reports.html_transforms import transform_view
@@ -65,6 +66,13 @@ def test_user_strings_are_text_and_never_markup() -> None:
     assert ODD_NAME in view.words
 
 
+def test_only_the_projects_own_files_are_left_unescaped() -> None:
+    """The templates mark a style sheet and scripts as safe, and no word of the record."""
+    texts = [path.read_text(encoding="utf-8") for path in FILES.glob("*.html")]
+    assert re.findall(r"{{ (\w+) \| safe }}", "".join(texts)) == ["style", "script"]
+    assert "".join(texts).count("safe }}") == 2
+
+
 def test_the_page_needs_nothing_from_outside() -> None:
     """No element loads anything; the policy forbids it, and runs these scripts only."""
     page = Page(render(small_record()))
@@ -109,7 +117,7 @@ def row(check: dict[str, Any], **model: Any) -> CheckRow:
         "unit": "param",
     }  # fmt: skip
     known = {"id": f"{FILE}::net", "file": FILE, "line": 3, "metrics": {}, **model}
-    return check_row(known, {**full, **check})
+    return check_row(Case({**full, **check}, known, known))
 
 
 @pytest.mark.parametrize(
@@ -152,20 +160,19 @@ def test_growth_names_layer_shapes_and_delta() -> None:
     assert shown.growth == "10.0 k → 11.0 k since the base (+1,000, +10.0%; allowed 10.2 k)"
     first, rest = shown.layers
     assert (first.name, first.value, first.shapes) == (
-        "layer4.conv.weight", "+1,200", "10×4 → 10×124",
+        "layer4.conv.weight", "+1,200", "[10, 4] -> [10, 124]",
     )  # fmt: skip
-    assert (rest.name, rest.value) == ("3 others", "−200")
+    assert (rest.name, rest.value) == ("(3 others)", "−200")
 
 
 @pytest.mark.parametrize(
     ("entry", "shapes"),
     [
-        pytest.param({"before": None, "after": 6, "shape_after": [2, 3]}, "new 2×3", id="new"),
-        pytest.param({"before": 6, "after": None, "shape_before": [2, 3]}, "gone 2×3", id="gone"),
-        pytest.param({"before": 4, "after": 6}, "", id="operations"),
+        pytest.param({"before": None, "after": 6, "shape_after": [2, 3]}, "new [2, 3]", id="new"),
         pytest.param(
-            {"before": 4, "after": 6, "shape_before": [], "shape_after": [2]}, "scalar → 2", id="0"
+            {"before": 6, "after": None, "shape_before": [2, 3]}, "gone [2, 3]", id="gone"
         ),
+        pytest.param({"before": 4, "after": 6}, "", id="operations"),
     ],
 )
 def test_shapes_then_and_now(entry: dict[str, Any], shapes: str) -> None:
@@ -207,7 +214,7 @@ def test_everything_that_others_add_is_shown() -> None:
     page = Page(render(with_everything()))
     text = " ".join(" ".join(page.words).split())
     for words in (
-        "block0.fc1.weight new 2×8 +16",
+        "block0.fc1.weight new [2, 8] +16",
         "budget loosened +14.3%: params 35 → 40",
         "forbidden",
         "compared with origin/main",
@@ -266,6 +273,13 @@ def test_a_model_that_could_not_be_loaded_says_why() -> None:
     assert view["profile"] is None
     assert "no module named 'zoo'" in Page(view["markup"]).words
     assert "params unknown: no" in page.words
+
+
+def test_limits_that_never_came_to_their_turn_are_said_aloud() -> None:
+    """A session that was stopped is not green on its page either."""
+    page = Page(render({**small_record(), "unanswered": 2}))
+    text = " ".join(" ".join(page.words).split())
+    assert "? unknown 2 limits skipped or stopped, and so not measured" in text
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ def test_the_file_is_as_red_as_the_gate() -> None:
         ("params", ["error"]),
         ("macs", []),
         ("params", []),
-        ("macs", ["failure"]),
         ("equivalence", ["failure"]),
+        ("macs", ["failure"]),
         ("params loosened: max raised", []),
         ("params loosened: level lowered", ["failure"]),
         ("budget", ["error"]),
@@ -120,7 +120,7 @@ def test_the_file_is_as_red_as_the_gate() -> None:
 def test_a_dropped_model_is_a_case_of_its_own() -> None:
     """It has no limit to be named by."""
     dropped = loosened(id=f"{FILE}::net", metric=None, what="model dropped", after=None)
-    (case,) = read(report(loosened=[dropped])).iter("testcase")
+    (_, case) = read(report(model(check()), loosened=[dropped])).iter("testcase")
     assert case.get("classname") == "budgets.mobile.net"
     assert case.get("name") == "loosened: model dropped"
 
@@ -133,6 +133,32 @@ def test_limits_without_an_answer_are_an_error() -> None:
     assert {key: left.get(key) for key in ("classname", "name", "file", "line")} == {
         "classname": "model budget", "name": "unanswered", "file": None, "line": None,
     }  # fmt: skip
+
+
+def test_a_session_without_limits_is_no_empty_success() -> None:
+    """Nothing measured fails the session; where somebody selected nothing, it does not."""
+    root = read(report())
+    assert (root.get("tests"), root.get("errors")) == ("1", "1")
+    root = read(report(selected=True))
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("0", "0", "0")
+
+
+def test_a_claim_tells_what_differs_and_where() -> None:
+    """An equivalence has no number that is held; its evidence stands in the text."""
+    (_, claim, _) = read(report(transformed())).iter("testcase")
+    failure = claim.find("failure")
+    assert failure is not None
+    assert failure.get("message") == (
+        "equivalence over: output '0': float64 outputs differ by 3.2e-04"
+    )
+    assert (failure.text or "").splitlines()[1:] == [
+        "measured  3.2e-04",
+        "allowed   1e-10",
+        "outcome   over",
+        "level     error",
+        "first layer that differs: classifier.1, by 0.032 of its size",
+        "weights: drawn, seed 0; inputs: seeds 0, 1",
+    ]
 
 
 def test_dorny_shows_groups_and_times() -> None:

@@ -127,6 +127,21 @@ def test_a_part_of_the_limits_says_so() -> None:
     assert "nothing measured" in markdown_summary.render(report())
 
 
+@pytest.mark.parametrize(
+    ("more", "title"),
+    [
+        pytest.param({}, "1 limit, all within", id="green"),
+        pytest.param({"lock": [lock(fails=True)]}, "1 unfit lock file (1 limit)", id="lock"),
+        pytest.param({"unanswered": 2}, "2 not measured (1 limit)", id="unanswered"),
+        pytest.param({"loosened": [loosened()]}, "1 loosened (1 limit)", id="loosened"),
+    ],
+)
+def test_a_heading_is_as_red_as_the_session(more: Record, title: str) -> None:
+    """All limits within is not all that a session fails for."""
+    text = markdown_summary.render(report(model(check()), **more))
+    assert text.startswith(f"## Model budget: {title}\n")
+
+
 def test_text_that_no_file_can_hold_is_written_out() -> None:
     """A file name of bytes that are no UTF-8 brings lone surrogates."""
     text = markdown_summary.render(report(model(over(reason="no \udc80"), of="\x07\udc80")))

@@ -19,6 +19,8 @@ from pytest_modelbudget.reports.report import (
 from pytest_modelbudget.reports.terminal import Detail, counted, lines
 from pytest_modelbudget.verdict import judge
 
+from . import records
+
 FILE = "budgets/vision.yaml"
 MACS = Measurement(1_814_073_344, "MAC", shares=(Share("layer1", 814_073_344), Share("fc", 10**9)))
 PARAMS = Measurement(11_689_512, "param", shares=(Share("", 11_689_512),))
@@ -155,3 +157,28 @@ def test_a_scopes_limit_shows_the_layers_of_the_scope() -> None:
     scoped = Limit("macs", Place(FILE, 1), max=2 * 10**9, scope="layer*")
     shown = text(one_model(scoped), Detail.LAYERS)
     assert shown[2:] == ["              814 MMAC  100.0%  layer1"]
+
+
+def test_a_transform_has_rows_of_its_own() -> None:
+    """Its limits and its claim, which shows how far outputs differ and what is allowed."""
+    shown = text(records.report(records.transformed()), Detail.TIGHTEST)
+    assert [line.split()[:4] for line in shown[1:]] == [
+        ["within", "net::params", "40", "50"],
+        ["over", "net::tiled::equivalence", "3.2e-04", "1e-10"],
+        ["over", "net::tiled::macs", "125", "MAC"],
+    ]
+
+
+def test_growth_is_told_above_the_layers() -> None:
+    """With -vv: who grew, with shapes, then who the number is made of."""
+    shown = text(records.report(records.grown()), Detail.LAYERS)
+    assert shown[2] == "        +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]"
+    assert max(map(len, shown)) < 80
+
+
+def test_what_growth_allows_is_a_maximum_too() -> None:
+    """The lower of limit and allowed growth is what headroom and bar are of: 48 of 50 and 60."""
+    record = records.report(
+        records.model(records.check(actual=48, limit=60, allowed=50, baseline=48))
+    )
+    assert text(record, Detail.ALL)[1].split()[2:] == ["48", "50", "4.0%", "[#########.]"]

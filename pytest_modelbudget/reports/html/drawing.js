@@ -9,7 +9,7 @@ const STYLE = {
 };
 const HALO = { stroke: "var(--surface)", strokeWidth: 4, fill: "var(--text)" };
 const NARROW = 560;
-const TIP = { fill: "var(--surface)", stroke: "var(--line)" };
+const TIP = { fill: "var(--surface)", stroke: "var(--line)", lineHeight: 1.25 };
 
 /** The figure's contents: what it says, and the drawing, which says the same to those who hear it. */
 function fill(figure, caption, drawing, key = []) {
