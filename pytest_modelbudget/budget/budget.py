@@ -157,6 +157,11 @@ class Budget:
     models: tuple[ModelBudget, ...]
     loosen: Loosen = Loosen.WARN
 
+    def places(self) -> Iterator[tuple[str, Place]]:
+        """The path and the place of everything that limits stand below."""
+        for model in self.models:
+            yield model.path, model.place
+
     def held(self) -> Iterator[HeldLimit]:
         """Every limit of the file, in its order."""
         for model in self.models:
