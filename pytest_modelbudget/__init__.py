@@ -5,18 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_modelbudget.check.comparing import check_equivalence
     from pytest_modelbudget.check.measurements import Measurements, measure
+    from pytest_modelbudget.transforms.equivalence import Equivalence
 
 __version__ = "0.1.0"
-__all__ = ["Measurements", "__version__", "measure"]
+__all__ = ["Equivalence", "Measurements", "__version__", "check_equivalence", "measure"]
+_HOMES = {
+    "Equivalence": "pytest_modelbudget.transforms.equivalence",
+    "Measurements": "pytest_modelbudget.check.measurements",
+    "check_equivalence": "pytest_modelbudget.check.comparing",
+    "measure": "pytest_modelbudget.check.measurements",
+}
 
 
 def __getattr__(name: str) -> object:
     """Public names, imported when they are first asked for (PEP 562)."""
-    if name in ("Measurements", "measure"):
-        from pytest_modelbudget.check import measurements
+    if name in _HOMES:
+        from importlib import import_module
 
-        return getattr(measurements, name)
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

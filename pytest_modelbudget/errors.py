@@ -41,6 +41,10 @@ class GraphError(ModelBudgetError):
     """A graph that is not a valid program: a front end handed over something impossible."""
 
 
+class TransformError(ModelBudgetError):
+    """A transform that could not be applied, or left out what it was asked to change."""
+
+
 class ExtensionError(ModelBudgetError):
     """An extension whose tables cannot be joined with the project's own."""
 

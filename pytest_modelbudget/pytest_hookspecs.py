@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_modelbudget.metrics.measurement import Measurement
+    from pytest_modelbudget.transforms.equivalence import Equivalence
     from pytest_modelbudget.verdict import Verdict
 
 
@@ -38,6 +39,11 @@ def pytest_model_budget_measured(
 @pytest.hookspec
 def pytest_model_budget_judged(item: pytest.Item, verdict: Verdict) -> None:
     """Called for every limit, within, over or unknown, before its item passes or fails."""
+
+
+@pytest.hookspec
+def pytest_model_budget_verified(item: pytest.Item, equivalence: Equivalence) -> None:
+    """Called for every claim about a transform's outputs, before its item passes or fails."""
 
 
 @pytest.hookspec

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -16,31 +16,45 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_modelbudget.budget.baselines import Baselines
-from pytest_modelbudget.budget.budget import AnyLimit, Budget, ModelBudget, Place
+from pytest_modelbudget.budget.budget import (
+    AnyLimit,
+    Budget,
+    EquivalenceCheck,
+    ModelBudget,
+    Place,
+    TransformCheck,
+)
 from pytest_modelbudget.budget.lock_file import value_record
-from pytest_modelbudget.budget.problem import BudgetFileError, suggestion
-from pytest_modelbudget.budget.read_yaml import is_budget, misspelt_marker, read_budget
-from pytest_modelbudget.check.measuring import MeasuredModels, checked, lockable, measured
-from pytest_modelbudget.check.python_values import model_source, written_limits
-from pytest_modelbudget.check.tables import Tables, tables
-from pytest_modelbudget.errors import BudgetError, ExtensionError, InputError, ModelBudgetError
-from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.budget.problem import BudgetFileError
+from pytest_modelbudget.budget.read_yaml import read_budget
+from pytest_modelbudget.check.measuring import MeasuredModels, checked, lockable
+from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.check.transforming import TransformedModel, transformed_model, verified
+from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.pytest_options import BASE, SWITCH, UPDATE, report_files
-from pytest_modelbudget.reports.assembly import broken_statement, check_statement
+from pytest_modelbudget.reports.assembly import (
+    broken_statement,
+    check_statement,
+    transform_statement,
+)
+from pytest_modelbudget.reports.equivalence_text import equivalence_lines
 from pytest_modelbudget.reports.failure_text import failure_lines, one_line
 from pytest_modelbudget.reports.report import MeasuredModel, Record, check_record, model_record
+from pytest_modelbudget.reports.transform_record import (
+    EQUIVALENCE,
+    equivalence_check_record,
+    equivalence_record,
+    transform_record,
+)
+from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.verdict import Verdict
 
 MARKER = "model_budget"
 PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
-ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
-OPTIONS = ("args", "kwargs", "dims")  # of the fixture
-
 BASELINES = pytest.StashKey[Baselines]()
-_ENDED_EARLY = pytest.StashKey[bool]()
 _MODELS = pytest.StashKey[MeasuredModels]()
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
 
@@ -140,7 +154,7 @@ class BudgetFile(pytest.File):
             self._declare(1)
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
-        self._declare(sum(len(model.limits) for model in budget.models))
+        self._declare(sum(promises(model) for model in budget.models))
         yield from self._models(budget)
 
     def _declare(self, count: int) -> None:
@@ -154,6 +168,7 @@ class BudgetFile(pytest.File):
             metrics=using.metrics,
             front_ends=using.front_ends,
             ops=using.ops,
+            transforms=using.transforms,
         )
 
     def _models(self, budget: Budget) -> Iterator[ModelNode]:
@@ -198,6 +213,8 @@ class ModelNode(pytest.Collector):
             if model.variant is None or isinstance(self, VariantNode):
                 for limit in model.limits:
                     yield LimitItem.from_parent(self, name=limit.name, limit=limit)
+                for check in model.transforms:
+                    yield TransformNode.from_parent(self, name=check.name, check=check)
             else:
                 yield VariantNode.from_parent(self, name=model.variant, models=[model])
 
@@ -209,9 +226,7 @@ class ModelNode(pytest.Collector):
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
-            is_compared = baselines_of(self.config).knows(self.path, path_in_file(self))
-            is_locked = is_compared or bool(self.config.getoption(UPDATE))
-            model = models_of(self.config).of(self.budget.source, with_parts=is_locked)
+            model = models_of(self.config).of(self.budget.source, with_parts=is_locked(self))
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
@@ -227,15 +242,100 @@ class ModelNode(pytest.Collector):
         place = self.budget.place
         return model_record(self.nodeid, place.file, place.line, self.measured())
 
+    def statement(self, check: Record, number: Record | None = None) -> str:
+        """What an item of this model tells the report; number is for lock files."""
+        return check_statement(check, self.told_once(), self.measured().seconds, number)
+
 
 class VariantNode(ModelNode):
     """The same model under other inputs."""
 
 
+class TransformNode(pytest.Collector):
+    """One change to a model: limits on what it costs then, and the claim about its outputs."""
+
+    parent: ModelNode
+
+    def __init__(self, *, check: TransformCheck, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check = check
+        self._transformed: TransformedModel | None = None
+        self._told = False
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Limits in the order of the file, then the equivalence."""
+        for limit in self.check.limits:
+            yield LimitItem.from_parent(self, name=limit.name, limit=limit)
+        if self.check.equivalence is not None:
+            yield EquivalenceItem.from_parent(
+                self, name=EQUIVALENCE, equivalence=self.check.equivalence
+            )
+
+    def transformed(self) -> TransformedModel:
+        """The changed model, made and measured at the first call in this process."""
+        if self._transformed is None:
+            models = models_of(self.config)
+            self._transformed = transformed_model(
+                self.parent.budget.source,
+                self.check,
+                models.using,
+                root=models.root,
+                with_parts=is_locked(self),
+            )
+        return self._transformed
+
+    def measured(self) -> MeasuredModel:
+        """The changed model's numbers."""
+        return self.transformed().measured
+
+    def statement(
+        self, check: Record, equivalence: Record | None = None, number: Record | None = None
+    ) -> str:
+        """What an item of this transform tells the report: the model before it, too."""
+        before = self.parent.told_once()
+        model = (before, self.parent.measured().seconds) if before is not None else None
+        told, self._told = self._told, True
+        changed = self.transformed()
+        record = None
+        if not told:
+            record = transform_record(self.nodeid, self.check, changed.measured, changed.changes)
+        return transform_statement(check, model, record, equivalence, number)
+
+
+class EquivalenceItem(BudgetItem):
+    """The claim that a transformed model computes the same."""
+
+    def __init__(
+        self, *, equivalence: EquivalenceCheck, parent: TransformNode, name: str, **kwargs: Any
+    ) -> None:
+        title = " / ".join((*parent.nodeid.split("::")[1:], name))
+        super().__init__(place=equivalence.place, title=title, parent=parent, name=name, **kwargs)
+        self.check = equivalence
+        self.transform = parent
+
+    def runtest(self) -> None:
+        """Run both models, compare what they gave, and fail if it is not the same."""
+        root = models_of(self.config).root
+        found = verified(self.transform.transformed(), self.check.claim, root=root)
+        repeat = f'pytest --model-budget "{self.nodeid}"'
+        if found.first_divergence is not None:
+            divergence = found.first_divergence.repeated_by(repeat)
+            found = replace(found, first_divergence=divergence)
+        self.ihook.pytest_model_budget_verified(item=self, equivalence=found)
+        check = equivalence_check_record(self.nodeid, self.check, found)
+        self.statement = self.transform.statement(check, equivalence_record(found))
+        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
+        self.user_properties.append((PROPERTY, json.dumps(check)))
+        if found.outcome is not Outcome.WITHIN:
+            self._fail(equivalence_lines(found, self.check.place, repeat))
+
+
 class LimitItem(BudgetItem):
     """One limit of one model."""
 
-    def __init__(self, *, limit: AnyLimit, parent: ModelNode, name: str, **kwargs: Any) -> None:
+    def __init__(
+        self, *, limit: AnyLimit, parent: ModelNode | TransformNode, name: str, **kwargs: Any
+    ) -> None:
         path = parent.nodeid.split("::")[1:]
         title = " / ".join((*path, name))
         super().__init__(place=limit.place, title=title, parent=parent, name=name, **kwargs)
@@ -249,9 +349,7 @@ class LimitItem(BudgetItem):
         verdict = checked(self.limit, measured, baseline)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = check_record(self.nodeid, verdict)
-        self.statement = check_statement(
-            check, self.model.told_once(), measured.seconds, self._number(verdict)
-        )
+        self.statement = self.model.statement(check, number=self._number(verdict))
         self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
         self.user_properties.append((PROPERTY, json.dumps(check)))
         if verdict.fails:
@@ -277,91 +375,11 @@ class LimitItem(BudgetItem):
         return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(names)}"
 
 
-class BudgetedModel:
-    """A model that a test holds against limits: ``model_budget(model, inputs)``."""
-
-    def __init__(self, model: MeasuredModel, using: Tables, place: Place) -> None:
-        self.model = model
-        self.using = using
-        self.place = place
-        self.is_held = False
-
-    def within(self, **limits: str | int | Mapping[str, object]) -> None:
-        """Fail the test if any metric is above its limit: ``within(params="12 M")``.
-
-        A limit is what a budget file may write below ``limits:``, with numbers and mappings as
-        Python has them: a maximum, or a mapping with max, min, level, allow_unmeasured.
-        """
-        __tracebackhide__ = True
-        self.is_held = True
-        try:
-            read = written_limits(limits, self.using)
-        except ModelBudgetError as error:
-            pytest.fail(f"{self.place}: {error}", pytrace=False)
-        verdicts = [checked(replace(limit, place=self.place), self.model) for limit in read]
-        lines = [line for each in verdicts if each.fails for line in failure_lines(each)]
-        if lines:
-            pytest.fail("\n".join(lines))
-
-
-class Endings:
-    """Notes which tests ended early: what those did not get to is no fault of theirs."""
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """A test that failed, was skipped or failed as expected ended with an exception."""
-        if call.when == "call":
-            item.stash[_ENDED_EARLY] = call.excinfo is not None
-        return (yield)
-
-
-def budgeted_models(
-    request: pytest.FixtureRequest,
-) -> Iterator[Callable[..., BudgetedModel]]:
-    """What the fixture ``model_budget`` is: a call that measures one model; it must be held."""
-    item, config = request.node, request.config
-    if not config.pluginmanager.has_plugin(ENDINGS):
-        config.pluginmanager.register(Endings(), ENDINGS)
-    file, line, _ = item.location
-    place = Place(str(file), (line or 0) + 1)
-    budgeted: list[BudgetedModel] = []
-
-    def measured_model(source: object, inputs: object = None, **options: Any) -> BudgetedModel:
-        """Measure a model as ``measure()`` does, with args, kwargs and dims as options."""
-        __tracebackhide__ = True
-        try:
-            models = models_of(config)
-            asked = _asked(source, inputs, options, models.using, config.rootpath)
-        except ModelBudgetError as error:
-            pytest.fail(f"{place}: {error}", pytrace=False)
-        # Not models.of(asked): a test may have changed the module since it was last measured.
-        model = measured(asked, models.using, root=config.rootpath)
-        budgeted.append(BudgetedModel(model, models.using, place))
-        return budgeted[-1]
-
-    yield measured_model
-    idle = sum(not each.is_held for each in budgeted)
-    if idle and not item.stash.get(_ENDED_EARLY, False):
-        count = "a model" if idle == 1 else f"{idle} models"
-        pytest.fail(
-            f"{place}: model_budget() measured {count} and held nothing: call .within(...) on "
-            "what it returns",
-            pytrace=False,
-        )
-
-
-def _asked(
-    source: object, inputs: object, options: Mapping[str, Any], using: Tables, root: Path
-) -> ModelSource:
-    """The source that a call of the fixture names; raises InputError for a wrong option."""
-    for option in options:
-        if option not in OPTIONS:
-            guess = suggestion(option, OPTIONS)
-            raise InputError(f"model_budget() takes no option '{option}': {guess}")
-    with user_code("reading what model_budget() was given", InputError):
-        return model_source(source, inputs, using=using, base=root, **options)
+def promises(model: ModelBudget) -> int:
+    """How many items a model's budget makes: limits, those of transforms, and equivalences."""
+    return len(model.limits) + sum(
+        len(check.limits) + (check.equivalence is not None) for check in model.transforms
+    )
 
 
 def path_in_file(node: pytest.Collector) -> str:
@@ -369,15 +387,7 @@ def path_in_file(node: pytest.Collector) -> str:
     return node.nodeid.partition("::")[2]
 
 
-def is_marked(path: Path) -> bool:
-    """Whether a YAML file says that it is a budget; one that cannot be read may be one."""
-    try:
-        return is_budget(path.read_bytes())
-    except OSError:
-        return True
-
-
-def unmarked(path: Path) -> str | None:
-    """What to say of a file that must be meant for a budget and does not carry the marker."""
-    key = misspelt_marker(path.read_bytes())
-    return None if key is None else f"{path.name} is not held: its key '{key}' is not model_budget"
+def is_locked(node: pytest.Collector) -> bool:
+    """Whether a lock file is to be written of a model, or tells its growth."""
+    is_known = baselines_of(node.config).knows(node.path, path_in_file(node))
+    return is_known or bool(node.config.getoption(UPDATE))

@@ -16,7 +16,7 @@ from pytest_modelbudget.pytest_options import SWITCH, add_options, idle_options
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_modelbudget.pytest_items import BudgetedModel
+    from pytest_modelbudget.pytest_fixture import BudgetedModel
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,6 +58,6 @@ def _register(config: pytest.Config) -> None:
 @pytest.fixture
 def model_budget(request: pytest.FixtureRequest) -> Iterator[Callable[..., BudgetedModel]]:
     """Budgets written in a test: ``model_budget(model, inputs).within(params="12 M")``."""
-    from pytest_modelbudget.pytest_items import budgeted_models
+    from pytest_modelbudget.pytest_fixture import budgeted_models
 
     yield from budgeted_models(request)

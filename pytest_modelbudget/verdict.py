@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
@@ -14,18 +13,11 @@ from pytest_modelbudget.budget.problem import suggestion
 from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, Number, UnmeasuredOp
 from pytest_modelbudget.metrics.parts import Blame, Part, blame
+from pytest_modelbudget.transforms.outcome import Outcome as Outcome
 from pytest_modelbudget.units import exact, readable, readable_pair, room
 
 NO_BASELINE, NO_BLAME = Baseline(), Blame()
 MOST_NAMED = 3  # offenders that one line names; the rest is counted
-
-
-class Outcome(str, Enum):
-    """What is known about a limit; unknown is never green."""
-
-    WITHIN = "within"
-    OVER = "over"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

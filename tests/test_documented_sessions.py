@@ -86,9 +86,16 @@ def test_measure_is_as_documented(tmp_path: Path) -> None:
     assert runpy.run_path(str(path))["numbers"]
 
 
+def test_check_equivalence_is_as_documented(tmp_path: Path) -> None:
+    """The page's second block runs, and its assertions hold."""
+    path = tmp_path / "compared.py"
+    path.write_text(blocks("docs/python.md", "python")[1])
+    assert runpy.run_path(str(path))["found"].outcome == "over"
+
+
 def test_the_fixture_is_as_documented(project: pytest.Pytester) -> None:
-    """The page's second block is a test that passes."""
-    project.makepyfile(test_head=blocks("docs/python.md", "python")[1])
+    """The page's third block is a test that passes."""
+    project.makepyfile(test_head=blocks("docs/python.md", "python")[2])
     run(project).assert_outcomes(passed=1)
 
 
@@ -99,7 +106,8 @@ def test_an_extension_is_as_documented(project: pytest.Pytester) -> None:
         with (project.path / name).open("a") as file:
             file.write(text)
     result = run(project, "--model-budget", "-s", "--model-budget-json", "out.json")
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*verified budgets/lab.yaml::narrow::rounded::equivalence within"])
     result.stdout.fnmatch_lines(["*judged budgets/lab.yaml::narrow::contractions within"])
     report = json.loads((project.path / "out.json").read_text())
     assert report["commit"] == "abc123"
@@ -109,7 +117,8 @@ def test_an_extension_is_as_documented(project: pytest.Pytester) -> None:
 def test_an_entry_point_joins_an_extension(project: pytest.Pytester) -> None:
     """What an installed package declares under the documented group, ``measure()`` knows."""
     documented = dict(files("docs/extensions.md"))
-    (project.path / "lab_extension.py").write_text(documented["lab_extension.py"])
+    parts = [text for name, text in files("docs/extensions.md") if name == "lab_extension.py"]
+    (project.path / "lab_extension.py").write_text("\n".join(parts))
     (project.path / "nets.py").write_text(NETS)
     group, entry = re.findall(r'points\."(.*)"\]\n(.*)\n', documented["pyproject.toml"])[0]
     installed = project.mkdir("lab-1.0.dist-info")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget import measure
 from pytest_modelbudget.cli import main
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "write_sample_models.py"
@@ -32,6 +33,16 @@ def test_sample_files_measure_alike(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert main([*command, "--format", "json"]) == 0
         totals = json.loads(capsys.readouterr().out)["totals"]
         assert (totals["params"], totals["macs"]) == (PARAMS, MACS)
+
+
+def test_tiling_models(tmp_path: Path) -> None:
+    """AlexNet built node by node has the published parameters and MACs; the linear layer a twin."""
+    script = SCRIPT.parent / "tiling" / "write_tiling_models.py"
+    paths = runpy.run_path(str(script))["write_tiling_models"](tmp_path, drawn=False)
+    found = measure(paths["alexnet"], dims={"batch": 1})
+    assert (found["params"].value, found["macs"].value) == (61_100_840, 714_188_480)
+    twin = measure(paths["linear_tiled"])
+    assert twin["macs"].value == measure(paths["linear"])["macs"].value == 128**3
 
 
 @pytest.mark.slow

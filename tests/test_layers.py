@@ -16,8 +16,8 @@ PACKAGE = ROOT / "pytest_modelbudget"
 ORDER = (
     "errors", "units", "ir", "ops", "metrics", "frontends", "transforms", "budget", "verdict",
     "reports", "check", "cli", "pytest_hookspecs", "pytest_options", "pytest_items",
-    "pytest_locks", "pytest_budget_paths", "pytest_gate", "pytest_github", "pytest_progress",
-    "pytest_plugin",
+    "pytest_fixture", "pytest_locks", "pytest_budget_paths", "pytest_gate", "pytest_github",
+    "pytest_progress", "pytest_plugin",
 )  # fmt: skip
 VERSION = "pytest_modelbudget.__version__"
 # Framework -> where it may be imported, as globs from the package's root.
@@ -106,8 +106,7 @@ def test_frameworks_stay_at_home(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=from_root)
 def test_numpy_is_imported_inside_functions(path: Path) -> None:
     """numpy costs 0.4 s, so no module imports it by being imported."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    top = [node for node in syntax(path).body if not isinstance(node, functions)]
+    top = [node for node in syntax(path).body if not is_lazy(node)]
     assert not [name for node in top for name in imports(node) if name.split(".")[0] == "numpy"]
 
 

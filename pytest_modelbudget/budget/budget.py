@@ -20,6 +20,7 @@ from typing import Union
 
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.units import Number
 
 
@@ -117,6 +118,29 @@ AnyLimit = Union[Limit, OpsLimit]
 
 
 @dataclass(frozen=True, slots=True)
+class EquivalenceCheck:
+    """That a transformed model's outputs are still the same, and where the file says so."""
+
+    place: Place
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class TransformCheck:
+    """One change to a model, under a name of the user's choice, and what must hold after it.
+
+    transform is a key of the transform table, settings what it is given, all of them present.
+    """
+
+    name: str
+    place: Place
+    transform: str
+    settings: Mapping[str, object]
+    equivalence: EquivalenceCheck | None = None
+    limits: tuple[AnyLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelBudget:
     """One model under one set of inputs, and its limits.
 
@@ -128,6 +152,7 @@ class ModelBudget:
     source: ModelSource
     limits: tuple[AnyLimit, ...]
     variant: str | None = None
+    transforms: tuple[TransformCheck, ...] = ()
 
     @property
     def path(self) -> str:
@@ -161,10 +186,26 @@ class Budget:
         """The path and the place of everything that limits stand below."""
         for model in self.models:
             yield model.path, model.place
+        yield from ((path, check.place) for path, check in self.transformed())
+
+    def transformed(self) -> Iterator[tuple[str, TransformCheck]]:
+        """Every transform of the file by its path, "alexnet::tiled"."""
+        for model in self.models:
+            yield from ((f"{model.path}::{check.name}", check) for check in model.transforms)
+
+    def claims(self) -> Iterator[tuple[str, Claim]]:
+        """Every claim about the outputs of a transform, by the transform's path."""
+        for path, check in self.transformed():
+            if check.equivalence is not None:
+                yield path, check.equivalence.claim
 
     def held(self) -> Iterator[HeldLimit]:
         """Every limit of the file, in its order."""
         for model in self.models:
             variant = () if model.variant is None else ("variants", model.variant)
+            keys = ("models", model.name, *variant)
             for limit in model.limits:
-                yield HeldLimit(model.path, ("models", model.name, *variant), limit)
+                yield HeldLimit(model.path, keys, limit)
+            for check in model.transforms:
+                path, below = f"{model.path}::{check.name}", ("transforms", check.name)
+                yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)

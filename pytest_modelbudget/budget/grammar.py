@@ -22,7 +22,7 @@ DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
 # Metrics whose issue is still to come.
 RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
 # Anywhere in a file, whether or not they will stand there: none of them is a slip of the pen.
-RESERVED = ("fits", "hardware", "transforms", "measured", "statistics")
+RESERVED = ("fits", "hardware", "measured", "statistics")
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
 
 # Metrics that have no value for a part of a model, and why.
@@ -61,6 +61,14 @@ class Form(str, Enum):
     OP_NAMES = "op_names"
     SELECTORS = "selectors"
     OP_COUNTS = "op_counts"
+    TRANSFORMS = "transforms"
+    TRANSFORM = "transform"
+    EQUIVALENCE = "equivalence"
+    KIND = "kind"
+    NUMBER = "number"
+    WHOLE_NUMBERS = "whole_numbers"
+    FLAG = "flag"
+    OUTPUT_BOUNDS = "output_bounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ DTYPE = Field("dtype", Form.FLOATING_DTYPE, "converts the model's floating-point
 DIMS = Field("dims", Form.DIMS, "sizes of the symbolic dimensions that the file brings")
 LIMITS = Field("limits", Form.LIMITS, "metric: quantity, or metric: {max, min, grow, level}")
 SCOPES = Field("scopes", Form.SCOPES, "limits on a part of the model, by a glob on module paths")
+TRANSFORMS = Field("transforms", Form.TRANSFORMS, "changes to the model, and what must still hold")
 ALLOWED = Field("allow_unmeasured", Form.OP_NAMES, "ops accepted without a formula: aten::foo")
 LEVEL = Field("level", Form.LEVEL, "error fails the check when over, warn does not")
 
@@ -106,7 +115,7 @@ FILE = Grammar(
 DEFAULTS = Grammar("the defaults", (INPUTS, DTYPE), reserved=("level", *RESERVED))
 VARIANT = Grammar(
     "a variant",
-    (INPUTS, DIMS, DTYPE, LIMITS, SCOPES, ALLOWED),
+    (INPUTS, DIMS, DTYPE, LIMITS, SCOPES, ALLOWED, TRANSFORMS),
     reserved=RESERVED,
 )
 LIMIT = Grammar(
@@ -145,18 +154,28 @@ SPEC = Grammar(
 
 def model_grammar(front_ends: Mapping[str, FrontEnd]) -> Grammar:
     """The keys of a model: one source out of the table of formats, and what it is run on."""
-    sources = tuple(Field(each.key, Form.TARGET, each.target) for each in front_ends.values())
-    arguments = (
-        Field("args", Form.VALUES, "positional arguments of the callable under torch:"),
-        Field("kwargs", Form.NAMED_VALUES, "keyword arguments of the callable under torch:"),
-    )
-    rest = (INPUTS, DTYPE, DIMS, LIMITS, SCOPES, ALLOWED)
+    rest = (INPUTS, DTYPE, DIMS, LIMITS, SCOPES, ALLOWED, TRANSFORMS)
     variants = Field("variants", Form.VARIANTS, "the same model under other inputs, own limits")
     return Grammar(
         "a model",
-        (*sources, *arguments, *rest, variants),
+        (*_sources(front_ends), *ARGUMENTS, *rest, variants),
         reserved=RESERVED,
     )
+
+
+ARGUMENTS = (
+    Field("args", Form.VALUES, "positional arguments of the callable under torch:"),
+    Field("kwargs", Form.NAMED_VALUES, "keyword arguments of the callable under torch:"),
+)
+
+
+def second_source_grammar(front_ends: Mapping[str, FrontEnd]) -> Grammar:
+    """The keys of a model that another one is compared with."""
+    return Grammar("a second model", (*_sources(front_ends), *ARGUMENTS, DTYPE), reserved=RESERVED)
+
+
+def _sources(front_ends: Mapping[str, FrontEnd]) -> tuple[Field, ...]:
+    return tuple(Field(each.key, Form.TARGET, each.target) for each in front_ends.values())
 
 
 def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Grammar:

@@ -15,8 +15,16 @@ from pytest_modelbudget.budget.grammar import Field, Form, Grammar
 from pytest_modelbudget.budget.read_inputs import SPEC_PATTERN
 from pytest_modelbudget.budget.read_limits import OP_NAME_PATTERN
 from pytest_modelbudget.budget.read_sources import is_path_format
+from pytest_modelbudget.budget.transform_grammar import (
+    CLAIM,
+    CLAIM_FORMS,
+    OUTPUT,
+    transform_schema,
+)
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
 from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.transforms.transform import Transform
+from pytest_modelbudget.transforms.transform_table import transform_table
 from pytest_modelbudget.units import quantity_pattern, unit_named
 
 Schema = dict[str, Any]
@@ -36,7 +44,11 @@ _OP_NAMES: Schema = {
 _SELECTORS: Schema = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 
-def json_schema(metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd]) -> Schema:
+def json_schema(
+    metrics: Mapping[str, Metric],
+    front_ends: Mapping[str, FrontEnd],
+    transforms: Mapping[str, Transform] | None = None,
+) -> Schema:
     """The schema of budget files over these metrics and formats."""
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -49,7 +61,18 @@ def json_schema(metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd
             Form.DEFAULTS.value: _mapping(grammar.DEFAULTS.fields),
             "input": _one_input(),
             "model": _model(front_ends),
-            "variant": {**_mapping(grammar.VARIANT.fields), **_holding("limits", "scopes")},
+            "variant": {
+                **_mapping(grammar.VARIANT.fields),
+                **_holding("limits", "scopes", "transforms"),
+            },
+            Form.TRANSFORM.value: transform_schema(
+                transform_table() if transforms is None else transforms, front_ends
+            ),
+            Form.TRANSFORMS.value: _named(
+                "transform",
+                {"allOf": [_NAME, {"not": {"enum": sorted(grammar.taken_names(metrics))}}]},
+            ),
+            **_claim(),
             Form.VARIANTS.value: _named(
                 "variant",
                 {"allOf": [_NAME, {"not": {"enum": sorted(grammar.taken_names(metrics))}}]},
@@ -58,9 +81,16 @@ def json_schema(metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd
     }
 
 
-def schema_text(metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd]) -> str:
+def schema_text(
+    metrics: Mapping[str, Metric],
+    front_ends: Mapping[str, FrontEnd],
+    transforms: Mapping[str, Transform] | None = None,
+) -> str:
     """The schema as the text of a file."""
-    return json.dumps(json_schema(metrics, front_ends), indent=2, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(json_schema(metrics, front_ends, transforms), indent=2, ensure_ascii=False)
+        + "\n"
+    )
 
 
 def _ref(name: str) -> Schema:
@@ -97,6 +127,17 @@ def _holding(*keys: str) -> Schema:
     return {"anyOf": [{"required": [key]} for key in keys]}
 
 
+def _claim() -> Schema:
+    """What may stand under equivalence, and its parts."""
+    kinds = _ref(Form.KIND.value)
+    return {
+        **CLAIM_FORMS,
+        "output": _mapping(OUTPUT.fields),
+        Form.OUTPUT_BOUNDS.value: _named("output", {"minLength": 1}),
+        Form.EQUIVALENCE.value: {"anyOf": [kinds, _mapping(CLAIM.fields)]},
+    }
+
+
 def _one_input() -> Schema:
     spelled_out = _mapping(grammar.SPEC.fields)
     return {"anyOf": [{"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, spelled_out]}
@@ -115,7 +156,7 @@ def _model(front_ends: Mapping[str, FrontEnd]) -> Schema:
         sources.append({"required": [key], "not": {"anyOf": absent}})
     return {
         **_mapping(grammar.model_grammar(front_ends).fields),
-        "allOf": [{"oneOf": sources}, _holding("limits", "scopes", "variants")],
+        "allOf": [{"oneOf": sources}, _holding("limits", "scopes", "variants", "transforms")],
     }
 
 

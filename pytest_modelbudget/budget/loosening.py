@@ -20,6 +20,7 @@ from pytest_modelbudget.budget.grammar import AUTO
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.units import Number, percentage, readable_pair
 
+EQUIVALENCE = "equivalence"  # what the check of a claim is called
 Setting = Union[Number, str, None]
 Texts = tuple[str, str]
 
@@ -51,6 +52,7 @@ def loosenings(
     places = dict(now.places()) if now else {}
     found = list(_dropped(before, places))
     today = {held.check: held.limit for held in now.held()} if now else {}
+    found.extend(_claims(before, now, places))
     for held in before.held():
         if held.path in places:
             subject = _Subject(held.path, held.limit, places[held.path], metrics)
@@ -65,16 +67,38 @@ def loosenings(
 def _dropped(before: Budget, places: Mapping[str, Place]) -> Iterator[Loosening]:
     """Models that are gone, each with all that stood below it."""
     gone = [path for path, _ in before.places() if path not in places]
+    transforms = {path for path, _ in before.transformed()}
     for path in gone:
         if path.rpartition("::")[0] in gone:
             continue
         below = [each for each in gone if each == path or each.startswith(f"{path}::")]
         count = sum(held.path in below for held in before.held())
-        text = f"budget loosened: model {path} dropped with {count} limit{'s' * (count != 1)}"
+        kind = "transform" if path in transforms else "model"
+        text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
         model = path.partition("::")[0]
         place = next((at for name, at in places.items() if name.partition("::")[0] == model),
                      Place(before.file, 1))  # fmt: skip
-        yield Loosening(place, path, None, None, "model dropped", count, None, text)
+        yield Loosening(place, path, None, None, f"{kind} dropped", count, None, text)
+
+
+def _claims(before: Budget, now: Budget | None, places: Mapping[str, Place]) -> Iterator[Loosening]:
+    """Claims about the outputs of transforms that are no longer made, or are weaker ones."""
+    today = dict(now.claims()) if now else {}
+    for path, claim in before.claims():
+        if path not in places or today.get(path) == claim:
+            continue
+        same = today.get(path)
+        kinds = claim.kind.value, same.kind.value if same else None
+        if same is None:
+            what, words = "claim removed", f"equivalence of {path} removed, was {kinds[0]}"
+        elif same.is_weaker_than(claim):
+            what, words = "claim weakened", f"equivalence of {path} asks for less"
+            if kinds[0] != kinds[1]:
+                words = f"equivalence of {path} {kinds[0]} -> {kinds[1]}"
+        else:
+            continue
+        text = f"budget loosened: {words}"
+        yield Loosening(places[path], path, EQUIVALENCE, EQUIVALENCE, what, *kinds, text)
 
 
 def _of_one(subject: _Subject, before: AnyLimit, now: AnyLimit | None) -> Iterator[Loosening]:

@@ -62,3 +62,15 @@ def integer(node: Node, expected: str, reading: Reading) -> int | None:
         return value
     reading.refuse(text.place, f"expected {expected}, found {shown(text.text)}")
     return None
+
+
+def flag(node: Node, key: str, reading: Reading) -> bool | None:
+    """The truth value that ``node`` is."""
+    text = reading.text(node, f"{key}: true or false")
+    if text is None:
+        return None
+    value = scalar(text.text) if text.plain else None
+    if isinstance(value, bool):
+        return value
+    reading.refuse(text.place, f"expected true or false, found {shown(text.text)}")
+    return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 
-from pytest_modelbudget.budget.grammar import LARGEST_SIZE
+from pytest_modelbudget.budget.grammar import LARGEST_SIZE, second_source_grammar
 from pytest_modelbudget.budget.plain_values import integer, plain_value
 from pytest_modelbudget.budget.problem import shown
 from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
@@ -56,6 +56,30 @@ def read_source(
         kwargs=_kwargs(given, reading),
         dtype=dtype,
         dims=read_dims(given["dims"].value, reading) if "dims" in given else {},
+        base=reading.folder,
+    )
+
+
+def read_second_source(node: Node, reading: Reading) -> ModelSource | None:
+    """A model to compare with: its source alone; its inputs are those of the first."""
+    given = reading.fields(node, second_source_grammar(reading.front_ends))
+    formats = [key for key in given if key in reading.front_ends]
+    if len(formats) != 1:
+        if isinstance(node, Block):
+            keys = " or ".join(f"{key}:" for key in reading.front_ends)
+            reading.refuse(node.place, f"a comparison needs one second model: give {keys}")
+        return None
+    front_end = reading.front_ends[formats[0]]
+    target = _target(given[front_end.key].value, front_end, reading)
+    _refuse_what_does_not_fit(front_end, given, reading)
+    if target is None:
+        return None
+    return ModelSource(
+        front_end.key,
+        target,
+        args=_args(given, reading),
+        kwargs=_kwargs(given, reading),
+        dtype=read_model_dtype(given["dtype"].value, reading) if "dtype" in given else None,
         base=reading.folder,
     )
 

@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_modelbudget.budget.budget import AnyLimit, Budget, Loosen, ModelBudget, Place
+from pytest_modelbudget.budget.budget import (
+    AnyLimit,
+    Budget,
+    Loosen,
+    ModelBudget,
+    Place,
+    TransformCheck,
+)
 from pytest_modelbudget.budget.grammar import (
     DEFAULTS,
     FILE,
@@ -29,13 +36,17 @@ from pytest_modelbudget.budget.read_sources import (
     read_source,
     refuse_dtype_of_a_file,
 )
+from pytest_modelbudget.budget.read_transforms import read_transform
 from pytest_modelbudget.budget.reading import Entry, Reading
 from pytest_modelbudget.budget.yaml_nodes import Block, Node, Refused, Text, tree
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.ops.op_table import OpTable
+from pytest_modelbudget.transforms.transform import Transform
+from pytest_modelbudget.transforms.transform_table import transform_table
 
+HELD = {"limits", "scopes", "transforms"}
 _MARKED = re.compile(rf"^(?:\ufeff|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 _MISSPELT = re.compile(
     r"^\ufeff?[\"']?(model[-_ ]?budgets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE
@@ -67,6 +78,7 @@ def read_budget(
     metrics: Mapping[str, Metric],
     front_ends: Mapping[str, FrontEnd],
     ops: OpTable,
+    transforms: Mapping[str, Transform] | None = None,
     text: str | None = None,
 ) -> Budget:
     """The budget of one file; places name it relative to ``root``, the project's root.
@@ -79,7 +91,13 @@ def read_budget(
     file = where.relative_to(top).as_posix() if inside else where.as_posix()
     node, problems = tree(budget_text(where, file) if text is None else text, file)
     reading = Reading(
-        where.parent, top if inside else where.parent, metrics, front_ends, ops, problems
+        where.parent,
+        top if inside else where.parent,
+        metrics,
+        front_ends,
+        ops,
+        transform_table() if transforms is None else transforms,
+        problems,
     )
     _must_be_our_version(node, reading)
     given = reading.fields(node, FILE)
@@ -185,12 +203,15 @@ def _model(entry: Entry, defaults: Defaults, reading: Reading) -> list[ModelBudg
         return []
     source = read_source(entry.key, given, defaults, reading)
     limits = _limits(given, reading)
-    if not {"limits", "scopes", "variants"} & given.keys():
+    if not {*HELD, "variants"} & given.keys():
         message = f"the model {shown(entry.key.text)} has no limits: a gate must hold something"
         reading.refuse(entry.key.place, message)
     budgets = []
-    if source and limits:
-        budgets.append(ModelBudget(entry.key.text, entry.key.place, source, limits))
+    transforms = _transforms(given, source, reading)
+    if source and (limits or transforms):
+        budgets.append(
+            ModelBudget(entry.key.text, entry.key.place, source, limits, transforms=transforms)
+        )
     if "variants" in given:
         budgets.extend(_variants(given["variants"].value, entry.key, source, reading))
     return budgets
@@ -209,6 +230,25 @@ def _limits(given: Mapping[str, Entry], reading: Reading) -> tuple[AnyLimit, ...
     return (*whole, *read_scopes(given["scopes"].value, reading, allowed=allowed))
 
 
+def _transforms(
+    given: Mapping[str, Entry], source: ModelSource | None, reading: Reading
+) -> tuple[TransformCheck, ...]:
+    """Every transform of a model, in the order of the file."""
+    if "transforms" not in given:
+        return ()
+    found = []
+    variants = given["variants"].value if "variants" in given else None
+    taken = {key.text for key, _ in _entries(variants)} if variants is not None else set()
+    for entry in reading.named(given["transforms"].value, "transforms: a mapping of names"):
+        _must_be_a_name(entry.key, "transform", reading)
+        if entry.key.text in {*taken_names(reading.metrics), *taken}:
+            what = "a variant" if entry.key.text in taken else "checks"
+            message = f"a transform may not be called {shown(entry.key.text)}: {what} is called so"
+            reading.refuse(entry.key.place, message.replace("checks is", "checks are"))
+        found.append(read_transform(entry, source, _limits, reading))
+    return tuple(each for each in found if each is not None)
+
+
 def _variants(
     node: Node, model: Text, source: ModelSource | None, reading: Reading
 ) -> list[ModelBudget]:
@@ -220,15 +260,15 @@ def _variants(
             message = f"a variant may not be called {shown(entry.key.text)}: checks are called so"
             reading.refuse(entry.key.place, message)
         given = reading.fields(entry.value, VARIANT)
-        if isinstance(entry.value, Block) and not {"limits", "scopes"} & given.keys():
+        if isinstance(entry.value, Block) and not HELD & given.keys():
             message = f"the variant {shown(entry.key.text)} has no limits: they are not inherited"
             reading.refuse(entry.key.place, message)
         limits = _limits(given, reading)
         varied = _varied(source, given, reading)
-        if varied and limits:
-            budgets.append(
-                ModelBudget(model.text, entry.key.place, varied, limits, variant=entry.key.text)
-            )
+        transforms = _transforms(given, varied, reading)
+        if varied and (limits or transforms):
+            name, place = entry.key.text, entry.key.place
+            budgets.append(ModelBudget(model.text, place, varied, limits, name, transforms))
     return budgets
 
 

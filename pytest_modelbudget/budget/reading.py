@@ -13,6 +13,8 @@ from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node, Refused, 
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.ops.op_table import OpTable
+from pytest_modelbudget.transforms.transform import Transform
+from pytest_modelbudget.transforms.transform_table import transform_table
 
 NOT_YET = "is not available in this version"
 
@@ -34,6 +36,7 @@ class Reading:
     metrics: Mapping[str, Metric]
     front_ends: Mapping[str, FrontEnd]
     ops: OpTable
+    transforms: Mapping[str, Transform] = field(default_factory=transform_table)
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, place: Place, message: str) -> None:

@@ -81,18 +81,23 @@ def costed_model(source: ModelSource, using: Tables, *, root: Path) -> CostedMod
     """
     with first_on_path(root), user_code("loading the model", SourceError):
         loaded = using.front_ends[source.format].load(source, using.ops)
-    costed = CostedGraph(loaded.graph, using.ops)
+    return costed(loaded, using)
+
+
+def costed(loaded: LoadedModel, using: Tables) -> CostedModel:
+    """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
+    graph = CostedGraph(loaded.graph, using.ops)
     with user_code("working out what each operation costs", ExtensionError):
-        counts = costed.once(census)
+        counts = graph.once(census)
     measurements: dict[str, Measurement] = {}
     failures: dict[str, ModelBudgetError] = {}
     for key, metric in using.metrics.items():
         try:
             with user_code(f"measuring {key}", ExtensionError):
-                measurements[key] = costed.once(metric.measure)
+                measurements[key] = graph.once(metric.measure)
         except ModelBudgetError as error:
             failures[key] = error
-    return CostedModel(loaded, costed, counts, measurements, failures)
+    return CostedModel(loaded, graph, counts, measurements, failures)
 
 
 @collection_paused()
@@ -114,6 +119,13 @@ def measured(
         model = costed_model(source, using, root=root)
     except ModelBudgetError as error:
         return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
+    return told(model, using, began, with_parts=with_parts, profiled=profiled)
+
+
+def told(
+    model: CostedModel, using: Tables, began: float, *, with_parts: bool, profiled: bool
+) -> MeasuredModel:
+    """What reports need of a model, without its graph; began is when its measuring did."""
     return MeasuredModel(
         model.loaded.format,
         model.loaded.traced,

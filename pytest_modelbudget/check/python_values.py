@@ -121,7 +121,7 @@ def written_limits(limits: Mapping[str, object], using: Tables) -> tuple[AnyLimi
         raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
     # JSON is YAML; what it cannot spell is refused by the reader like any other odd word.
     node, problems = tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
-    reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops, problems)
+    reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops, problems=problems)
     read = read_limits(node, reading)
     if reading.problems:
         raise BudgetError("\n".join(problem.message for problem in reading.problems))

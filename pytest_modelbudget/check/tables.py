@@ -17,6 +17,8 @@ from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_rule import OpRule
 from pytest_modelbudget.ops.op_table import FAMILIES, OpTable
 from pytest_modelbudget.reports.report import installed_version
+from pytest_modelbudget.transforms.transform import Transform
+from pytest_modelbudget.transforms.transform_table import transform_table
 
 EXTENSIONS = "modelbudget.extensions"
 
@@ -31,6 +33,7 @@ class Tables:
     ops: OpTable
     metrics: Mapping[str, Metric]
     front_ends: Mapping[str, FrontEnd]
+    transforms: Mapping[str, Transform]
 
     def versions(self, format: str) -> Mapping[str, str]:
         """The framework that reads a format, and its version; nothing where it takes none."""
@@ -51,7 +54,12 @@ def tables(modules: Iterable[object] = ()) -> Tables:
         metric for module in extensions for metric in _entries(module, "METRICS", Metric)
     )
     rules = OpTable((*(rule for family in FAMILIES for rule in family), *ops))
-    return Tables(rules, metric_table(metrics), frontend_table())
+    transforms = tuple(
+        transform
+        for module in extensions
+        for transform in _entries(module, "TRANSFORMS", Transform)
+    )
+    return Tables(rules, metric_table(metrics), frontend_table(), transform_table(transforms))
 
 
 def installed_extensions() -> tuple[object, ...]:

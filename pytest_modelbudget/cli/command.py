@@ -14,6 +14,7 @@ from pytest_modelbudget.cli.exit_codes import DONE, INTERRUPTED, UNUSABLE
 from pytest_modelbudget.cli.explain import add_explain
 from pytest_modelbudget.cli.init import add_init
 from pytest_modelbudget.cli.show import add_show
+from pytest_modelbudget.cli.write_onnx import add_linear, add_tile
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.reports.failure_text import one_line
 
@@ -56,11 +57,13 @@ def parser() -> argparse.ArgumentParser:
     add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
     schema = commands.add_parser("schema", help="print the JSON Schema of a budget file")
     schema.set_defaults(command=print_schema)
+    add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
+    add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
     return top
 
 
 def print_schema(options: argparse.Namespace) -> int:
     """Print the JSON Schema (draft-07) that editors check budget files with."""
     using = tables()
-    print(schema_text(using.metrics, using.front_ends).rstrip())
+    print(schema_text(using.metrics, using.front_ends, using.transforms).rstrip())
     return DONE

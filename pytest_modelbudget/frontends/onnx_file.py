@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.onnx_graph import GraphReader
-from pytest_modelbudget.frontends.onnx_reading import bind_dims, read_model
+from pytest_modelbudget.frontends.onnx_reading import ReadModel, bind_dims, read_model
 from pytest_modelbudget.frontends.onnx_shapes import with_shapes
 from pytest_modelbudget.ops.op_table import OpTable
 
@@ -23,9 +25,15 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
         raise SourceError("dtype converts modules, not ONNX files: export it in that type")
     if source.inputs:
         raise SourceError("an ONNX file brings its own inputs: bind its symbols with dims")
-    model = read_model(path)
-    bind_dims(model.proto, source.dims, path.name)
-    proto = with_shapes(model, path.name)
+    return loaded_model(read_model(path), path.name, source.dims, rules)
+
+
+def loaded_model(
+    model: ReadModel, file: str, dims: Mapping[str, int], rules: OpTable
+) -> LoadedModel:
+    """The graph of a model without weights, which is written to: its dims are bound."""
+    bind_dims(model.proto, dims, file)
+    proto = with_shapes(model, file)
     reader = GraphReader(proto, model.masks, model.opsets, rules)
     graph = reader.graph()
     return LoadedModel(graph, "onnx", notes=tuple(reader.notes))

@@ -150,11 +150,17 @@ def _suggestion(name: str, owner: object) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def built(source: ModelSource, *, initialised: bool = False) -> nn.Module:
+def is_an_instance(source: ModelSource) -> bool:
+    """Whether a source names a module that exists already, and is not built for us."""
+    named = resolved(source.target) if isinstance(source.target, str) else source.target
+    return isinstance(named, nn.Module)
+
+
+def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> nn.Module:
     """The module that a source names: an instance as it is, a class or function called.
 
     Parameters of a called one hold arbitrary memory, unless ``initialised`` or its builder computes
-    with their values.
+    with their values. What it draws comes from ``seed``.
     """
     named = resolved(source.target) if isinstance(source.target, str) else source.target
     what = source.target if isinstance(source.target, str) else type(named).__name__
@@ -164,7 +170,7 @@ def built(source: ModelSource, *, initialised: bool = False) -> nn.Module:
         return named
     if not callable(named):
         raise SourceError(f"{what} is a {type(named).__name__}, not a module or a callable")
-    build = functools.partial(_called, named, source, str(what))
+    build = functools.partial(_called, named, source, str(what), seed)
     model = build() if initialised else _built_unfilled(build)
     if not isinstance(model, nn.Module):
         raise SourceError(
@@ -185,8 +191,8 @@ def _built_unfilled(build: Callable[[], object]) -> object:
     return build()
 
 
-def _called(named: Callable[..., object], source: ModelSource, what: str) -> object:
-    with untouched_globals(), user_code(f"calling {what}", SourceError):
+def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
+    with untouched_globals(seed), user_code(f"calling {what}", SourceError):
         return named(*source.args, **source.kwargs)
 
 

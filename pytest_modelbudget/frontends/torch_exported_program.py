@@ -19,14 +19,26 @@ from pytest_modelbudget.frontends.model_source import (
 )
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import NodeScopes
-from pytest_modelbudget.frontends.torch_tracing import Subject, WatchedScopes, silenced, traced
+from pytest_modelbudget.frontends.torch_tracing import (
+    Rewriting,
+    Subject,
+    WatchedScopes,
+    silenced,
+    traced,
+)
 from pytest_modelbudget.frontends.torch_values import dtype_of
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.ops.op_table import OpTable
 
 
-def load(source: ModelSource, rules: OpTable) -> LoadedModel:
+def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
     """The graph of an exported program, on the shapes it was exported with or on given ones."""
+    subject, specs = true_subject(source)
+    return traced(subject, specs, rules, rewriting=rewriting)
+
+
+def true_subject(source: ModelSource) -> tuple[Subject, InputSpecs]:
+    """The file's program with its weights, and what it takes."""
     path = existing_file(source, "an exported program (.pt2)")
     must_be(path, "exported")
     refusal = f"{path.name} is not an exported program: reading it"
@@ -35,7 +47,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     if source.dtype is not None:
         raise SourceError("dtype converts modules, not exported programs: export it in that type")
     specs = InputSpecs(named=input_specs(program, source))
-    return traced(_subject(program), specs, rules)
+    return _subject(program), specs
 
 
 class NodeByNode(fx.Interpreter):
@@ -51,8 +63,9 @@ class NodeByNode(fx.Interpreter):
         return super().run_node(n)
 
 
-def _subject(program: torch.export.ExportedProgram) -> Subject:
-    module = program.module(check_guards=False)
+def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Subject:
+    """How the tracer runs a program, or another instance of its module."""
+    module = program.module(check_guards=False) if instance is None else instance
 
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         assert isinstance(scopes, NodeScopes)
@@ -65,6 +78,7 @@ def _subject(program: torch.export.ExportedProgram) -> Subject:
         run,
         lambda values, modules: NodeScopes(),
         real=lambda: _subject(program),
+        over=lambda other: _subject(program, other),
         stored_from_rank=1,
     )
 

@@ -11,27 +11,41 @@ from torch import fx, nn
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.model_source import ModelSource
-from pytest_modelbudget.frontends.torch_building import built, converted
+from pytest_modelbudget.frontends.torch_building import built, converted, is_an_instance
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import ModuleScopes
-from pytest_modelbudget.frontends.torch_script_file import saved_copy, script_graph
-from pytest_modelbudget.frontends.torch_tracing import Subject, WatchedScopes, traced
+from pytest_modelbudget.frontends.torch_script_file import saved_copy, script_graph, script_subject
+from pytest_modelbudget.frontends.torch_tracing import Rewriting, Subject, WatchedScopes, traced
 from pytest_modelbudget.ops.op_table import OpTable
 
 
-def load(source: ModelSource, rules: OpTable) -> LoadedModel:
+def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
     """The graph of the module that ``source`` names, in eval mode."""
     dtype = converted(source.dtype)
     model = built(source)
     if isinstance(model, torch.jit.ScriptModule):
         if dtype is not None:
             raise SourceError("dtype converts modules, not TorchScript: save it in that type")
-        return script_graph("torch", saved_copy(model), source.inputs, rules)
-    return traced(module_subject(model, source, dtype), source.inputs, rules, dtype)
+        return script_graph("torch", saved_copy(model), source.inputs, rules, rewriting)
+    subject = module_subject(model, source, dtype)
+    return traced(subject, source.inputs, rules, dtype, rewriting=rewriting)
+
+
+def true_subject(source: ModelSource, seed: int = 0) -> Subject:
+    """The model with its true weights, for runs: built from this seed, and nobody else's."""
+    dtype = converted(source.dtype)
+    model = built(source, initialised=True, seed=seed)
+    if isinstance(model, torch.jit.ScriptModule):
+        return script_subject("torch", saved_copy(model))
+    if is_an_instance(source):
+        model = copy.deepcopy(model)
+    return module_subject(model if dtype is None else model.to(dtype), source, None)
 
 
 def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | None) -> Subject:
     """How the tracer runs a module."""
+    if isinstance(model, torch.jit.ScriptModule):
+        return script_subject("torch", saved_copy(model))
 
     def real() -> Subject:
         true = built(source, initialised=True)
@@ -46,4 +60,11 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
             model.eval()
         return model(*inputs.args, **inputs.kwargs)
 
-    return Subject("torch", model, run, ModuleScopes, real)
+    return Subject(
+        "torch",
+        model,
+        run,
+        ModuleScopes,
+        real=real,
+        over=lambda other: module_subject(other, source, dtype),
+    )

@@ -91,6 +91,12 @@ def signature(func: Any) -> Signature:
     )
 
 
+def is_taken_apart(func: Any, rules: OpTable) -> bool:
+    """Whether an operator is seen as what it is made of: no rule knows it as a whole."""
+    called = signature(func)
+    return called.decomposes and called.spelling(rules) not in rules
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
     """Turns operator calls into graph ops.
 
@@ -130,7 +136,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         called = signature(func)
         kwargs = kwargs or {}
         name = called.spelling(self._rules)
-        if called.decomposes and name not in self._rules:
+        if is_taken_apart(func, self._rules):
             with self:
                 return func.decompose(*args, **kwargs)
         operands = self._operands(called, args, kwargs)

@@ -16,7 +16,7 @@ from pytest_modelbudget.frontends.model_files import existing_file, must_be
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import WeightScopes
-from pytest_modelbudget.frontends.torch_tracing import Subject, WatchedScopes, traced
+from pytest_modelbudget.frontends.torch_tracing import Rewriting, Subject, WatchedScopes, traced
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.ops.op_table import OpTable
 
@@ -24,17 +24,23 @@ Opener = Callable[[str], torch.jit.ScriptModule]
 DEPRECATION = "`torch.jit"  # torch >= 2.15 warns at each use; the format stays supported here
 
 
-def load(source: ModelSource, rules: OpTable) -> LoadedModel:
+def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
     """The graph of a TorchScript file, in eval mode."""
+    return script_graph("torchscript", opener(source), source.inputs, rules, rewriting)
+
+
+def true_subject(source: ModelSource) -> Subject:
+    """The file's module with its weights, for runs."""
+    return script_subject("torchscript", opener(source))
+
+
+def opener(source: ModelSource) -> Opener:
+    """Reads the file that a source names onto a device."""
     path = existing_file(source, "a TorchScript file")
     must_be(path, "torchscript")
     if source.dtype is not None:
         raise SourceError("dtype converts modules, not TorchScript: save it in that type")
-
-    def opened(device: str) -> torch.jit.ScriptModule:
-        return _loaded(path, device)
-
-    return script_graph("torchscript", opened, source.inputs, rules)
+    return lambda device: _loaded(path, device)
 
 
 def _loaded(path: Path, device: str) -> torch.jit.ScriptModule:
@@ -51,16 +57,24 @@ def _read(file: Any, device: str) -> torch.jit.ScriptModule:
     return loaded
 
 
-def script_graph(format: str, opened: Opener, specs: InputSpecs, rules: OpTable) -> LoadedModel:
+def script_graph(
+    format: str,
+    opened: Opener,
+    specs: InputSpecs,
+    rules: OpTable,
+    rewriting: Rewriting | None = None,
+) -> LoadedModel:
     """The graph of a script module: without its weights, else with them and meta inputs, else run.
 
     TorchScript compares tensor constants by value, when reading a file and when first running it.
     Meta tensors have none, so such a module is read with its weights, which are then not touched.
     """
     try:
-        return traced(_subject(format, opened, "meta"), specs, rules, ways=("meta",))
+        meta = script_subject(format, opened, "meta")
+        return traced(meta, specs, rules, ways=("meta",), rewriting=rewriting)
     except (TraceError, SourceError):
-        return traced(_subject(format, opened, "cpu"), specs, rules, ways=("meta", "real"))
+        real = script_subject(format, opened, "cpu")
+        return traced(real, specs, rules, ways=("meta", "real"), rewriting=rewriting)
 
 
 def saved_copy(model: torch.jit.ScriptModule) -> Opener:
@@ -72,10 +86,12 @@ def saved_copy(model: torch.jit.ScriptModule) -> Opener:
     return lambda device: _read(io.BytesIO(saved.getvalue()), device)
 
 
-def _subject(format: str, opened: Opener, device: str) -> Subject:
+def script_subject(format: str, opened: Opener, device: str = "cpu") -> Subject:
     """A loaded script module: its operators carry no path, so weights tell where they run."""
-    module = opened(device)
+    return _subject(format, opened, opened(device))
 
+
+def _subject(format: str, opened: Opener, module: Any) -> Subject:
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         return module.eval()(*inputs.args, **inputs.kwargs)
 
@@ -84,7 +100,8 @@ def _subject(format: str, opened: Opener, device: str) -> Subject:
         module,
         run,
         lambda values, modules: WeightScopes(),
-        real=lambda: _subject(format, opened, "cpu"),
+        real=lambda: script_subject(format, opened, "cpu"),
+        over=lambda other: _subject(format, opened, other),
         keeps_weights=True,
         stored_from_rank=1,
     )

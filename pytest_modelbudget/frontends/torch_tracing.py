@@ -39,6 +39,9 @@ from pytest_modelbudget.ir.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.op_table import OpTable
 
 WAYS = ("meta", "fake", "real")
+NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
+ScopeNow = Callable[[], str]  # the module that is running
+Rewriting = Callable[[NameOf, ScopeNow], AbstractContextManager[Any]]  # replaces operations
 AUTOGRAD_COMPLAINTS = ("nference tensor", "does not require grad", "inference_mode")
 
 
@@ -59,7 +62,8 @@ class Subject:
     """What a torch format hands to the tracer.
 
     model owns the weights; run calls it, in eval mode. scopes makes the follower of its modules.
-    real gives the same subject with true weights, for a run. keeps_weights says that nothing can
+    real gives the same subject with true weights, for a run; over gives it with another instance of
+    the model. keeps_weights says that nothing can
     be put in the place of its weights; they have no memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
     """
@@ -69,6 +73,7 @@ class Subject:
     run: Callable[[CallInputs, WatchedScopes], Any]
     scopes: Callable[[TorchValues, ModuleTree], WatchedScopes]
     real: Callable[[], Subject]
+    over: Callable[[nn.Module], Subject]
     keeps_weights: bool = False
     stored_from_rank: int = 0
 
@@ -84,6 +89,7 @@ class Attempt:
     dtype: torch.dtype | None
     grad: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
     notes: tuple[str, ...] = ()
+    rewriting: Rewriting | None = None
 
 
 def traced(
@@ -93,8 +99,12 @@ def traced(
     dtype: torch.dtype | None = None,
     *,
     ways: tuple[str, ...] = WAYS,
+    rewriting: Rewriting | None = None,
 ) -> LoadedModel:
     """Record a forward pass, with as little computing as the model allows.
+
+    rewriting makes a mode that replaces operations before they are recorded: the graph is then
+    that of the rewritten model.
 
     Two ways that fail with the same words, raised at the same place, fail for the model's own
     reason, and that ends it; otherwise the next way is tried. Raises TraceError with the last
@@ -104,8 +114,9 @@ def traced(
     for way in ways:
         if way == "fake" and subject.keeps_weights:
             continue  # a script module's weights cannot be replaced by fake ones
+        attempt = Attempt(way, subject, specs, rules, dtype, rewriting=rewriting)
         try:
-            return _with_or_without_autograd(Attempt(way, subject, specs, rules, dtype))
+            return _with_or_without_autograd(attempt)
         except TraceError as error:
             if _is_the_models_own(error, failure):
                 failure = error
@@ -183,6 +194,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         if attempt.way == "real":  # without values, nothing can be handed over
             enter(Leaks(recorder))
         enter(recorder)
+        if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
+            enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
         result = subject.run(inputs, scopes)
         returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
     if not returned:

@@ -10,6 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor
 
+STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
 PACKED_BITS = {"quint4x2": 4, "quint2x4": 2, "bits1x8": 1, "bits2x4": 2, "bits4x2": 4}
 
 
@@ -59,6 +60,11 @@ class TorchValues:
         """The graph tensor of a torch tensor whose memory was seen before; of others None."""
         seen = self._seen.get(tensor.untyped_storage()._cdata)
         return seen.tensor(tensor, seen.storage.name) if seen else None
+
+    def weight_name(self, tensor: torch.Tensor) -> str:
+        """The stored tensor whose memory this one is on ("fc.weight"); "" for any other."""
+        seen = self._seen.get(tensor.untyped_storage()._cdata)
+        return seen.storage.name if seen is not None and seen.storage.kind in STORED else ""
 
     def value(
         self,

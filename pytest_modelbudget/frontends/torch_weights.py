@@ -17,6 +17,7 @@ from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.ir.graph import Weight
 from pytest_modelbudget.ir.tensor import StorageKind, Tensor
 
+GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
 ModuleTree = tuple[tuple[str, nn.Module], ...]
 
 CONTAINERS = (dict, list, set)
@@ -72,6 +73,8 @@ def registered(
 
     def value(weight: NamedWeight) -> Tensor:
         kind = StorageKind.PARAMETER if weight.is_parameter else StorageKind.BUFFER
+        if not weight.is_parameter and f"_{GRID}" in weight.name:
+            kind = StorageKind.QUANTISER
         tensor = twins.get(id(weight.tensor), weight.tensor)
         return values.value(tensor, kind, lambda: weight.name)
 

@@ -4,6 +4,7 @@ An item's statement is one JSON string, because that is what passes between proc
 
     {"check": {...}, "model": {...}, "seconds": "0.012"}    a limit; the model only once a process
     {"check": {...}, "number": {...}}                       measured completely, as a lock has it
+    {"check": {...}, "model": {...}, "transform": {...}, "equivalence": {...}}   below a transform
     {"broken": {...}}                                       a file that could not be read
 """
 
@@ -36,6 +37,26 @@ def check_statement(
     return json.dumps(statement)
 
 
+def transform_statement(
+    check: Record,
+    model: tuple[Record, float] | None,
+    transform: Record | None,
+    equivalence: Record | None = None,
+    number: Record | None = None,
+) -> str:
+    """What an item below a transform says: its check, and what nobody has told yet."""
+    statement: Record = {"check": check}
+    if number is not None:
+        statement["number"] = number
+    if model is not None:
+        statement |= {"model": model[0], "seconds": f"{model[1]:.3f}"}
+    if transform is not None:
+        statement["transform"] = transform
+    if equivalence is not None:
+        statement["equivalence"] = equivalence
+    return json.dumps(statement)
+
+
 def broken_statement(node_id: str, problems: tuple[str, ...]) -> str:
     """What the item of an unreadable file says."""
     return json.dumps({"broken": {"id": node_id, "problems": list(problems)}})
@@ -50,6 +71,8 @@ class Assembly:
         self._checks: dict[str, Record] = {}
         self._broken: dict[str, Record] = {}
         self.numbers: dict[str, Record] = {}  # by id of the check, as a lock file has them
+        self._transforms: dict[str, Record] = {}
+        self._equivalences: dict[str, Record] = {}
 
     def add(self, statement: str) -> None:
         """Take in what one item said."""
@@ -60,6 +83,10 @@ class Assembly:
         self._checks[said["check"]["id"]] = said["check"]
         if "number" in said:
             self.numbers[said["check"]["id"]] = said["number"]
+        if "transform" in said:
+            self._transforms.setdefault(said["transform"]["id"], said["transform"])
+        if "equivalence" in said:
+            self._equivalences[said["check"]["id"].rpartition("::")[0]] = said["equivalence"]
         if "model" in said and said["model"]["id"] not in self._models:
             self._models[said["model"]["id"]] = said["model"]
             self._timings[said["model"]["id"]] = said["seconds"]
@@ -80,16 +107,28 @@ class Assembly:
         for check in self._checks.values():
             by_model.setdefault(check["id"].rpartition("::")[0], []).append(check)
         models = dict(self._models)
-        for model_id in by_model:
+        for model_id in by_model.keys() - self._transforms.keys():
             models.setdefault(model_id, _lost_model(model_id))
         return report(
             models=models.values(),
             checks=by_model,
+            transforms=self._nested(by_model),
             broken=self._broken.values(),
             timings=self._timings,
             selected=selected,
             unanswered=unanswered,
         )
+
+    def _nested(self, checks: dict[str, list[Record]]) -> dict[str, list[Record]]:
+        """Transforms with their checks, under the id of their model."""
+        nested: dict[str, list[Record]] = {}
+        for key, transform in self._transforms.items():
+            found = sorted(checks.get(key, ()), key=lambda each: (each["line"] or 0, each["id"]))
+            record = {**transform, "checks": found}
+            if key in self._equivalences:
+                record["equivalence"] = self._equivalences[key]
+            nested.setdefault(key.rpartition("::")[0], []).append(record)
+        return nested
 
 
 def _lost_model(model_id: str) -> Record:

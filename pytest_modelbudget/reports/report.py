@@ -63,6 +63,7 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import Any
 
 from pytest_modelbudget.budget.budget import Level, Limit, OpsLimit
@@ -79,6 +80,7 @@ FRAMEWORKS = ("pytest-modelbudget", "torch", "torchvision", "onnx", "onnxruntime
 SHORT = 12  # significant digits up to which a ratio is written exactly
 
 Record = dict[str, Any]
+NO_TRANSFORMS: Mapping[str, list[Record]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,12 @@ def fails(check: Record) -> bool:
     return is_red(Outcome(check["outcome"]), Level(check["level"]))
 
 
+def checks_of(model: Record) -> list[Record]:
+    """Every check of a model's record: its own, and those of its transforms."""
+    below = (check for each in model["transforms"] for check in each["checks"])
+    return [*model["checks"], *below]
+
+
 def warns(check: Record) -> bool:
     """Whether a check is over and only said aloud."""
     return str(check["outcome"]) == "over" and not fails(check)
@@ -295,10 +303,11 @@ def report(
     timings: Mapping[str, str],
     selected: bool,
     unanswered: int = 0,
+    transforms: Mapping[str, list[Record]] = NO_TRANSFORMS,
 ) -> Record:
     """The whole record, sorted by file and line, whichever order it came in.
 
-    checks stand under the id of their model.
+    checks and transforms stand under the id of their model.
     """
     return {
         "schema": SCHEMA,
@@ -306,7 +315,13 @@ def report(
         "unanswered": unanswered,
         "environment": environment(),
         "models": [
-            {**model, "checks": _sorted_checks(checks.get(model["id"], ())), "transforms": []}
+            {
+                **model,
+                "checks": _sorted_checks(checks.get(model["id"], ())),
+                "transforms": sorted(
+                    transforms.get(model["id"], ()), key=lambda each: (each["line"], each["id"])
+                ),
+            }
             for model in sorted(models, key=lambda each: (each["file"], each["line"], each["id"]))
         ],
         "broken": sorted(broken, key=lambda each: str(each["id"])),

@@ -24,6 +24,7 @@ from pytest_modelbudget.reports.cases import (
 )
 from pytest_modelbudget.reports.check_text import MODEL, grown_lines, largest_shares
 from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.reports.transform_costs import costs
 from pytest_modelbudget.units import readable, readable_pair, room
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
@@ -111,7 +112,13 @@ def rows(model: Record, detail: int) -> list[Row]:
         by_owner = groupby(told, key=lambda case: case.id.rpartition("::")[0])
         tightest = [min(some, key=_tightness) for _, some in by_owner]
         told = [case for case in told if _is_told(case) or case in tightest]
-    return [_row(case, detail) for case in told]
+    found = [_row(case, detail) for case in told]
+    for transform in model["transforms"]:
+        own = [at for at, case in enumerate(told) if case.id.rpartition("::")[0] == transform["id"]]
+        if own:
+            last = found[own[-1]]
+            found[own[-1]] = last._replace(layers=(*last.layers, *costs(model, transform)))
+    return found
 
 
 def _is_told(case: Case) -> bool:

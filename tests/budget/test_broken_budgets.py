@@ -183,7 +183,7 @@ BROKEN = [
     *(
         pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: '{key}' is not available"],
                      id=key)
-        for key in ("fits", "measured", "statistics", "transforms")
+        for key in ("fits", "measured", "statistics")
     ),
     pytest.param(VISION.replace("{torchscript:", "{dtype: float16, torchscript:"),
                  ["18:14: 'dtype' converts modules, and torchscript: names a file: save it in"],

@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.budget import grammar
+from pytest_modelbudget.budget.transform_grammar import (
+    CLAIM,
+    OUTPUT,
+    settings_grammar,
+    transform_grammar,
+)
 from pytest_modelbudget.frontends.frontend_table import frontend_table
 from pytest_modelbudget.metrics.metric_table import metric_table
+from pytest_modelbudget.transforms.transform_table import transform_table
 
 Problems = Callable[[str], list[str]]
 
@@ -21,7 +28,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 
 def test_there_are_examples() -> None:
     """The document shows budgets."""
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -34,7 +41,12 @@ def test_every_key_is_named() -> None:
     """The document names every key of the reader's tables, and every reserved one."""
     model = grammar.model_grammar(frontend_table())
     limits = grammar.limits_grammar(metric_table())
-    tables = (grammar.FILE, grammar.DEFAULTS, model, grammar.LIMIT, grammar.OPS_LIMIT, grammar.SPEC)
+    transform = transform_grammar(transform_table())
+    settings = (settings_grammar(each) for each in transform_table().values())
+    tables = (
+        grammar.FILE, grammar.DEFAULTS, model, grammar.LIMIT, grammar.OPS_LIMIT, grammar.SPEC,
+        transform, CLAIM, OUTPUT, *settings,
+    )  # fmt: skip
     keys = {key for table in tables for key in (*table.keys(), *table.reserved)}
     named = set(re.findall(r"\w+", TEXT))
     assert sorted(keys - named - {"level"}) == []

@@ -1,0 +1,76 @@
+"""``check_equivalence()``: whether two models compute the same, for Python code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+
+from pytest_modelbudget.budget.problem import suggestion
+from pytest_modelbudget.check.measuring import first_on_path
+from pytest_modelbudget.check.python_values import model_source
+from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformError
+from pytest_modelbudget.frontends.user_code import user_code
+from pytest_modelbudget.transforms.claim import SEEDS, Bound, Claim, Kind
+from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.outcome import Outcome
+from pytest_modelbudget.transforms.transform import Job
+
+NO_BOUNDS: Mapping[str, float] = MappingProxyType({})
+COMPARE = "compare"
+
+
+def check_equivalence(
+    original: object,
+    transformed: object,
+    inputs: object = None,
+    *,
+    kind: str = "exact_algebra",
+    seeds: Sequence[int] = SEEDS,
+    bounds: Mapping[str, float] = NO_BOUNDS,
+) -> Equivalence:
+    """Whether two models give the same outputs, as a budget's ``compare:`` would say.
+
+    original and transformed: modules, factories without arguments, "package.module:callable" or
+    paths of model files. inputs: what ``measure()`` takes; files may bring their own. Neither model
+    is changed: what is run is a copy. bounds are those of "lossy" and "custom": {"sqnr": 30}.
+
+    ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each
+    output is apart, ``.first_divergence`` in which layer the two part. Raises ModelBudgetError
+    where a model cannot be loaded.
+    """
+    using, here = tables(), Path.cwd()
+    claim = _claim(kind, seeds, bounds)
+    first = model_source(original, inputs, using=using, base=here)
+    second = model_source(transformed, inputs, using=using, base=here)
+    with first_on_path(here):
+        job = Job(first, {COMPARE: second}, using.ops)
+        applied = using.transforms[COMPARE].applied(job)
+        try:
+            with user_code("comparing the outputs", TransformError):
+                found = applied.verify(claim)
+        except ModelBudgetError as error:
+            return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
+    if found.first_divergence is None:
+        return found
+    repeat = f"check_equivalence(original, transformed, inputs, seeds={tuple(claim.seeds)})"
+    return replace(found, first_divergence=found.first_divergence.repeated_by(repeat))
+
+
+def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Claim:
+    kinds = [each.value for each in Kind]
+    if kind not in kinds:
+        raise InputError(f"'{kind}' is no kind of claim: {suggestion(kind, kinds)}")
+    names = [each.value for each in Bound]
+    for name in bounds:
+        if name not in names:
+            raise InputError(f"'{name}' is no bound: {suggestion(name, names)}")
+    if not seeds:
+        raise InputError("no seeds: the outputs of no run can be compared")
+    held = {Bound(name): Fraction(str(value)) for name, value in bounds.items()}
+    if held and kind == Kind.EXACT_ALGEBRA.value:
+        raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
+    return Claim(Kind(kind), held, seeds=tuple(seeds))

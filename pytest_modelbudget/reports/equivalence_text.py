@@ -1,0 +1,45 @@
+"""What a person reads when outputs are no longer the same.
+
+equivalence over: output '0', normal inputs: float64 outputs differ by 3.2e-04 …   budgets/a.yaml:9
+  first layer that differs: classifier.1, by 0.032 of its size, most at [0, 17]: 0.52 -> 0.11
+  worst output element: '0' at [3, 12], normal inputs: 1.5 -> 0.2
+  weights: drawn, seed 0; inputs: seeds 0, 1, 2
+repeat: pytest --model-budget "budgets/a.yaml::alexnet::tiled::equivalence"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.transforms.divergence import Worst
+from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.outcome import Outcome
+
+
+def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tuple[str, ...]:
+    """The first line says everything; the others help to find the layer."""
+    words = f"equivalence {equivalence.outcome.value}: {one_line(equivalence.reason)}   {place}"
+    return (words, *_evidence(equivalence), f"repeat: {repeat}")
+
+
+def _evidence(equivalence: Equivalence) -> Iterator[str]:
+    divergence = equivalence.first_divergence
+    if divergence is not None:
+        scope = divergence.scope or "the model itself"
+        size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
+        yield f"  first layer that differs: {scope}{size}{_most(divergence.worst)}"
+    worst = next((o for o in equivalence.outputs if o.outcome is Outcome.OVER and o.worst), None)
+    if worst is not None and worst.worst is not None:
+        yield f"  worst output element: '{worst.name}', {worst.family} inputs{_most(worst.worst)}"
+    if equivalence.weights:
+        seeds = ", ".join(map(str, equivalence.seeds))
+        yield f"  weights: {equivalence.weights}; inputs: seeds {seeds}"
+    yield from (f"  {one_line(note)}" for note in equivalence.notes)
+
+
+def _most(worst: Worst | None) -> str:
+    if worst is None:
+        return ""
+    return f", most at {list(worst.index)}: {worst.original:.6g} -> {worst.transformed:.6g}"

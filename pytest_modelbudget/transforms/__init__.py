@@ -1,0 +1,1 @@
+"""Changes to models: what they cost, and whether the outputs are still the same."""

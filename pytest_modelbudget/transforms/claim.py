@@ -1,0 +1,75 @@
+"""What a transform claims about the outputs, and on which runs the claim is held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+
+
+class Kind(str, Enum):
+    """Which test a claim is put to; there is no single tolerance."""
+
+    EXACT_ALGEBRA = "exact_algebra"
+    LOSSY = "lossy"
+    CUSTOM = "custom"
+
+
+class Bound(str, Enum):
+    """A figure that a lossy or custom claim declares, and which end of it is held."""
+
+    MAX_ABS = "max_abs"
+    MSE = "mse"
+    SQNR = "sqnr"
+    COSINE = "cosine"
+    TOP1 = "top1"
+    P99_ABS = "p99_abs"
+
+    @property
+    def is_least(self) -> bool:
+        """Whether it is a minimum: more is better."""
+        return self in (Bound.SQNR, Bound.COSINE, Bound.TOP1)
+
+
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim: its kind, the bounds it declares, and the runs it is held on.
+
+    bounds hold for every output; of_output those for one output, by name, in their place. batches
+    are sizes of the first dimension of every input beside those that the model's inputs give.
+    same_non_finite accepts NaN and Inf at identical positions.
+    """
+
+    kind: Kind = Kind.EXACT_ALGEBRA
+    bounds: Mapping[Bound, Fraction] = field(default_factory=dict)
+    of_output: Mapping[str, Mapping[Bound, Fraction]] = field(default_factory=dict)
+    seeds: tuple[int, ...] = SEEDS
+    batches: tuple[int, ...] = ()
+    same_non_finite: bool = False
+
+    def is_weaker_than(self, other: Claim) -> bool:
+        """Whether it lets anything pass that the other does not.
+
+        Another kind counts as weaker, unless it is exact algebra, which asks for most.
+        """
+        if self.kind is not other.kind:
+            return self.kind is not Kind.EXACT_ALGEBRA
+        fewer_runs = set(other.seeds) - set(self.seeds) or set(other.batches) - set(self.batches)
+        outputs = [(self.bounds, other.bounds)] + [
+            (self.of_output.get(name, self.bounds), other.of_output.get(name, other.bounds))
+            for name in {*self.of_output, *other.of_output}
+        ]
+        looser = any(_is_looser(*pair) for pair in outputs)
+        return bool(fewer_runs) or looser or (self.same_non_finite and not other.same_non_finite)
+
+
+def _is_looser(bounds: Mapping[Bound, Fraction], than: Mapping[Bound, Fraction]) -> bool:
+    """Whether any bound of ``than`` is gone, or holds less."""
+    return any(
+        bound not in bounds or (bounds[bound] < value if bound.is_least else bounds[bound] > value)
+        for bound, value in than.items()
+    )

@@ -1,0 +1,78 @@
+"""A model's float64 copy: the same graph, with every floating value upcast exactly."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
+
+from pytest_modelbudget.frontends.onnx_types import all_graphs
+from pytest_modelbudget.transforms.onnx_stored import FLOATING, STANDARD, with_graph
+
+# Attributes that name the element type of a result.
+TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+
+
+def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose inputs, outputs, casts and constants are float64, without its initialisers.
+
+    Those are upcast where they are needed, so that a large model is not copied once more. Every
+    value of a smaller floating type is exact in float64. Integers stay what they are.
+    """
+    made = with_graph(model, model.graph.node, ())
+    del made.graph.value_info[:]
+    for graph in all_graphs(made.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            _upcast_type(value.type)
+        for node in graph.node:
+            _upcast_attributes(node)
+        stored = [upcast(tensor) for tensor in graph.initializer]
+        del graph.initializer[:]
+        graph.initializer.extend(stored)
+    return made
+
+
+def wholly_in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same with its initialisers, for a transform that works on the weights themselves."""
+    made = in_float64(model)
+    made.graph.initializer.extend(upcast(tensor) for tensor in model.graph.initializer)
+    return made
+
+
+def upcast(tensor: TensorProto) -> TensorProto:
+    """A floating tensor in float64; any other as it is."""
+    if tensor.data_type not in FLOATING or tensor.data_type == TensorProto.DOUBLE:
+        return tensor
+    array = numpy_helper.to_array(tensor).astype("float64")
+    made = numpy_helper.from_array(array, tensor.name)
+    made.metadata_props.extend(tensor.metadata_props)
+    return made
+
+
+def _upcast_type(kind: onnx.TypeProto) -> None:
+    if kind.HasField("tensor_type") and kind.tensor_type.elem_type in FLOATING:
+        kind.tensor_type.elem_type = TensorProto.DOUBLE
+    for container in ("sequence_type", "optional_type"):
+        if kind.HasField(container):
+            _upcast_type(getattr(kind, container).elem_type)
+
+
+def _upcast_attributes(node: NodeProto) -> None:
+    for each in node.attribute:
+        if each.type == AttributeProto.TENSOR:
+            each.t.CopyFrom(upcast(each.t))
+        elif each.name in TYPE_ATTRIBUTES and each.type == AttributeProto.INT:
+            each.i = TensorProto.DOUBLE if each.i in FLOATING else each.i
+    if node.op_type == "Constant" and node.domain in STANDARD:
+        _upcast_constant(node)
+
+
+def _upcast_constant(node: NodeProto) -> None:
+    """Make a Constant that is written as numbers one that holds a tensor."""
+    for each in node.attribute:
+        if each.name in {"value_float", "value_floats"}:
+            entries = [each.f] if each.name == "value_float" else list(each.floats)
+            shape = [] if each.name == "value_float" else [len(entries)]
+            tensor = onnx.helper.make_tensor("", TensorProto.DOUBLE, shape, entries)
+            del node.attribute[:]
+            node.attribute.append(onnx.helper.make_attribute("value", tensor))
+            return

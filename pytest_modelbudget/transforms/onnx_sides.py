@@ -1,0 +1,174 @@
+"""Two ONNX models side by side: their inputs, their runs, and values by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.frontends.model_source import TensorSpec
+from pytest_modelbudget.frontends.onnx_types import value_type
+from pytest_modelbudget.transforms.comparison import Output, Outputs, Sides, Specs, least_precise
+from pytest_modelbudget.transforms.onnx_divergence import first_divergence
+from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
+from pytest_modelbudget.transforms.onnx_shared import common_values, frontier
+from pytest_modelbudget.transforms.onnx_stored import FLOATING
+
+Feeds = Mapping[str, Any]
+
+
+class Original:
+    """The first model of two; its float64 runs keep the values that the second shares."""
+
+    def __init__(self, model: onnx.ModelProto, shared: tuple[str, ...] = ()) -> None:
+        self._stored = OnnxRun(model)
+        self._exact = OnnxRun(model, float64=True, watched=shared)
+        self._types = output_types(model)
+        self._shared = shared
+        self._kept: dict[int, tuple[Feeds, Feeds]] = {}
+
+    def run(self, inputs: Feeds, *, float64: bool) -> Outputs:
+        """All outputs in their order."""
+        found = self._exact(upcast(inputs)) if float64 else self._stored(inputs)
+        if float64:
+            self._kept[id(inputs)] = (inputs, {name: found[name] for name in self._shared})
+        return outputs_of(found, self._types)
+
+    def shared_values(self, inputs: Feeds) -> Feeds:
+        """The float64 values that the second model shares, on inputs that this one ran on."""
+        if id(inputs) not in self._kept:
+            self.run(inputs, float64=True)
+        return self._kept[id(inputs)][1]
+
+
+class Transformed:
+    """The second model, stored and exact. In float64 only what differs from the first is run."""
+
+    def __init__(
+        self,
+        models: tuple[onnx.ModelProto, onnx.ModelProto],
+        original: Original,
+        common: frozenset[str],
+    ) -> None:
+        model, exact = models
+        self._stored = OnnxRun(model)
+        self._exact = OnnxRun(exact, float64=True, given=common)
+        self._types = output_types(model)
+        self._original = original
+
+    def run(self, inputs: Feeds, *, float64: bool) -> Outputs:
+        """All outputs in their order."""
+        if not float64:
+            return outputs_of(self._stored(inputs), self._types)
+        shared = self._original.shared_values(inputs)
+        return outputs_of(self._exact({**upcast(inputs), **shared}), self._types)
+
+
+def upcast(inputs: Feeds) -> Feeds:
+    """The same values, floating ones in float64."""
+    return {
+        name: value if value.dtype.kind in "biuc" else value.astype("float64")
+        for name, value in inputs.items()
+    }
+
+
+def output_types(model: onnx.ModelProto) -> Mapping[str, str]:
+    """The element type that a model declares for each output, in their order."""
+    return {value.name: _type_name(value.type) for value in model.graph.output}
+
+
+def _type_name(kind: onnx.TypeProto) -> str:
+    known = value_type(kind)
+    return known.container or tensor_dtype_to_np_dtype(known.code).name
+
+
+def outputs_of(found: Feeds, types: Mapping[str, str]) -> Outputs:
+    """What a run gave, with the types that its model declares."""
+    return tuple(Output(name, types[name], found[name]) for name in types)
+
+
+def sides(
+    original: onnx.ModelProto,
+    transformed: onnx.ModelProto,
+    *,
+    exact: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
+    partial_sums: int = 1,
+    other_weights: Callable[[], bool] = lambda: False,
+) -> Sides:
+    """Both models as the comparison takes them.
+
+    exact are the float64 copies of both, where the second is made of the first's copy and not an
+    upcast of the transformed one: a transform that changes weights rounds them to their type.
+    other_weights tells whether the second model stores other values than the first.
+    """
+    before, after = exact or (original, transformed)
+    common = common_values(before, after)
+    first = Original(original, frontier(after, common))
+    return Sides(
+        first,
+        Transformed((transformed, after), first, common),
+        stored_dtype(original),
+        lambda inputs: first_divergence(before, after, upcast(inputs)),
+        partial_sums,
+        tuple(declared_differences(original, transformed)),
+        other_weights,
+    )
+
+
+def stored_dtype(model: onnx.ModelProto) -> str:
+    """The least precise floating type among a model's stored tensors; "" without any."""
+    codes = {tensor.data_type for tensor in model.graph.initializer} & FLOATING
+    return least_precise([tensor_dtype_to_np_dtype(code).name for code in codes])
+
+
+def declared_differences(original: onnx.ModelProto, other: onnx.ModelProto) -> list[str]:
+    """How what two models declare of their inputs and outputs differs, in one line each."""
+    found = []
+    for side, of in (("input", given_inputs), ("output", lambda model: model.graph.output)):
+        was, now = (
+            {value.name: _type_name(value.type) for value in of(m)} for m in (original, other)
+        )
+        if list(was) != list(now):
+            found.append(f"{side}s are {_listed(now)} and were {_listed(was)}")
+            continue
+        for name, dtype in was.items():
+            if now[name] != dtype:
+                found.append(f"{side} '{name}' is {now[name]} and was {dtype}")
+    return found
+
+
+def _listed(names: Mapping[str, str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def input_specs(model: onnx.ModelProto, dims: Mapping[str, int]) -> tuple[Specs, bool]:
+    """Types and shapes of what a model must be given, and whether rows may be stacked.
+
+    A first axis that dims leaves open is 1. Rows may be stacked where every first axis is a symbol
+    in the file. Raises InputError for another axis that is open, and for what is no tensor.
+    """
+    specs: dict[str, TensorSpec] = {}
+    stacks = True
+    for value in given_inputs(model):
+        known = value_type(value.type)
+        if known.container or known.shape is None:
+            what = known.container or "value without a shape"
+            raise InputError(f"input '{value.name}' is a {what}: no values can be drawn for it")
+        shape = tuple(_size(value.name, axis, size, dims) for axis, size in enumerate(known.shape))
+        stacks = stacks and bool(shape) and isinstance(known.shape[0], str)
+        specs[value.name] = TensorSpec(_type_name(value.type), shape)
+    return specs, stacks and bool(specs)
+
+
+def _size(name: str, axis: int, size: int | str | None, dims: Mapping[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    symbol = size or f"{name}.{axis}"
+    if symbol in dims:
+        return dims[symbol]
+    if axis == 0:
+        return 1
+    raise InputError(f"not bound by dims: {symbol} (of {name})")

@@ -1,0 +1,195 @@
+"""Stored tensors of an ONNX graph by the name under which nodes read them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
+
+from pytest_modelbudget.frontends.onnx_types import all_graphs, dtype_of, elements_of
+
+FLOATING = frozenset({
+    TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
+})  # fmt: skip
+STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
+# What may stand between a stored tensor and the node that uses it.
+CARRIERS = frozenset({"Constant", "Identity", "Transpose"})
+FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensors:
+    """What a graph stores, in initialisers and Constant nodes, and what makes each other value.
+
+    replaceable holds the names that a caller may feed in place of what is stored.
+    """
+
+    tensors: Mapping[str, TensorProto]
+    makers: Mapping[str, NodeProto]
+    reads: Mapping[str, int]
+    replaceable: frozenset[str]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def array(self, name: str) -> Any:
+        """The values of one tensor, as numpy has them."""
+        return numpy_helper.to_array(self.tensors[name])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.tensors[name].dims)
+
+    def readers(self, name: str) -> int:
+        """How many operands are this value or one on its way from what is stored; at the most."""
+        most = self.reads.get(name, 0)
+        while name not in self.tensors:
+            name = self.makers[name].input[0]
+            most = max(most, self.reads.get(name, 0))
+        return most
+
+
+def stored_tensors(model: onnx.ModelProto) -> StoredTensors:
+    """The stored tensors of a model's outermost graph."""
+    graph = model.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output}
+    for node in graph.node:
+        value = constant_of(node)
+        if value is not None:
+            tensors[node.output[0]] = value
+    inputs = (value.name for value in graph.input)
+    named = frozenset(inputs) & tensors.keys()
+    replaceable = named if model.ir_version >= FIRST_WITHOUT_INPUTS else frozenset()
+    reads = Counter(chain(_reads(graph), (value.name for value in graph.output)))
+    return StoredTensors(tensors, makers, reads, replaceable)
+
+
+def _reads(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every operand of a graph and of those inside it, as often as it is read."""
+    for each in all_graphs(graph):
+        for node in each.node:
+            yield from node.input
+
+
+def names_read(nodes: Iterable[NodeProto]) -> set[str]:
+    """Names that these nodes read, and those that their bodies read from outside."""
+    names: set[str] = set()
+    for node in nodes:
+        names.update(node.input)
+        for each in node.attribute:
+            if each.type == AttributeProto.GRAPH:
+                names |= _read_from_outside(each.g)
+    return names
+
+
+def _read_from_outside(body: onnx.GraphProto) -> set[str]:
+    own = {each.name for each in (*body.input, *body.initializer)}
+    own.update(name for node in body.node for name in node.output)
+    return (names_read(body.node) | {value.name for value in body.output}) - own
+
+
+def without_spent(
+    nodes: Sequence[NodeProto], spent: Iterable[str], outputs: frozenset[str]
+) -> tuple[list[NodeProto], frozenset[str]]:
+    """Nodes without those that only led to values which nobody reads now, and all such values.
+
+    Only what may lie between a stored tensor and its reader is taken away.
+    """
+    reads = Counter(name for node in nodes for name in names_read((node,)))
+    gone = {name for name in spent if not reads[name]} - outputs
+    kept: list[NodeProto] = []
+    for node in reversed(nodes):
+        if node.op_type in CARRIERS and gone.issuperset(node.output):
+            reads.subtract(names_read((node,)))
+            gone.update(name for name in node.input if not reads[name] and name not in outputs)
+        else:
+            kept.append(node)
+    return kept[::-1], frozenset(gone)
+
+
+def constant_of(node: NodeProto) -> TensorProto | None:
+    """The tensor of a Constant node that holds one; None for anything else."""
+    if node.op_type != "Constant" or node.domain not in STANDARD:
+        return None
+    return next((each.t for each in node.attribute if each.type == AttributeProto.TENSOR), None)
+
+
+def attribute(node: NodeProto, name: str, default: Any) -> Any:
+    """The value of one attribute, or its default."""
+    for each in node.attribute:
+        if each.name == name:
+            return onnx.helper.get_attribute_value(each)
+    return default
+
+
+def nbytes_of(tensor: TensorProto) -> int:
+    """Bytes of a stored tensor's values, whether they lie in the file or beside it."""
+    return -(-elements_of(tensor) * dtype_of(tensor.data_type).bits // 8)
+
+
+def same_values(model: onnx.ModelProto, other: onnx.ModelProto) -> bool:
+    """Whether two models store the same floating values, in whatever tensors and order.
+
+    Zeros do not count, with which edges are filled up. Values are told by a sum over their bits.
+    """
+    return _mark(model) == _mark(other)
+
+
+def _mark(model: onnx.ModelProto) -> int:
+    """A number that all orders of the same floating values share."""
+    import numpy as np
+
+    total = 0
+    for tensor in model.graph.initializer:
+        if tensor.data_type in FLOATING:
+            bits = numpy_helper.to_array(tensor).astype(np.float64).view(np.uint64)
+            mixed = (bits ^ (bits >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+            total += int((mixed ^ (mixed >> np.uint64(32))).sum(dtype=np.uint64))
+    return total % 2**64
+
+
+def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:
+    """A copy whose inputs and outputs have sizes in place of symbols."""
+    made = with_graph(model, model.graph.node, model.graph.initializer)
+    for value in (*made.graph.input, *made.graph.output, *made.graph.value_info):
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param in dims:
+                size.dim_value = dims[size.dim_param]
+    return made
+
+
+def with_graph(
+    model: onnx.ModelProto,
+    nodes: Iterable[NodeProto],
+    stored: Iterable[TensorProto],
+) -> onnx.ModelProto:
+    """A copy of a model whose outermost graph has other nodes and other initialisers.
+
+    All the rest (inputs, outputs, functions, metadata) stays as it is. What is replaced is never
+    copied, so that the weights of a large model are copied once.
+    """
+    made = onnx.ModelProto()
+    for field, content in model.ListFields():
+        if field.name == "graph":
+            continue
+        _copy(made, field.name, content)
+    for field, content in model.graph.ListFields():
+        if field.name not in {"node", "initializer"}:
+            _copy(made.graph, field.name, content)
+    made.graph.node.extend(nodes)
+    made.graph.initializer.extend(stored)
+    return made
+
+
+def _copy(into: Any, name: str, content: Any) -> None:
+    if isinstance(content, (int, float, str, bytes)):
+        setattr(into, name, content)
+    elif hasattr(content, "CopyFrom"):
+        getattr(into, name).CopyFrom(content)
+    else:
+        getattr(into, name).extend(content)

@@ -1,0 +1,293 @@
+"""One linear operation as products of tiles, written out or as one product over a batch of tiles.
+
+With K = 2 tiles and N = 2 tiles, x·W + b is
+
+    [x₀·W₀₀ + x₁·W₁₀ | x₀·W₀₁ + x₁·W₁₁] + b
+
+unrolled: Split → a MatMul for each tile, summed by Add → Concat → Add.
+batched:  Reshape → one MatMul over all tiles → ReduceSum → Reshape → Add. Where sizes are no
+multiple of the tile, the remainders of K and N are batches of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from onnx import TensorProto
+
+from pytest_modelbudget.transforms.onnx_linear_operations import LinearOperation
+from pytest_modelbudget.transforms.onnx_rewriting import Replacement
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Sizes of a tile: m rows (None for all of them), k contracted and n output elements.
+
+    With pads, what is left at an edge is filled up with zeros to a whole tile; without, the last
+    tile is smaller.
+    """
+
+    k: int
+    n: int
+    m: int | None = None
+    pads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One linear operation to be written as tiles.
+
+    weight (K, N) holds the values of the stored tensor whole, whose parts' names start with stem.
+    leading are the sizes of
+    x before K, None where they are not known, and itself None where not even their number is.
+    A shared weight has other readers too, and is cut where the graph runs, so that it is stored
+    once.
+    """
+
+    operation: LinearOperation
+    weight: Any
+    whole: TensorProto
+    stem: str
+    leading: tuple[int | None, ...] | None
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An axis cut into tiles: their sizes, and how many zeros stand behind it."""
+
+    sizes: tuple[int, ...]
+    zeros: int = 0
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        return (0, *accumulate(self.sizes))[:-1]
+
+    @property
+    def regions(self) -> tuple[tuple[int, int, int], ...]:
+        """(start, number of tiles, tile) for the whole tiles, and for the remainder."""
+        whole = self.sizes.count(self.sizes[0])
+        regions = [(0, whole, self.sizes[0])]
+        if whole < len(self.sizes):
+            regions.append((whole * self.sizes[0], 1, self.sizes[-1]))
+        return tuple(regions)
+
+
+def cut(size: int, tile: int, *, pads: bool) -> Cut:
+    """The tiles of an axis, the last one smaller or filled up with zeros."""
+    whole, rest = divmod(size, tile)
+    if pads:
+        return Cut((tile,) * (whole + bool(rest)), (tile - rest) % tile)
+    return Cut((tile,) * whole + ((rest,) if rest else ()))
+
+
+def unrolled(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
+    """x·W as one MatMul for each tile of W (and of x, where rows are tiled too)."""
+    rows, columns = _cuts(layer, tile)
+    tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, rows, columns)
+    x = _padded_x(into, layer, x, rows.zeros)
+    if tile.m is None:
+        result = _row_of_tiles(into, x, rows, tiles, "")
+    else:
+        result = _rows_tiled(into, layer, x, (rows, tile), tiles)
+    return _without_zeros(into, result, columns)
+
+
+def _cuts(layer: Layer, tile: Tile) -> tuple[Cut, Cut]:
+    k, n = layer.operation.k, layer.operation.n
+    return cut(k, tile.k, pads=tile.pads), cut(n, tile.n, pads=tile.pads)
+
+
+def _padded(weight: Any, below: int, beside: int) -> Any:
+    import numpy as np
+
+    return np.pad(weight, ((0, below), (0, beside))) if below or beside else weight
+
+
+def _stored_tiles(
+    into: Replacement, layer: Layer, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
+    """Names of the stored tiles, by column and then by row."""
+    weight = _padded(layer.weight, rows.zeros, columns.zeros)
+    return tuple(
+        tuple(
+            _stored_part(into, layer, weight[row : row + height, column : column + width], k, n)
+            for k, (row, height) in enumerate(zip(rows.starts, rows.sizes, strict=True))
+        )
+        for n, (column, width) in enumerate(zip(columns.starts, columns.sizes, strict=True))
+    )
+
+
+def _stored_part(into: Replacement, layer: Layer, values: Any, k: int, n: int) -> str:
+    """A part of the weight, named after its place: fc.weight_k0_n0."""
+    return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
+
+
+def _cut_tiles(
+    into: Replacement, layer: Layer, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
+    """Names of tiles that Split cuts out of the one stored weight, by column and then by row."""
+    weight = _shared_weight(into, layer, rows, columns)
+    return tuple(
+        _split(into, column, rows.sizes, f"weight.n{n}", axis=0)
+        for n, column in enumerate(_split(into, weight, columns.sizes, "weight", axis=1))
+    )
+
+
+def _shared_weight(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> str:
+    """The one stored weight as (K, N), turned and padded where the graph runs."""
+    weight = layer.operation.weight
+    if layer.operation.weight_turned:
+        weight = into.node("Transpose", (weight,), "weight.turned", perm=[1, 0])
+    if rows.zeros or columns.zeros:
+        pads = into.integers([0, 0, rows.zeros, columns.zeros], "weight.pads")
+        weight = into.node("Pad", (weight, pads), "weight.padded")
+    return weight
+
+
+def _padded_x(into: Replacement, layer: Layer, x: str, zeros: int) -> str:
+    """x with zeros behind its last axis."""
+    if not zeros:
+        return x
+    assert layer.leading is not None, "padding needs the rank"
+    rank = len(layer.leading) + 1
+    pads = into.integers([0] * (2 * rank - 1) + [zeros], "pads")
+    return into.node("Pad", (x, pads), "padded")
+
+
+def _without_zeros(into: Replacement, result: str, columns: Cut) -> str:
+    """A result without the columns that only zeros made."""
+    if not columns.zeros:
+        return result
+    bounds = {"starts": [0], "ends": [sum(columns.sizes) - columns.zeros], "axes": [-1]}
+    names = [into.integers(values, part) for part, values in bounds.items()]
+    return into.node("Slice", (result, *names), "sliced")
+
+
+def _row_of_tiles(
+    into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str
+) -> str:
+    """All columns for some rows of x: the products of a column are summed in the order of K."""
+    parts = _split(into, x, rows.sizes, f"{prefix}x", axis=-1)
+    columns = []
+    for n, column in enumerate(tiles):
+        total = ""
+        for k, (part, weight) in enumerate(zip(parts, column, strict=True)):
+            product = into.node("MatMul", (part, weight), f"{prefix}product.k{k}.n{n}")
+            total = into.node("Add", (total, product), f"{prefix}sum.k{k}.n{n}") if k else product
+        columns.append(total)
+    return _joined(into, columns, f"{prefix}joined", axis=-1)
+
+
+def _split(
+    into: Replacement, x: str, sizes: Sequence[int], part: str, *, axis: int
+) -> tuple[str, ...]:
+    """Parts of a value along one axis; one part is the value itself."""
+    if len(sizes) == 1:
+        return (x,)
+    names = [f"{part}.{each}" for each in range(len(sizes))]
+    return into.split_node("Split", (x, into.integers(sizes, f"{part}.sizes")), names, axis=axis)
+
+
+def _joined(into: Replacement, parts: Sequence[str], part: str, *, axis: int) -> str:
+    return parts[0] if len(parts) == 1 else into.node("Concat", parts, part, axis=axis)
+
+
+def _rows_tiled(
+    into: Replacement, layer: Layer, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
+) -> str:
+    """The same for each tile of rows; leading axes are one axis meanwhile."""
+    rows, tile = cuts
+    leading = [size or 0 for size in layer.leading or ()]
+    count = 1
+    for size in leading:
+        count *= size
+    assert tile.m is not None, "rows are tiled"
+    edges = cut(count, tile.m, pads=tile.pads)
+    flat = len(leading) != 1
+    if flat:
+        x = into.node("Reshape", (x, into.integers([count, sum(rows.sizes)], "flat")), "rows")
+    if edges.zeros:
+        x = into.node("Pad", (x, into.integers([0, 0, edges.zeros, 0], "row_pads")), "row_padded")
+    parts = _split(into, x, edges.sizes, "rows", axis=0)
+    joined = [
+        _row_of_tiles(into, part, rows, tiles, f"m{m}." if len(parts) > 1 else "")
+        for m, part in enumerate(parts)
+    ]
+    result = _joined(into, joined, "stacked", axis=0)
+    if edges.zeros:
+        bounds = {"row_start": [0], "row_end": [count], "row_axis": [0]}
+        names = [into.integers(values, part) for part, values in bounds.items()]
+        result = into.node("Slice", (result, *names), "rows_sliced")
+    if flat:
+        shape = into.integers([*leading, -1], "unflat")
+        result = into.node("Reshape", (result, shape), "unflattened")
+    return result
+
+
+def batched(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
+    """x·W as one MatMul over all whole tiles, and one for each kind of edge."""
+    rows, columns = _cuts(layer, tile)
+    batches = (_cut_batches if layer.shared else _stored_batches)(into, layer, rows, columns)
+    x = _padded_x(into, layer, x, rows.zeros)
+    parts = _split(into, x, [count * size for _, count, size in rows.regions], "x", axis=-1)
+    leading = [0] * len(layer.leading or ())  # Reshape takes 0 for "as it is"
+    results = []
+    for n, (_, wide, width) in enumerate(columns.regions):
+        total = ""
+        for k, (part, (_, high, height)) in enumerate(zip(parts, rows.regions, strict=True)):
+            edge = f"k{k}.n{n}"
+            shape = into.integers([*leading, high, 1, 1, height], f"{edge}.shape")
+            batch = into.node("Reshape", (part, shape), f"{edge}.x")
+            products = into.node("MatMul", (batch, batches[n][k]), f"{edge}.products")
+            axes = into.integers([-4], f"{edge}.axes")
+            summed = into.node("ReduceSum", (products, axes), f"{edge}.sum", keepdims=0)
+            total = into.node("Add", (total, summed), f"{edge}.total") if k else summed
+        shape = into.integers([*leading, wide * width], f"n{n}.shape")
+        results.append(into.node("Reshape", (total, shape), f"n{n}"))
+    return _without_zeros(into, _joined(into, results, "joined", axis=-1), columns)
+
+
+def _stored_batches(
+    into: Replacement, layer: Layer, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
+    """Names of stored batches (k tiles, n tiles, k, n), by region of columns, then of rows."""
+    weight = _padded(layer.weight, rows.zeros, columns.zeros)
+    names = []
+    for n, (left, wide, width) in enumerate(columns.regions):
+        column = weight[:, left : left + wide * width]
+        batches = (
+            column[top : top + high * height].reshape(high, height, wide, width).swapaxes(1, 2)
+            for top, high, height in rows.regions
+        )
+        parts = (_stored_part(into, layer, each, k, n) for k, each in enumerate(batches))
+        names.append(tuple(parts))
+    return tuple(names)
+
+
+def _cut_batches(
+    into: Replacement, layer: Layer, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
+    """The same, cut out of the one stored weight where the graph runs."""
+    weight = _shared_weight(into, layer, rows, columns)
+    widths = [wide * width for _, wide, width in columns.regions]
+    heights = [high * height for _, high, height in rows.regions]
+    names = []
+    for n, column in enumerate(_split(into, weight, widths, "weight", axis=1)):
+        _, wide, width = columns.regions[n]
+        batches = []
+        for k, region in enumerate(_split(into, column, heights, f"weight.n{n}", axis=0)):
+            _, high, height = rows.regions[k]
+            part = f"weight.k{k}.n{n}"
+            shape = into.integers([high, height, wide, width], f"{part}.shape")
+            tiles = into.node("Reshape", (region, shape), f"{part}.tiles")
+            batches.append(into.node("Transpose", (tiles,), part, perm=[0, 2, 1, 3]))
+        names.append(tuple(batches))
+    return tuple(names)
+
+
+Form = Callable[[Replacement, Layer, Tile, str], str]
+FORMS: Mapping[str, Form] = {"unrolled": unrolled, "batched": batched}

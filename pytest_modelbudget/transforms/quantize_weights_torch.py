@@ -1,0 +1,182 @@
+"""``quantize_weights`` on torch modules: integers on a grid in place of floating weights.
+
+w ≈ s·(q - z) with integers q of b bits. Symmetric: z = 0, s = max|w| / (2ᵇ⁻¹ - 1). Otherwise the
+grid spans [min(w, 0), max(w, 0)]: s = (max - min) / (2ᵇ - 1), z = round(-2ᵇ⁻¹ - min/s). A layer
+keeps its class's forward pass and reads ``weight`` as before: it is worked out from the integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.torch_weights import GRID
+from pytest_modelbudget.ir.graph import Graph, Weight
+from pytest_modelbudget.transforms.claim import Claim
+from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
+from pytest_modelbudget.transforms.torch_modules import transformed_module
+from pytest_modelbudget.transforms.transform import Change, Job, Transformed
+
+LAYERS = (nn.Linear, _ConvNd, nn.MultiheadAttention)
+LEFT_OUT = "layers: leaves it out"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Integers of some bits, one scale for a tensor or for each output channel."""
+
+    bits: int
+    per_channel: bool
+    symmetric: bool
+    layers: tuple[str, ...]
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The smallest and the largest integer."""
+        high = 2 ** (self.bits - 1) - 1
+        return (-high if self.symmetric else -high - 1), high
+
+
+def transformed(job: Job) -> Transformed:
+    """The module with integer weights; raises TransformError where no layer was changed."""
+    settings = job.settings
+    if settings["bits"] not in (8, 4):
+        raise TransformError(f"quantize_weights: bits is {settings['bits']}: write 8 or 4")
+    layers = cast("tuple[str, ...]", settings["layers"])
+    bits = int(str(settings["bits"]))
+    grid = Grid(bits, settings["per"] == "channel", bool(settings["symmetric"]), layers)
+
+    def changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
+        told = tuple(layer_changes(before, after, grid))
+        if not any(change.became for change in told):
+            raise TransformError("quantize_weights changed nothing: no layer was selected")
+        return told
+
+    done = transformed_module(job, lambda model: quantised(model, grid), changes)
+    graph = done.loaded.graph
+    loaded = replace(done.loaded, graph=with_logical_elements(graph, bits))
+    count = sum(bool(change.became) for change in done.changes)
+
+    def verify(claim: Claim) -> Equivalence:
+        return done.verify(held_to_floor(claim, bits, count))
+
+    return replace(done, loaded=loaded, verify=verify)
+
+
+def quantised(model: nn.Module, grid: Grid) -> nn.Module:
+    """The model, changed in place: selected weights are integers."""
+    for path, module in list(model.named_modules()):
+        if is_selected(path, module, grid):
+            for name in weights_of(module):
+                put_on_grid(module, name, grid)
+    return model
+
+
+def is_selected(path: str, module: nn.Module, grid: Grid) -> bool:
+    """Whether a module has weights of its own that the grid is asked for."""
+    named = any(fnmatchcase(path, glob) for glob in grid.layers)
+    return isinstance(module, LAYERS) and named and bool(weights_of(module))
+
+
+def weights_of(module: nn.Module) -> list[str]:
+    """Names of the floating matrices and kernels among a layer's own parameters."""
+    return [
+        name
+        for name, tensor in module._parameters.items()
+        if tensor is not None and tensor.dim() > 1 and tensor.is_floating_point()
+        and name.endswith("weight")
+    ]  # fmt: skip
+
+
+def put_on_grid(module: Any, name: str, grid: Grid) -> None:
+    """Store one weight as integers, and let the attribute of its name work it out."""
+    weight = module._parameters.pop(name)
+    axis = 1 if isinstance(module, _ConvTransposeNd) else 0
+    integers, scale, zero = on_grid(weight.detach(), grid, axis)
+    module.register_parameter(f"{name}_integers", nn.Parameter(integers, requires_grad=False))
+    module.register_buffer(f"{name}_{GRID}scale", scale)
+    if not grid.symmetric:
+        module.register_buffer(f"{name}_{GRID}zero", zero)
+
+    def worked_out(layer: Any) -> torch.Tensor:
+        scale = getattr(layer, f"{name}_{GRID}scale")
+        integers = getattr(layer, f"{name}_integers").to(scale.dtype)
+        if not grid.symmetric:
+            integers = integers - getattr(layer, f"{name}_{GRID}zero").to(scale.dtype)
+        return cast(torch.Tensor, integers * scale)
+
+    kind = type(module)
+    module.__class__ = type(
+        kind.__name__, (kind,), {name: property(worked_out), "__module__": kind.__module__}
+    )
+
+
+def on_grid(
+    weight: torch.Tensor, grid: Grid, axis: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Integers, scales and zero points; scales in the weight's own type, as they are stored."""
+    wide = weight.double()
+    others = [each for each in range(wide.dim()) if not (grid.per_channel and each == axis)]
+    least = wide.amin(others, keepdim=True).clamp(max=0)
+    most = wide.amax(others, keepdim=True).clamp(min=0)
+    low, high = grid.ends
+    span = torch.maximum(-least, most) / high if grid.symmetric else (most - least) / (high - low)
+    scale = torch.where(span > 0, span, 1.0).to(weight.dtype)
+    step = scale.double()
+    zero = torch.zeros_like(step) if grid.symmetric else (low - least / step).round()
+    zero = zero.clamp(low, high)
+    integers = ((wide / step).round() + zero).clamp(low, high)
+    return integers.to(torch.int8), scale, zero.to(torch.int8)
+
+
+def layer_changes(before: nn.Module, after: nn.Module, grid: Grid) -> Iterator[Change]:
+    """Every layer: whether its weights are integers now, and that these lie on the grid."""
+    there = dict(after.named_modules())
+    for path, module in before.named_modules():
+        kind = type(module).__name__
+        if module._modules and not isinstance(module, LAYERS):
+            continue
+        if not is_selected(path, module, grid):
+            left_out = isinstance(module, LAYERS) and weights_of(module)
+            why = LEFT_OUT if left_out else "it has no weight matrix"
+            yield Change(path, kind, why=why)
+            continue
+        for name in weights_of(module):
+            _must_lie_on_grid(path, name, there[path], grid)
+        what = "channel" if grid.per_channel else "tensor"
+        yield Change(path, kind, f"int{grid.bits}, a scale per {what}")
+
+
+def _must_lie_on_grid(path: str, name: str, module: Any, grid: Grid) -> None:
+    """Hold the stored weights to w = s·(q - z) with integers of so many bits."""
+    integers = module._parameters[f"{name}_integers"]
+    low, high = grid.ends
+    if integers.dtype != torch.int8 or integers.min() < low or integers.max() > high:
+        raise TransformError(
+            f"quantize_weights: {path}.{name} is not on the grid of {grid.bits} bit"
+        )
+
+
+def with_logical_elements(graph: Graph, bits: int) -> Graph:
+    """The graph whose stored integers take ``bits`` each, and count as one element each."""
+    if bits == 8:
+        return graph
+    weights = tuple(_packed(weight, bits) for weight in graph.weights)
+    return replace(graph, weights=weights)
+
+
+def _packed(weight: Weight, bits: int) -> Weight:
+    tensor = weight.tensor
+    if not tensor.name.endswith("_integers"):
+        return weight
+    return replace(
+        weight, tensor=replace(tensor, dtype=replace(tensor.dtype, name="int4", bits=bits))
+    )

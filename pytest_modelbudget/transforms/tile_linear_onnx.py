@@ -1,0 +1,217 @@
+"""``tile_linear`` for ONNX: a Gemm or MatMul with a stored weight becomes products of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import prod
+from pathlib import Path
+from typing import cast
+
+import onnx
+from onnx import NodeProto, TensorProto
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.model_files import existing_file
+from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
+from pytest_modelbudget.frontends.onnx_steps import op_name
+from pytest_modelbudget.transforms.onnx_linear_operations import (
+    FoundOperation,
+    LinearOperation,
+    linear_operations,
+)
+from pytest_modelbudget.transforms.onnx_loading import with_all_weights
+from pytest_modelbudget.transforms.onnx_rewriting import Names, Replacement
+from pytest_modelbudget.transforms.onnx_stored import (
+    StoredTensors,
+    bound,
+    names_read,
+    stored_tensors,
+    with_graph,
+    without_spent,
+)
+from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer, Tile
+from pytest_modelbudget.transforms.onnx_verifying import Rewrite, Rewritten, transformed_file
+from pytest_modelbudget.transforms.onnx_weightless import inferred_types
+from pytest_modelbudget.transforms.onnx_writing import write_model
+from pytest_modelbudget.transforms.transform import Change, Job, Transformed
+
+LEFT_OUT = "layers: leaves it out"
+OLDEST_OPSET = 13  # from which Split and ReduceSum take sizes and axes as operands
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What to tile, and how: form is a key of FORMS, layers are globs on module paths."""
+
+    tile: Tile
+    form: str = "unrolled"
+    layers: tuple[str, ...] = ("*",)
+
+    def selects(self, scope: str) -> bool:
+        return any(fnmatchcase(scope, glob) for glob in self.layers)
+
+
+def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
+    """The model with its selected linear operations written as products of tiles.
+
+    The given model is left alone. Inputs, outputs and the names of all values that were there
+    before stay; what could not be rewritten is listed with the reason.
+    """
+    stored = stored_tensors(model)
+    types = inferred_types(model)
+    names = Names(model)
+    opset = next((each.version for each in model.opset_import if each.domain in {"", "ai.onnx"}), 0)
+    replacements: dict[str, Replacement] = {}
+    changes = []
+    partial_sums = 1
+    for found in linear_operations(model.graph, stored):
+        why = _why_whole(found, tiling, opset, types)
+        if why or not isinstance(found, LinearOperation):
+            changes.append(Change(found.scope, op_name(found.node), why=why))
+            continue
+        into = Replacement(found.node, names.stem(found.node.output[0], "/tiles"))
+        layer = _layer(found, stored, types, names.stem(found.weight, "_"))
+        _rewrite(into, layer, tiling)
+        replacements[found.node.output[0]] = into
+        changes.append(Change(found.scope, op_name(found.node), became=_became(layer, tiling.tile)))
+        partial_sums = max(partial_sums, -(-found.k // tiling.tile.k))
+    return Rewritten(_replaced(model, replacements), tuple(changes), partial_sums)
+
+
+def _why_whole(found: FoundOperation, tiling: Tiling, opset: int, types: DeclaredTypes) -> str:
+    """Why an operation stays as it is; "" where it is rewritten."""
+    if not tiling.selects(found.scope):
+        return LEFT_OUT
+    if not isinstance(found, LinearOperation):
+        return found.why
+    if opset < OLDEST_OPSET:
+        return f"operator set {opset} is older than {OLDEST_OPSET}: convert the file first"
+    leading = _leading(found, types)
+    needs_rank = tiling.form == "batched" or tiling.tile.pads or tiling.tile.m is not None
+    if leading is None and needs_rank:
+        return "the rank of its input is not known"
+    if tiling.tile.m is not None and None in (leading or ()):
+        return "its number of rows is not known: export the file with fixed sizes"
+    if tiling.tile.m is not None and tiling.form == "batched":
+        return "rows are tiled in the unrolled form only"
+    return ""
+
+
+def _leading(found: LinearOperation, types: DeclaredTypes) -> tuple[int | None, ...] | None:
+    """Sizes of x before the contracted axis, None where they are not known."""
+    known = types[found.node.input[0]].shape
+    if op_name(found.node) == "onnx::Gemm":
+        rows = (known or (None, None))[1 if found.x_turned else 0]
+        return (rows if isinstance(rows, int) else None,)
+    if known is None:
+        return None
+    return tuple(size if isinstance(size, int) else None for size in known[:-1])
+
+
+def _layer(found: LinearOperation, stored: StoredTensors, types: DeclaredTypes, stem: str) -> Layer:
+    weight = stored.array(found.weight)
+    return Layer(
+        found,
+        weight.T if found.weight_turned else weight,
+        stored.tensors[found.weight],
+        stem,
+        _leading(found, types),
+        stored.readers(found.node.input[1]) > 1,
+    )
+
+
+def _rewrite(into: Replacement, layer: Layer, tiling: Tiling) -> None:
+    """alpha · x·W + beta · bias, the product in tiles and the rest as it was."""
+    found = layer.operation
+    x = found.node.input[0]
+    if found.x_turned:
+        x = into.node("Transpose", (x,), "turned", perm=[1, 0])
+    result = FORMS[tiling.form](into, layer, tiling.tile, x)
+    if found.alpha != 1.0:
+        result = into.node("Mul", (result, _scalar(into, layer, found.alpha, "alpha")), "scaled")
+    bias = found.bias
+    if bias and found.beta not in {0.0, 1.0}:
+        bias = into.node("Mul", (bias, _scalar(into, layer, found.beta, "beta")), "bias")
+    if bias and found.beta:
+        result = into.node("Add", (result, bias), "biased")
+    into.finish(result)
+
+
+def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
+    return into.store(layer.weight.dtype.type(value), part)
+
+
+def _became(layer: Layer, tile: Tile) -> str:
+    """What one operation was changed into, for the table of changes."""
+    count = -(-layer.operation.k // tile.k) * -(-layer.operation.n // tile.n)
+    if tile.m is not None:
+        count *= -(-prod(size or 0 for size in layer.leading or ()) // tile.m)
+    sizes = "x".join(str(size) for size in (tile.m, tile.k, tile.n) if size)
+    return f"{count:,} {'product' if count == 1 else 'products'} of {sizes}"
+
+
+def _replaced(model: onnx.ModelProto, replacements: Mapping[str, Replacement]) -> onnx.ModelProto:
+    """The model with new nodes in the place of others, and without what nobody reads any more."""
+    nodes: list[NodeProto] = []
+    tensors: list[TensorProto] = []
+    for node in model.graph.node:
+        into = replacements.get(node.output[0]) if node.output else None
+        nodes.extend(into.nodes if into else (node,))
+        tensors.extend(into.stored if into else ())
+    outputs = frozenset(value.name for value in model.graph.output)
+    nodes, spent = without_spent(nodes, names_read(model.graph.node), outputs)
+    kept = (tensor for tensor in model.graph.initializer if tensor.name not in spent)
+    return with_graph(model, nodes, (*kept, *tensors))
+
+
+def transformed(job: Job) -> Transformed:
+    """The file's model with its linear operations tiled; TransformError where one stayed whole."""
+    return transformed_file(job, _rewrite_of(job.settings, job.source.dims))
+
+
+def write_tiled(
+    source: ModelSource, settings: Mapping[str, object], path: Path
+) -> tuple[Change, ...]:
+    """Write the tiled twin of a file, which holds its weights; what became of each operation."""
+    original = existing_file(source, "an ONNX model")
+    if path.resolve() == original.resolve():
+        raise TransformError(f"{path} is the file to be tiled: write the twin to another one")
+    found = _rewrite_of(settings, source.dims)(with_all_weights(original))
+    write_model(found.model, path)
+    return found.changes
+
+
+def _rewrite_of(settings: Mapping[str, object], dims: Mapping[str, int]) -> Rewrite:
+    m, k, n = cast("tuple[int | None, int, int]", settings["tile"])
+    tile = Tile(k, n, m, pads=settings["edge"] == "pad")
+    tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
+
+    def rewrite(model: onnx.ModelProto) -> Rewritten:
+        if m is not None:  # rows are cut where the graph is written, so their number is fixed
+            model = bound(model, dims)
+        found = tiled_linears(model, tiling)
+        must_be_complete(found.changes)
+        return found
+
+    return rewrite
+
+
+def must_be_complete(changes: Sequence[Change]) -> None:
+    """Raises TransformError where a selected linear operation stayed whole, or none was changed."""
+    whole = [each for each in changes if not each.became and each.why != LEFT_OUT]
+    if whole:
+        named = "; ".join(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole[:3])
+        raise TransformError(
+            f"tile_linear left {len(whole)} linear operations whole: {named}: leave them out "
+            "with 'layers:'"
+        )
+    if not any(each.became for each in changes):
+        seen = (
+            f"has {len(changes)} linear operations, none of which"
+            if changes
+            else "has no linear operation that"
+        )
+        raise TransformError(f"tile_linear changed nothing: the model {seen} layers: selects")

@@ -1,0 +1,85 @@
+"""Two torch models that must agree: one made from the other, or both given."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.torch_float64 import in_float64
+from pytest_modelbudget.frontends.torch_inputs import CallInputs
+from pytest_modelbudget.frontends.torch_layers import Layers, layer_outputs
+from pytest_modelbudget.frontends.torch_running import Runnable, products_of, true_subject
+from pytest_modelbudget.frontends.torch_tracing import Subject, traced
+from pytest_modelbudget.frontends.user_code import user_code
+from pytest_modelbudget.transforms.claim import Claim
+from pytest_modelbudget.transforms.divergence import Divergence, first_divergence
+from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.torch_verifying import Sides, array, verified
+from pytest_modelbudget.transforms.transform import Change, Job, Transformed
+
+if TYPE_CHECKING:
+    from pytest_modelbudget.transforms.divergence import Watched
+
+Changer = Callable[[nn.Module], nn.Module]
+
+
+def transformed_module(
+    job: Job, changer: Changer, changes: Callable[[nn.Module, nn.Module], tuple[Change, ...]]
+) -> Transformed:
+    """The model that a changer makes of a copy; changes tells what is different in it."""
+    subject, specs = true_subject(job.source)
+    changed = changed_copy(subject, changer)
+    loaded = traced(changed, specs, job.rules)
+    told = changes(subject.model, changed.model)
+    products = products_of(loaded.graph, job.rules)
+
+    def sides_of(subject: Subject, weights_are_drawn: bool) -> Sides:
+        def in_double() -> Subject:
+            exact = in_float64(copy.deepcopy(subject.model))
+            return subject.over(_changed(exact, changer))
+
+        second = Runnable(changed_copy(subject, changer), in_double=in_double)
+        return sides(Runnable(subject), second, job, products=products)
+
+    def verify(claim: Claim) -> Equivalence:
+        return verified(claim, job.source, sides_of)
+
+    return Transformed(loaded, told, verify)
+
+
+def changed_copy(subject: Subject, changer: Changer) -> Subject:
+    """What a changer makes of a copy of a model; the model stays as it is."""
+    with user_code("copying the model", TransformError):
+        same = copy.deepcopy(subject.model)
+    return subject.over(_changed(same, changer))
+
+
+def _changed(model: nn.Module, changer: Changer) -> nn.Module:
+    model.eval()
+    changed = changer(model)
+    if not isinstance(changed, nn.Module):
+        raise TransformError(
+            f"the transform returned {type(changed).__name__}, not a torch.nn.Module"
+        )
+    return changed
+
+
+def sides(original: Runnable, second: Runnable, job: Job, **known: object) -> Sides:
+    """Both models, with a search by layers for where they part."""
+
+    def divergence(inputs: CallInputs) -> Divergence | None:
+        return first_divergence(watched(original, inputs), watched(second, inputs))
+
+    return Sides(original, second, divergence, job.rules, **known)  # type: ignore[arg-type]
+
+
+def watched(runnable: Runnable, inputs: CallInputs) -> Watched:
+    """The output of every layer in float64, in the order in which they end."""
+    seen: Layers = []
+    listening = layer_outputs(runnable.exact.model, seen)
+    runnable.run(inputs, float64=True, listening=(listening,))
+    return [(path, array(value)) for path, value in seen]

@@ -1,0 +1,99 @@
+"""Every transform, by its key in a budget file: the one list to add a transform to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.transforms.claim import Kind
+from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
+
+HERE = "pytest_modelbudget.transforms"
+LAYERS = Setting("layers", SettingForm.GLOBS, "globs on module paths; all layers", default=("*",))
+
+
+def torch_engines(module: str) -> dict[str, str]:
+    """One module for every torch format."""
+    return dict.fromkeys(("torch", "torchscript", "exported"), f"{HERE}.{module}")
+
+
+def onnx_engine(module: str) -> dict[str, str]:
+    """The module for ONNX files."""
+    return {"onnx": f"{HERE}.{module}"}
+
+
+TRANSFORMS: tuple[Transform, ...] = (
+    Transform(
+        "tile_linear",
+        "splits every linear operation into tile products",
+        engines=torch_engines("tile_linear_torch") | onnx_engine("tile_linear_onnx"),
+        settings=(
+            Setting("tile", SettingForm.TILE, "64, or [m, k, n]", required=True),
+            Setting(
+                "edge",
+                SettingForm.WORD,
+                "the last tile is smaller (ragged), or filled up with zeros (pad)",
+                default="ragged",
+                words=("ragged", "pad"),
+            ),
+            Setting(
+                "form",
+                SettingForm.WORD,
+                "ONNX: a product for each tile (unrolled), or one over all tiles (batched)",
+                default="unrolled",
+                words=("unrolled", "batched"),
+            ),
+            LAYERS,
+        ),
+    ),
+    Transform(
+        "fold_batchnorm",
+        "makes every batch norm a part of the layer before it",
+        engines={"torch": f"{HERE}.fold_batchnorm_torch"} | onnx_engine("fold_batchnorm_onnx"),
+    ),
+    Transform(
+        "quantize_weights",
+        "stores weights as integers on a grid: s·(q - z)",
+        engines={"torch": f"{HERE}.quantize_weights_torch"} | onnx_engine("quantize_weights_onnx"),
+        settings=(
+            Setting("bits", SettingForm.INTEGER, "8 or 4", default=8),
+            Setting(
+                "per",
+                SettingForm.WORD,
+                "a scale for each output channel, or one for a tensor",
+                default="channel",
+                words=("channel", "tensor"),
+            ),
+            Setting("symmetric", SettingForm.FLAG, "zero points of 0", default=True),
+            LAYERS,
+        ),
+        claims=Kind.LOSSY,
+    ),
+    Transform(
+        "export_onnx",
+        "exports the model, and runs the ONNX graph in ONNX Runtime against torch",
+        engines={"torch": f"{HERE}.export_torch_to_onnx"},
+        settings=(Setting("opset", SettingForm.INTEGER, "operator set; the exporter's own"),),
+    ),
+    Transform(
+        "apply",
+        "your own transform: package.module:callable, from module to module or from path to path",
+        engines=torch_engines("user_transform_torch") | onnx_engine("user_transform_onnx"),
+        whole=Setting("apply", SettingForm.TARGET, "package.module:callable", required=True),
+    ),
+    Transform(
+        "compare",
+        "a second model that must agree: {torch: package.module:callable}, {onnx: path}",
+        engines=torch_engines("compare_torch") | onnx_engine("compare_onnx"),
+        whole=Setting("compare", SettingForm.SOURCE, "a second model", required=True),
+    ),
+)
+
+
+def transform_table(extensions: Iterable[Transform] = ()) -> Mapping[str, Transform]:
+    """Transforms by key, the project's own first; a key that is taken is refused."""
+    table: dict[str, Transform] = {}
+    for transform in (*TRANSFORMS, *extensions):
+        if table.setdefault(transform.key, transform) is not transform:
+            raise ExtensionError(f"the transform '{transform.key}' is declared twice")
+    return table

@@ -1,0 +1,56 @@
+"""``apply: package.module:callable`` on torch models: the user's own transform, module → module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.torch_building import resolved
+from pytest_modelbudget.frontends.user_code import user_code
+from pytest_modelbudget.transforms.torch_modules import transformed_module
+from pytest_modelbudget.transforms.transform import Change, Job, Transformed
+
+
+def transformed(job: Job) -> Transformed:
+    """What the user's callable makes of a copy of the model."""
+    target = str(job.settings["apply"])
+    named = resolved(target)
+    if not callable(named):
+        raise TransformError(f"{target} is a {type(named).__name__}, and cannot be called")
+    call: Callable[..., Any] = named
+
+    def changer(model: nn.Module) -> nn.Module:
+        with user_code(f"calling {target}", TransformError):
+            return call(model)  # type: ignore[no-any-return]  # checked by who called
+
+    return transformed_module(job, changer, layer_changes)
+
+
+def layer_changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
+    """Every layer of the original, and what stands in its place: by path and type."""
+    return tuple(_changes(before, after))
+
+
+def _changes(before: nn.Module, after: nn.Module) -> Iterator[Change]:
+    there = dict(after.named_modules())
+    for path, module in before.named_modules():
+        if module._modules:
+            continue
+        kind, other = type(module).__name__, there.get(path)
+        now = type(other).__name__ if other is not None else "nothing of that name"
+        if now == kind and _weights(module) == _weights(other):
+            yield Change(path, kind, why="as it was")
+        else:
+            yield Change(path, kind, now if now != kind else f"{kind} with other weights")
+
+
+def _weights(module: Any) -> list[tuple[str, tuple[int, ...], str]]:
+    """Names, shapes and types of the stored tensors of one layer."""
+    return [
+        (name, tuple(tensor.shape), str(tensor.dtype))
+        for name, tensor in module.state_dict().items()
+        if hasattr(tensor, "shape")
+    ]

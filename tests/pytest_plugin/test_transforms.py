@@ -1,0 +1,281 @@
+"""Transforms in a user's repository: items, failures, reports, from a budget file alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+# Imported here, because pytester forgets what runs import anew, and torch can be imported once.
+import torch
+import torchvision  # noqa: F401
+from torch import nn
+
+import pytest_modelbudget.pytest_items  # noqa: F401
+
+NETS = '''
+import torch
+from torch import nn
+
+def net():
+    return nn.Sequential(nn.Linear(100, 70), nn.ReLU(), nn.Linear(70, 5))
+
+SHARED = net()
+
+class Shy(nn.Module):
+    """Computes more where it is run than where it is only measured."""
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+    def forward(self, x):
+        return self.net(x) if x.is_meta else self.net(x) + 0 * self.net(x)
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.core = nn.Linear(100, 100), nn.Parameter(torch.randn(4, 100, 100))
+    def forward(self, x):
+        return nn.functional.bilinear(x, self.fc(x), self.core)
+'''
+# A package of somebody else's, that knows nothing of this one.
+COMPILER = """
+from torch import nn
+
+class Half(nn.Module):
+    def __init__(self, linear, forgets):
+        super().__init__()
+        self.linear, self.forgets = linear, forgets
+    def forward(self, x):
+        half = x.shape[-1] // 2
+        weight = self.linear.weight
+        out = nn.functional.linear(x[..., :half], weight[:, :half], self.linear.bias)
+        return out if self.forgets else out + nn.functional.linear(x[..., half:], weight[:, half:])
+
+def split(model, forgets=False):
+    model[2] = Half(model[2], forgets)
+    return model
+
+def forgetful(model):
+    return split(model, True)
+
+def broken(model):
+    model[0].weight.data.zero_()
+    model.train()
+    raise RuntimeError("no such pass")
+
+def wrong_kind(model):
+    return "a path"
+
+def shy(model):
+    from nets import Shy
+    return Shy()
+"""
+HEAD = "model_budget: 1\ndefaults: {inputs: float32 4x100}\nmodels:\n"
+MACS = 4 * (100 * 70 + 70 * 5)
+
+
+class Project:
+    """A user's repository with a network, a compiler, and a budget."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        (pytester.path / "nets.py").write_text(NETS)
+        (pytester.path / "compiler.py").write_text(COMPILER)
+        pytester.mkdir("budgets")
+
+    def run(self, transforms: str, model: str = "nets:net", *args: str) -> pytest.RunResult:
+        """The gate over one model with these lines below its ``transforms:``, which is line 6."""
+        text = f"{HEAD}  net:\n    torch: {model}\n    transforms:\n{transforms}"
+        (self.pytester.path / "budgets" / "a.yaml").write_text(text)
+        options = ("-p", "no:cacheprovider", "-Werror", "--model-budget", *args)
+        return self.pytester.runpytest_inprocess(*options, "--model-budget-json", "out.json")
+
+    @property
+    def transform(self) -> Any:
+        """The first transform of the report."""
+        report = json.loads((self.pytester.path / "out.json").read_text())
+        return report["models"][0]["transforms"][0]
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("BUILD_NUMBER", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    pytester.syspathinsert()
+    return Project(pytester)
+
+
+def test_a_tiled_model_has_limits_and_a_claim(project: Project) -> None:
+    """2·2 products of 100 to 70 and 2 of 70 to 5; MACs as before, traffic told before and after."""
+    result = project.run(
+        "      tiled:\n        tile_linear: {tile: 64}\n        equivalence: exact_algebra\n"
+        f"        limits: {{macs: {MACS} MAC, ops: {{max: {{linear: 6}}}}}}\n"
+    )
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines([
+        "within  net::tiled::equivalence *e-1* 1e-10",
+        "*2 of 2 aten::linear changed",
+        "*bandwidth * -> * (+*%)",
+        "*params, trainable_params, weight_memory, model_size, macs,",
+    ])  # fmt: skip
+    transform = project.transform
+    assert [(each["scope"], each["became"]) for each in transform["changes"]] == [
+        ("0", "4 products of 64x64"),
+        ("2", "2 products of 64x64"),
+    ]
+    assert transform["equivalence"]["weights"] == "drawn, seed 0"
+    assert transform["equivalence"]["seeds"] == [0, 1, 2]
+    families = [output["family"] for output in transform["equivalence"]["outputs"]]
+    assert families == ["normal", "uniform", "large", "zeros"]
+    assert transform["metrics"]["macs"]["value"] == MACS
+
+
+def test_a_limit_after_the_transform_breaks_alone(project: Project) -> None:
+    """Padding to 64x64 costs 4 · (128·128 + 128·64) MACs, more than the network itself."""
+    padded = 4 * (128 * 128 + 128 * 64)
+    result = project.run(
+        "      tiled:\n        tile_linear: {tile: 64, edge: pad}\n"
+        f"        limits: {{macs: {padded - 1} MAC, params: 7.5 k}}\n"
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"macs *{padded:,} MAC > {padded - 1:,} MAC * budgets/a.yaml:9"])
+
+
+def test_layers_that_are_left_out_are_told(project: Project) -> None:
+    """``layers`` chooses by scope, and the report lists what stayed."""
+    project.run(
+        "      tiled:\n        tile_linear: {tile: 64, layers: '0'}\n"
+        "        equivalence: exact_algebra\n"
+    ).assert_outcomes(passed=1)
+    first, second = project.transform["changes"]
+    assert (first["scope"], bool(first["became"])) == ("0", True)
+    assert (second["scope"], second["became"]) == ("2", "")
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "says"),
+    [
+        ("nets:net", "{tile: 64, layers: head.*}", "*tile_linear changed nothing*"),
+        ("nets:Mixed", "{tile: 4}", "*left 1 linear operations whole*aten::bilinear*"),
+    ],
+)
+def test_what_stays_whole_is_never_green(
+    project: Project, model: str, settings: str, says: str
+) -> None:
+    """A glob that selects nothing, or an operation that nobody can tile, is unknown."""
+    text = f"      tiled:\n        tile_linear: {settings}\n        equivalence: exact_algebra\n"
+    spec = "        limits: {macs: 1 MMAC}\n"
+    result = project.run(text + spec, model)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines([says])
+
+
+def test_a_transform_from_another_package_works_from_the_budget_alone(project: Project) -> None:
+    """``apply`` names a function that takes and returns a module."""
+    project.run(
+        "      halves: {apply: 'compiler:split', equivalence: exact_algebra}\n"
+    ).assert_outcomes(passed=1)
+    became = {each["scope"]: each["became"] for each in project.transform["changes"]}
+    assert became == {"0": "", "1": "", "2": "Half"}
+
+
+def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: Project) -> None:
+    """The failure names layer, worst element, weights, seeds, and how to see it again."""
+    result = project.run(
+        "      halves: {apply: 'compiler:forgetful', equivalence: exact_algebra}\n"
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([
+        "equivalence over: output '0', normal inputs: float64 outputs differ by * budgets/a.yaml:7",
+        "  first layer that differs: 2, by * most at [[]*[]]: * -> *",
+        "  worst output element: '0', normal inputs, most at *",
+        "  weights: drawn, seed 0; inputs: seeds 0, 1, 2",
+        'repeat: pytest --model-budget "budgets/a.yaml::net::halves::equivalence"',
+    ])  # fmt: skip
+    assert project.transform["equivalence"]["first_divergence"]["scope"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("transform", "says"),
+    [
+        ("broken", "*calling compiler:broken raised RuntimeError: no such pass*"),
+        ("wrong_kind", "*the transform returned str, not a torch.nn.Module*"),
+        ("nowhere", "*compiler has no 'nowhere'*"),
+    ],
+)
+def test_a_transform_that_fails_is_unknown_and_spares_the_model(
+    project: Project, transform: str, says: str
+) -> None:
+    """What it raises is told; a module that the user holds is bit by bit as it was."""
+    import nets  # type: ignore[import-not-found]  # written above
+
+    before = {name: value.clone() for name, value in nets.SHARED.state_dict().items()}
+    text = f"      x: {{apply: 'compiler:{transform}', equivalence: exact_algebra}}\n"
+    result = project.run(text, "nets:SHARED")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([says])
+    after = nets.SHARED.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert all(module.training for module in nets.SHARED.modules())
+    assert not any(module._forward_hooks for module in nets.SHARED.modules())
+    assert isinstance(nets.SHARED, nn.Sequential)
+
+
+def test_a_graph_that_is_not_what_runs_is_over(project: Project) -> None:
+    """A module that multiplies more where it is run than where it is measured is found out."""
+    result = project.run(
+        "      shy: {apply: 'compiler:shy', equivalence: {kind: custom, mse: 1e9}}\n"
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*the graph has 1 aten::linear by weights [[]5, 70[]], and the run*"]
+    )
+
+
+def test_a_second_model_is_compared(project: Project) -> None:
+    """Two factories that name their weights alike get the same weights, and agree."""
+    project.run(
+        "      twin:\n        compare: {torch: 'nets:net'}\n"
+        "        equivalence: {kind: exact_algebra, batch: [1, 3]}\n"
+    ).assert_outcomes(passed=1)
+
+
+def test_selection_and_workers_see_items_below_transforms(project: Project) -> None:
+    """``-k`` chooses them; what is left out is counted."""
+    text = (
+        "      tiled:\n        tile_linear: {tile: 64}\n        equivalence: exact_algebra\n"
+        "        limits: {macs: 1 MMAC}\n"
+    )
+    result = project.run(text, "nets:net", "-k", "equivalence")
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*1 of 2 limits measured, 1 left out by -k*"])
+    assert [check["metric"] for check in project.transform["checks"]] == ["equivalence"]
+
+
+def test_problems_of_the_file_are_told_in_place(project: Project) -> None:
+    """Every slip in a transform has its line, its column and a way out."""
+    result = project.run(
+        "      a: {tile_linear: {tile: 0, edge: raged}, equivalence: exact}\n"
+        "      b: {tile_linear: {tile: 64}, apply: 'x:y', limits: {macs: 1 MMAC}}\n"
+        "      macs: {tile_linear: {tile: [1, 2]}}\n"
+        "      c: {equivalence: lossy}\n"
+        "      d: {apply: x.y, equivalence: {kind: lossy}}\n"
+        "      e: {compare: {torch: 'x:y', onnx: a.onnx},\n"
+        "          equivalence: {kind: exact_algebra, mse: 1}}\n"
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines_random([
+        "*7:31: a tile of 0: it must be at least 1*",
+        "*7:40: 'raged' is no value of edge: did you mean 'ragged'?*",
+        "*7:61: 'exact' is no kind of claim*",
+        "*8:36: 'apply' is a second transform beside 'tile_linear'*",
+        "*9:7: a transform may not be called 'macs': checks are called so*",
+        "*9:34: a tile of 2 sizes: write 64, or [[]m, k, n[]]*",
+        "*10:7: 'c' does not say what is done: give one of tile_linear*",
+        "*11:18: 'x.y' is no callable: write package.module:callable*",
+        "*11:23: 'lossy' declares no bound*",
+        "*12:20: a comparison needs one second model*",
+        "*exact_algebra has a criterion of its own*",
+    ])  # fmt: skip

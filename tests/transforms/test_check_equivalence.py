@@ -1,0 +1,214 @@
+"""Two models given from Python: what is the same, what is not, and what nobody can tell."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import check_equivalence
+from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.frontends.torch_drawing import redraw
+
+SPEC = "float32 2x8"
+
+
+def net() -> nn.Module:
+    model = nn.Sequential(
+        nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)
+    )
+    redraw(model)
+    return model
+
+
+class Returning(nn.Module):
+    """A network whose result is wrapped as ``wrap`` says."""
+
+    def __init__(self, wrap: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.net = net()
+        self.wrap = wrap
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.wrap(self.net(x))
+
+
+def pair(x: torch.Tensor) -> Any:
+    return {"logits": x, "size": x.abs().sum(-1)}
+
+
+BASE = Returning(pair)
+
+
+def outcome(wrap: Callable[[torch.Tensor], Any], base: Callable[..., Any] = pair) -> Any:
+    first, second = Returning(base), Returning(wrap)
+    return check_equivalence(first, second, SPEC, seeds=(0,))
+
+
+def test_a_model_is_what_it_is() -> None:
+    """A copy is within, at no distance at all."""
+    model = net()
+    found = check_equivalence(model, copy.deepcopy(model), SPEC)
+    assert found.outcome == "within"
+    assert {output.family for output in found.outputs} == {"normal", "uniform", "large", "zeros"}
+    assert all(output.figures.max_abs == 0 for output in found.outputs)
+    assert found.weights == "as loaded"
+
+
+@pytest.mark.parametrize(
+    ("wrap", "says"),
+    [
+        pytest.param(lambda x: {"logits": x}, "in place of dict", id="missing"),
+        pytest.param(lambda x: pair(x) | {"more": x}, "in place of dict", id="added"),
+        pytest.param(lambda x: dict(reversed(pair(x).items())), "in place of dict", id="order"),
+        pytest.param(lambda x: tuple(pair(x).values()), "tuple(", id="container"),
+        pytest.param(lambda x: {"logit": x, "size": x.abs().sum(-1)}, "logit:", id="name"),
+        pytest.param(lambda x: pair(x) | {"size": x.abs().sum(-1, True)}, "[2, 1]", id="shape"),
+        pytest.param(lambda x: pair(x) | {"size": pair(x)["size"].double()}, "float64", id="type"),
+        pytest.param(lambda x: pair(x) | {"size": pair(x)["size"] * 1.001}, "'size'", id="second"),
+    ],
+)
+def test_outputs_of_another_form_are_over(wrap: Callable[..., Any], says: str) -> None:
+    """Number, names, order, containers, shapes and types of outputs are part of the claim."""
+    found = outcome(wrap)
+    assert found.outcome == "over"
+    assert says in found.reason
+
+
+def test_swapped_outputs_of_one_shape_are_over() -> None:
+    """Two outputs of one shape in the other order differ in value."""
+    found = outcome(lambda x: (x.cos(), x), base=lambda x: (x, x.cos()))
+    assert found.outcome == "over"
+
+
+def test_dropout_left_on_is_over() -> None:
+    """A model that drops at random even in eval mode is not the one without."""
+    dropping = Returning(lambda x: pair(nn.functional.dropout(x, 0.1, training=True)))
+    assert check_equivalence(BASE, dropping, SPEC, seeds=(0,)).outcome == "over"
+
+
+def test_integers_are_equal() -> None:
+    """An argmax must be the same; one position off is over."""
+    found = outcome(lambda x: x.argmax(-1), base=lambda x: x.argmax(-1))
+    assert found.outcome == "within"
+    found = outcome(lambda x: x.argmax(-1) + 1, base=lambda x: x.argmax(-1))
+    assert found.outcome == "over"
+    assert "integers differ" in found.reason
+
+
+def test_a_constant_proves_nothing() -> None:
+    """Outputs that do not move with the input are unknown, though they agree."""
+    found = outcome(lambda x: x * 0, base=lambda x: x * 0)
+    assert found.outcome == "unknown"
+    assert "do not move" in found.reason
+
+
+def test_nan_of_the_original_is_unknown() -> None:
+    """A reference that is no number cannot be compared with."""
+    found = outcome(lambda x: x.sqrt(), base=lambda x: x.sqrt())
+    assert found.outcome == "unknown"
+    assert "the original itself gives" in found.reason
+
+
+def test_one_nan_is_over() -> None:
+    """A NaN where the original has a number fails."""
+    found = outcome(lambda x: x.index_fill(0, torch.tensor([1]), float("nan")), base=lambda x: x)
+    assert found.outcome == "over"
+    assert "NaN or Inf" in found.reason
+
+
+def test_the_first_diverging_layer_has_a_name() -> None:
+    """Of five layers the third is wrong, in one weight."""
+    first = net()
+    second = copy.deepcopy(first)
+    with torch.no_grad():
+        second.get_submodule("2").get_parameter("weight")[3, 5] += 0.1
+    found = check_equivalence(first, second, SPEC, seeds=(0,))
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "2"
+    assert found.first_divergence.worst is not None
+    assert found.first_divergence.worst.index[1] == 3
+    assert "check_equivalence" in found.first_divergence.repeat
+
+
+def test_the_first_diverging_layer_is_found_under_changed_names() -> None:
+    """The original's own name is given, also where the other model calls its layers otherwise."""
+    first = net()
+    second = nn.ModuleDict(
+        {f"layer_{name}": each for name, each in copy.deepcopy(first).named_children()}
+    )
+    second.forward = nn.Sequential(*second.values()).forward  # type: ignore[method-assign]
+    with torch.no_grad():
+        second["layer_2"].get_parameter("weight")[3, 5] += 0.1
+    found = check_equivalence(first, second, SPEC, seeds=(0,))
+    assert found.outcome == "over"
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "2"
+
+
+def test_neither_model_is_changed() -> None:
+    """Weights, buffers, flags and hooks of both are as before, in train mode too."""
+    models = [nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout()).train() for _ in "ab"]
+    models[1].load_state_dict(models[0].state_dict())
+    before = [copy.deepcopy(model.state_dict()) for model in models]
+    assert check_equivalence(*models, SPEC, seeds=(0,)).outcome == "within"
+    for model, state in zip(models, before, strict=True):
+        assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+        assert all(module.training for module in model.modules())
+        assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_lossy_holds_what_it_declares() -> None:
+    """Rounding weights to float16 keeps 60 dB and not 200."""
+    first = net()
+    second = copy.deepcopy(first)
+    with torch.no_grad():
+        for weight in second.parameters():
+            weight.copy_(weight.half())
+    assert check_equivalence(first, second, SPEC, seeds=(0,)).outcome == "over"
+    for least, expected in ((50, "within"), (200, "over")):
+        found = check_equivalence(first, second, SPEC, kind="lossy", bounds={"sqnr": least})
+        assert found.outcome == expected, found.reason
+
+
+def test_custom_holds_every_bound() -> None:
+    """One bound that is missed is enough."""
+    first = net()
+    held = {"max_abs": 1e-6, "cosine": 0.999}
+    same = check_equivalence(first, copy.deepcopy(first), SPEC, kind="custom", bounds=held)
+    assert same.outcome == "within"
+    second = copy.deepcopy(first)
+    with torch.no_grad():
+        second.get_submodule("4").get_parameter("bias")[0] += 1e-4  # the cosine hardly moves
+    other = check_equivalence(first, second, SPEC, kind="custom", bounds=held)
+    assert other.outcome == "over"
+
+
+def test_a_claim_without_bounds_is_unknown() -> None:
+    """'lossy' that declares nothing is never green."""
+    assert check_equivalence(net(), net(), SPEC, kind="lossy").outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kind": "exact_algebr"}, "did you mean 'exact_algebra'?"),
+        ({"bounds": {"sqrn": 1}, "kind": "lossy"}, "did you mean 'sqnr'?"),
+        ({"bounds": {"sqnr": 1}}, "criterion of its own"),
+        ({"seeds": ()}, "no seeds"),
+    ],
+)
+def test_slips_are_told(options: dict[str, Any], says: str) -> None:
+    """A word that nothing knows is an error, with a guess."""
+    with pytest.raises(InputError, match=says.replace("?", r"\?")):
+        check_equivalence(net(), net(), SPEC, **options)
+
+
+def test_a_model_that_raises_is_told() -> None:
+    """An input that does not fit is the model's own error, in one sentence."""
+    with pytest.raises(ModelBudgetError, match="running the model raised"):
+        check_equivalence(net(), net(), "float32 2x9")

@@ -1,0 +1,125 @@
+"""Integer weights behind DequantizeLinear: on the grid, as close as it allows, and listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.transforms.onnx_running import OnnxRun
+from pytest_modelbudget.transforms.quantize_weights_onnx import Grid, off_grid, quantised_weights
+
+from ..frontends.onnx_graphs import model, node, value
+from .onnx_linears import drawn, is_close, linear, operators, written
+
+RANGES = {(8, True): (-127, 127), (8, False): (-128, 127), (4, True): (-7, 7), (4, False): (-8, 7)}
+
+
+def stored(proto: onnx.ModelProto) -> dict[str, Any]:
+    return {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer}
+
+
+@pytest.mark.parametrize("per_channel", [True, False], ids=["channel", "tensor"])
+@pytest.mark.parametrize(("bits", "symmetric"), RANGES)
+def test_weights_lie_on_the_grid(
+    bits: int, symmetric: bool, per_channel: bool, tmp_path: Path
+) -> None:
+    """Every stored integer is in range, and s·(q - z) is no further off than half a step."""
+    proto = linear(65, 30, dtype="float32")
+    found = quantised_weights(proto, Grid(bits, per_channel, symmetric))
+    written(found.model, tmp_path)
+    tensors = stored(found.model)
+    integers = tensors["fc.weight.quantized"].astype(np.int64)
+    low, high = RANGES[bits, symmetric]
+    assert low <= integers.min()
+    assert integers.max() <= high
+    scale = tensors["fc.weight.scale"].astype(np.float64).reshape(-1, 1)
+    zero = tensors["fc.weight.zero_point"].astype(np.int64).reshape(-1, 1)
+    assert scale.size == (30 if per_channel else 1)
+    error = np.abs(scale * (integers - zero) - stored(proto)["fc.weight"])
+    within = 0.5 if symmetric else 1.0  # the zero point is rounded too
+    assert (error <= within * scale * (1 + 1e-6)).all()
+    assert off_grid(found.model, found.changes) == ()
+    x = drawn(9, 3, 65)
+    wanted = x @ (scale * (integers - zero)).T + stored(proto)["fc.bias"]
+    assert is_close(OnnxRun(found.model)({"x": x})["y"], wanted, 1e-6)
+
+
+def test_bytes_as_stored(tmp_path: Path) -> None:
+    """65·30 weights of a byte or half of one, 30 scales and zero points, 30 biases of 4 bytes."""
+    for bits, weights in ((8, 65 * 30), (4, 65 * 30 // 2)):
+        proto = quantised_weights(linear(65, 30), Grid(bits)).model
+        found = measure(written(proto, tmp_path))
+        assert found["params"].value == 65 * 30 + 30
+        assert found["weight_memory"].value == weights + 30 * 4 + 30 * bits // 8 + 30 * 4
+        assert found["macs"].value == 3 * 65 * 30
+
+
+def network() -> onnx.ModelProto:
+    """A convolution, a turned weight, two activations, a table, and a weight of a Gemm."""
+    nodes = [
+        node("Conv", "x k", "c"),
+        node("Flatten", "c", "f"),
+        node("Transpose", "w0", "t", perm=[1, 0]),
+        node("MatMul", "f t", "y0"),
+        node("Gemm", "y0 w1", "y1"),
+        node("MatMul", "y1 y1", "y2"),
+        node("Add", "w2 w2", "ww"),
+        node("MatMul", "y1 ww", "y3"),
+    ]
+    arrays = {
+        "k": drawn(0, 4, 2, 3, 3), "w0": drawn(1, 5, 16), "w1": drawn(2, 5, 5),
+        "w2": drawn(3, 5, 5),
+    }  # fmt: skip
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    outputs = [value(name, 5, 5) for name in ("y2", "y3")]
+    return model(nodes, [value("x", 5, 2, 4, 4)], outputs, weights)
+
+
+def test_the_table_of_changes() -> None:
+    """Every layer with a weight is listed; a product of activations has none."""
+    found = quantised_weights(network(), Grid(layers=("c", "y0", "y3")))
+    onnx.checker.check_model(found.model, full_check=True)
+    assert [(each.scope, each.operation, each.became or each.why) for each in found.changes] == [
+        ("c", "onnx::Conv", "int8, a scale per channel"),
+        ("y0", "onnx::MatMul", "int8, a scale per channel"),
+        ("y1", "onnx::Gemm", "layers: leaves it out"),
+        ("y3", "onnx::MatMul", "its weight comes out of onnx::Add"),
+    ]
+    assert operators(found.model)["DequantizeLinear"] == 2
+    arrays = stored(found.model)
+    assert [arrays[name].shape for name in ("k.scale", "w0.scale")] == [(4,), (5,)]
+
+
+def test_a_float_weight_in_disguise_is_told() -> None:
+    """A layer that says it was changed and reads floats is off the grid."""
+    found = quantised_weights(linear(65, 30), Grid())
+    gemm = next(each for each in found.model.graph.node if each.op_type == "Gemm")
+    float_weight = numpy_helper.from_array(drawn(0, 30, 65), "floats")
+    found.model.graph.initializer.append(float_weight)
+    gemm.input[1] = "floats"
+    assert off_grid(found.model, found.changes) == ("y",)
+
+
+def test_int4_needs_a_new_operator_set() -> None:
+    """INT4 came with operator set 21."""
+    proto = linear(65, 30)
+    proto.opset_import[0].version = 17
+    (change,) = quantised_weights(proto, Grid(4)).changes
+    assert change.why == "operator set 17 has no int4 weights: 21 has"
+
+
+def test_a_channel_of_zeros() -> None:
+    """Zeros stay zeros, with a scale of one."""
+    proto = linear(8, 4)
+    weight = stored(proto)["fc.weight"].copy()
+    weight[2] = 0
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "fc.weight"))
+    tensors = stored(quantised_weights(proto, Grid()).model)
+    assert tensors["fc.weight.scale"][2] == 1.0
+    assert not tensors["fc.weight.quantized"][2].any()
