@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.check.comparing import check_equivalence
     from pytest_modelbudget.check.measurements import Measurements, measure
+    from pytest_modelbudget.check.two_models import check_equivalence
     from pytest_modelbudget.transforms.equivalence import Equivalence
 
 __version__ = "0.1.0"
@@ -14,7 +14,7 @@ __all__ = ["Equivalence", "Measurements", "__version__", "check_equivalence", "m
 _HOMES = {
     "Equivalence": "pytest_modelbudget.transforms.equivalence",
     "Measurements": "pytest_modelbudget.check.measurements",
-    "check_equivalence": "pytest_modelbudget.check.comparing",
+    "check_equivalence": "pytest_modelbudget.check.two_models",
     "measure": "pytest_modelbudget.check.measurements",
 }
 

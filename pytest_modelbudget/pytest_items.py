@@ -27,7 +27,7 @@ from pytest_modelbudget.budget.budget import (
 from pytest_modelbudget.budget.lock_file import value_record
 from pytest_modelbudget.budget.problem import BudgetFileError
 from pytest_modelbudget.budget.read_yaml import read_budget
-from pytest_modelbudget.check.measuring import MeasuredModels, checked, lockable
+from pytest_modelbudget.check.measuring import Details, MeasuredModels, checked, lockable
 from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.check.transforming import TransformedModel, transformed_model, verified
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError
@@ -76,6 +76,11 @@ def models_of(config: pytest.Config) -> MeasuredModels:
 def baselines_of(config: pytest.Config) -> Baselines:
     """The lock files that checks are compared with."""
     return config.stash.setdefault(BASELINES, Baselines(config.rootpath))
+
+
+def is_locked(config: pytest.Config, budget: Path, model: str) -> bool:
+    """Whether a model's numbers, and what they are made of, meet a lock: written, or compared."""
+    return baselines_of(config).knows(budget, model) or bool(config.getoption(UPDATE))
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -226,7 +231,8 @@ class ModelNode(pytest.Collector):
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
-            model = models_of(self.config).of(self.budget.source, with_parts=is_locked(self))
+            with_parts = is_locked(self.config, self.path, self.budget.path)
+            model = models_of(self.config).of(self.budget.source, with_parts=with_parts)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
@@ -242,8 +248,13 @@ class ModelNode(pytest.Collector):
         place = self.budget.place
         return model_record(self.nodeid, place.file, place.line, self.measured())
 
-    def statement(self, check: Record, number: Record | None = None) -> str:
-        """What an item of this model tells the report; number is for lock files."""
+    @property
+    def name_in_file(self) -> str:
+        """Its name in the budget and its lock: "detector::batch8"."""
+        return self.budget.path
+
+    def statement(self, check: Record, *, number: Record | None = None) -> str:
+        """What an item of this model tells the report."""
         return check_statement(check, self.told_once(), self.measured().seconds, number)
 
 
@@ -280,7 +291,7 @@ class TransformNode(pytest.Collector):
                 self.check,
                 models.using,
                 root=models.root,
-                with_parts=is_locked(self),
+                details=Details(parts=is_locked(self.config, self.path, self.name_in_file)),
             )
         return self._transformed
 
@@ -288,8 +299,13 @@ class TransformNode(pytest.Collector):
         """The changed model's numbers."""
         return self.transformed().measured
 
+    @property
+    def name_in_file(self) -> str:
+        """Its name in the budget and its lock: "detector::tiled"."""
+        return f"{self.parent.name_in_file}::{self.check.name}"
+
     def statement(
-        self, check: Record, equivalence: Record | None = None, number: Record | None = None
+        self, check: Record, *, equivalence: Record | None = None, number: Record | None = None
     ) -> str:
         """What an item of this transform tells the report: the model before it, too."""
         before = self.parent.told_once()
@@ -323,7 +339,7 @@ class EquivalenceItem(BudgetItem):
             found = replace(found, first_divergence=divergence)
         self.ihook.pytest_model_budget_verified(item=self, equivalence=found)
         check = equivalence_check_record(self.nodeid, self.check, found)
-        self.statement = self.transform.statement(check, equivalence_record(found))
+        self.statement = self.transform.statement(check, equivalence=equivalence_record(found))
         self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
         self.user_properties.append((PROPERTY, json.dumps(check)))
         if found.outcome is not Outcome.WITHIN:
@@ -345,7 +361,7 @@ class LimitItem(BudgetItem):
     def runtest(self) -> None:
         """Measure the model if nobody has, judge the limit, and fail if it is broken."""
         measured = self.model.measured()
-        baseline = baselines_of(self.config).of(self.path, path_in_file(self.model), self.name)
+        baseline = baselines_of(self.config).of(self.path, self.model.name_in_file, self.name)
         verdict = checked(self.limit, measured, baseline)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = check_record(self.nodeid, verdict)
@@ -380,14 +396,3 @@ def promises(model: ModelBudget) -> int:
     return len(model.limits) + sum(
         len(check.limits) + (check.equivalence is not None) for check in model.transforms
     )
-
-
-def path_in_file(node: pytest.Collector) -> str:
-    """What a model is called within its budget file: "detector", "detector::batch8"."""
-    return node.nodeid.partition("::")[2]
-
-
-def is_locked(node: pytest.Collector) -> bool:
-    """Whether a lock file is to be written of a model, or tells its growth."""
-    is_known = baselines_of(node.config).knows(node.path, path_in_file(node))
-    return is_known or bool(node.config.getoption(UPDATE))

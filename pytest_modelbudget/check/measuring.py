@@ -60,6 +60,21 @@ def collection_paused() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
+class Details:
+    """What is kept of a model beyond its numbers.
+
+    parts are what each number is made of, for a lock file to be written or compared; profile is
+    what pages show besides.
+    """
+
+    parts: bool = False
+    profile: bool = False
+
+
+NO_DETAILS = Details()
+
+
+@dataclass(frozen=True, slots=True)
 class CostedModel:
     """A model with its graph, what each operation costs, and every metric that could be measured.
 
@@ -106,25 +121,18 @@ def measured(
     using: Tables,
     *,
     root: Path,
-    with_parts: bool = False,
-    profiled: bool = False,
+    details: Details = NO_DETAILS,
 ) -> MeasuredModel:
-    """The numbers of a model, or why there are none; its graph is gone.
-
-    with_parts keeps what each number is made of, for a lock file to be written or compared;
-    profiled what pages show of the model besides.
-    """
+    """The numbers of a model, or why there are none; its graph is gone."""
     began = perf_counter()
     try:
         model = costed_model(source, using, root=root)
     except ModelBudgetError as error:
         return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
-    return told(model, using, began, with_parts=with_parts, profiled=profiled)
+    return told(model, using, began, details)
 
 
-def told(
-    model: CostedModel, using: Tables, began: float, *, with_parts: bool, profiled: bool
-) -> MeasuredModel:
+def told(model: CostedModel, using: Tables, began: float, details: Details) -> MeasuredModel:
     """What reports need of a model, without its graph; began is when its measuring did."""
     return MeasuredModel(
         model.loaded.format,
@@ -134,8 +142,8 @@ def told(
         model.failures,
         model.census,
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
-        parts=_parts(model, using) if with_parts else {},
-        profile=profile(model.loaded, model.costed) if profiled else None,
+        parts=_parts(model, using) if details.parts else {},
+        profile=profile(model.loaded, model.costed) if details.profile else None,
         seconds=perf_counter() - began,
     )
 
@@ -162,15 +170,10 @@ class MeasuredModels:
 
     def of(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel:
         """The measured model of a source; inputs and arguments belong to it."""
-        key = (_key(source), with_parts)
+        details = Details(with_parts, self.profiled)
+        key = (_key(source), details)
         if key not in self._known:
-            model = measured(
-                source,
-                self.using,
-                root=self.root,
-                with_parts=with_parts,
-                profiled=self.profiled,
-            )
+            model = measured(source, self.using, root=self.root, details=details)
             self._known[key] = (source, model)
         return self._known[key][1]
 

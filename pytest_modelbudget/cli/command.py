@@ -13,8 +13,9 @@ from pytest_modelbudget.cli.diff import add_diff
 from pytest_modelbudget.cli.exit_codes import DONE, INTERRUPTED, UNUSABLE
 from pytest_modelbudget.cli.explain import add_explain
 from pytest_modelbudget.cli.init import add_init
+from pytest_modelbudget.cli.linear import add_linear
 from pytest_modelbudget.cli.show import add_show
-from pytest_modelbudget.cli.write_onnx import add_linear, add_tile
+from pytest_modelbudget.cli.tile import add_tile
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.reports.failure_text import one_line
 
@@ -55,10 +56,10 @@ def parser() -> argparse.ArgumentParser:
     add_explain(commands.add_parser("explain", help="an operation's formula with its numbers"))
     add_init(commands.add_parser("init", help="a budget with what a model measures as limits"))
     add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
-    schema = commands.add_parser("schema", help="print the JSON Schema of a budget file")
-    schema.set_defaults(command=print_schema)
     add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
     add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
+    schema = commands.add_parser("schema", help="print the JSON Schema of a budget file")
+    schema.set_defaults(command=print_schema)
     return top
 
 

@@ -112,13 +112,11 @@ def rows(model: Record, detail: int) -> list[Row]:
         by_owner = groupby(told, key=lambda case: case.id.rpartition("::")[0])
         tightest = [min(some, key=_tightness) for _, some in by_owner]
         told = [case for case in told if _is_told(case) or case in tightest]
-    found = [_row(case, detail) for case in told]
-    for transform in model["transforms"]:
-        own = [at for at, case in enumerate(told) if case.id.rpartition("::")[0] == transform["id"]]
-        if own:
-            last = found[own[-1]]
-            found[own[-1]] = last._replace(layers=(*last.layers, *costs(model, transform)))
-    return found
+    shown = {case.id: _row(case, detail) for case in told}
+    for last in {id(case.owner): case for case in told if case.owner is not model}.values():
+        row = shown[last.id]
+        shown[last.id] = row._replace(layers=(*row.layers, *costs(model, last.owner)))
+    return list(shown.values())
 
 
 def _is_told(case: Case) -> bool:
@@ -159,6 +157,8 @@ def _bar(check: Record) -> str:
 
 def _figures(check: Record) -> tuple[str, str, str]:
     """Measured, limit and headroom of a row; a lower bound has none that anybody knows."""
+    if "measured" in check:  # a claim, which no one number is held to
+        return check["measured"], check["allowed"], ""
     unit, actual, bound = check.get("unit", ""), check["actual"], _nearer_bound(check)
     is_unknown = check["outcome"] == "unknown"
     share = headroom(check)

@@ -80,6 +80,7 @@ def _why_not(norm: NodeProto, stored: StoredTensors) -> str:
 
 def _is_fixed(name: str, stored: StoredTensors) -> bool:
     """Whether a value is a stored floating tensor that nobody can replace."""
+    name = stored.origin(name)
     return (
         name in stored
         and name not in stored.replaceable
@@ -112,13 +113,13 @@ def _folded(
 def _folded_layer(folding: Folding, stored: StoredTensors) -> tuple[NodeProto, list[TensorProto]]:
     """The layer with scaled weights and a bias; its result goes by the batch norm's name."""
     layer, norm = folding.layer, folding.norm
-    gamma, beta, mean, variance = (_wide(stored.array(name)) for name in norm.input[1:5])
+    gamma, beta, mean, variance = (_wide(stored, name) for name in norm.input[1:5])
     scale = gamma / (variance + attribute(norm, "epsilon", EPSILON)) ** 0.5
-    weight = stored.array(layer.input[1])
+    weight = stored.array(stored.origin(layer.input[1]))
     has_bias = len(layer.input) > 2 and layer.input[2]
-    bias = _wide(stored.array(layer.input[2])) if has_bias else 0.0
+    bias = _wide(stored, layer.input[2]) if has_bias else 0.0
     values = {
-        "weight": _scaled(layer, _wide(weight), scale),
+        "weight": _scaled(layer, weight.astype("float64"), scale),
         "bias": (bias - mean) * scale + beta,
     }
     made = NodeProto()
@@ -127,15 +128,15 @@ def _folded_layer(folding: Folding, stored: StoredTensors) -> tuple[NodeProto, l
         numpy_helper.from_array(array.astype(weight.dtype), f"{norm.output[0]}.folded.{part}")
         for part, array in values.items()
     ]
-    tensors[0].metadata_props.extend(stored.tensors[layer.input[1]].metadata_props)
+    tensors[0].metadata_props.extend(stored.tensors[stored.origin(layer.input[1])].metadata_props)
     del made.input[1:]
     made.input.extend(tensor.name for tensor in tensors)
     made.output[0] = norm.output[0]
     return made, tensors
 
 
-def _wide(array: Any) -> Any:
-    return array.astype("float64")
+def _wide(stored: StoredTensors, name: str) -> Any:
+    return stored.array(stored.origin(name)).astype("float64")
 
 
 def _scaled(layer: NodeProto, weight: Any, scale: Any) -> Any:

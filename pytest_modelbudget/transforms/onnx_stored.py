@@ -41,6 +41,15 @@ class StoredTensors:
         """The values of one tensor, as numpy has them."""
         return numpy_helper.to_array(self.tensors[name])
 
+    def origin(self, name: str) -> str:
+        """The name that a value has where it is stored: exporters hand shared ones on."""
+        while name not in self.tensors:
+            node = self.makers.get(name)
+            if node is None or node.op_type != "Identity":
+                break
+            name = node.input[0]
+        return name
+
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.tensors[name].dims)
 

@@ -234,21 +234,44 @@ def batched(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
     batches = (_cut_batches if layer.shared else _stored_batches)(into, layer, rows, columns)
     x = _padded_x(into, layer, x, rows.zeros)
     parts = _split(into, x, [count * size for _, count, size in rows.regions], "x", axis=-1)
-    leading = [0] * len(layer.leading or ())  # Reshape takes 0 for "as it is"
+    axes = len(layer.leading or ())
     results = []
     for n, (_, wide, width) in enumerate(columns.regions):
         total = ""
         for k, (part, (_, high, height)) in enumerate(zip(parts, rows.regions, strict=True)):
             edge = f"k{k}.n{n}"
-            shape = into.integers([*leading, high, 1, 1, height], f"{edge}.shape")
-            batch = into.node("Reshape", (part, shape), f"{edge}.x")
-            products = into.node("MatMul", (batch, batches[n][k]), f"{edge}.products")
-            axes = into.integers([-4], f"{edge}.axes")
-            summed = into.node("ReduceSum", (products, axes), f"{edge}.sum", keepdims=0)
+            tiles = _tiles_of_x(into, part, (axes, high, height), edge)
+            products = into.node("MatMul", (tiles, batches[n][k]), f"{edge}.products")
+            over = into.integers([-4], f"{edge}.axes")
+            summed = into.node("ReduceSum", (products, over), f"{edge}.sum", keepdims=0)
             total = into.node("Add", (total, summed), f"{edge}.total") if k else summed
-        shape = into.integers([*leading, wide * width], f"n{n}.shape")
+        if axes > 1:
+            total = into.node("Transpose", (total,), f"n{n}.rows", perm=_rows_swapped(axes))
+        shape = into.integers([*[0] * axes, wide * width], f"n{n}.shape")
         results.append(into.node("Reshape", (total, shape), f"n{n}"))
     return _without_zeros(into, _joined(into, results, "joined", axis=-1), columns)
+
+
+def _tiles_of_x(into: Replacement, x: str, sizes: tuple[int, int, int], edge: str) -> str:
+    """x (..., tiles·k) as (..., tiles, 1, rows, k): rows of the last leading axis, or one.
+
+    With one leading axis each row is a product of its own, (rows, tiles, 1, 1, k), and nothing
+    has to be moved.
+    """
+    axes, count, height = sizes
+    as_it_is = [0] * axes  # what Reshape takes for the sizes that x has
+    if axes < 2:
+        shape = into.integers([*as_it_is, count, 1, 1, height], f"{edge}.shape")
+        return into.node("Reshape", (x, shape), f"{edge}.x")
+    shape = into.integers([*as_it_is, count, height], f"{edge}.shape")
+    cut_up = into.node("Reshape", (x, shape), f"{edge}.cut")
+    turned = into.node("Transpose", (cut_up,), f"{edge}.turned", perm=_rows_swapped(axes))
+    return into.node("Unsqueeze", (turned, into.integers([-3], f"{edge}.columns")), f"{edge}.x")
+
+
+def _rows_swapped(axes: int) -> list[int]:
+    """The order of axes in which the last leading one changes places with the tiles' one."""
+    return [*range(axes - 1), axes, axes - 1, axes + 1]
 
 
 def _stored_batches(
