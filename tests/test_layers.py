@@ -37,6 +37,7 @@ HOMES = {
 HEAVY = ("torch", "onnx", "numpy", "yaml")
 VAGUE = {"util", "utils", "helper", "helpers", "common", "core", "manager", "handler", "info",
          "data", "misc", "base"}  # fmt: skip
+TORCH = {"torch", "torchvision", "transformers"}
 MOST_LINES, MOST_FUNCTION_LINES = 400, 50
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -146,3 +147,15 @@ def test_every_file_says_what_it_is(path: Path) -> None:
     docstring = ast.get_docstring(syntax(path))
     assert docstring
     assert docstring.splitlines()[0].endswith((".", ":", "?"))
+
+
+@pytest.mark.parametrize("path", [*(ROOT / "tests").rglob("*onnx*.py")], ids=from_root)
+def test_tests_named_after_onnx_need_no_torch(path: Path) -> None:
+    """The README's onnx command takes tests by that name; they build on neighbours of that name."""
+    nodes = [node for node in ast.walk(syntax(path)) if isinstance(node, ast.ImportFrom)]
+    neighbours = [node.module or "" for node in nodes if node.level]
+    absolute = [node.module or "" for node in nodes if not node.level]
+    named = [alias.name for node in ast.walk(syntax(path)) if isinstance(node, ast.Import)
+             for alias in node.names]  # fmt: skip
+    assert not [name for name in neighbours if "onnx" not in name]
+    assert not {name.split(".")[0] for name in (*absolute, *named)} & TORCH
