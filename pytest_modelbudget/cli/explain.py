@@ -10,9 +10,10 @@ from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.reports.explanation import explanation
+from pytest_modelbudget.reports.scope_text import MODEL
 from pytest_modelbudget.verdict import is_in_scope, known_scopes
 
-WHOLE = ("", "(model)")
+WHOLE = ("", MODEL)
 
 
 def add_explain(command: argparse.ArgumentParser) -> None:
@@ -22,7 +23,7 @@ def add_explain(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "scope",
         metavar="SCOPE",
-        help="a module's path, such as layer4.0.conv1, or '(model)' for all of it",
+        help=f"a module's path, such as layer4.0.conv1, or '{MODEL}' for all of it",
     )
     command.set_defaults(command=explain)
 

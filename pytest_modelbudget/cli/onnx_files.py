@@ -10,6 +10,7 @@ from typing import Any
 from pytest_modelbudget.cli.exit_codes import DONE
 from pytest_modelbudget.errors import InputError, MissingExtraError
 from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.reports.scope_text import scope_text
 
 
 def add_linear(linear_parser: argparse.ArgumentParser) -> None:
@@ -63,7 +64,7 @@ def write_tiled(options: argparse.Namespace) -> int:
     settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": layers}
     source = ModelSource("onnx", str(options.source), base=Path.cwd())
     for change in tiling.write_tiled(source, settings, options.out):
-        print(f"{change.scope or '(model)'}: {change.operation}: {change.became or change.why}")
+        print(f"{scope_text(change.scope)}: {change.operation}: {change.became or change.why}")
     print(f"wrote {options.out}")
     return DONE
 

@@ -19,13 +19,13 @@ from unicodedata import category
 from pytest_modelbudget.reports.cases import EQUIVALENCE, Case, headroom, maximum
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import exact, room
 from pytest_modelbudget.verdict import is_in_scope
 
 LARGEST_SHARES = 5
 PLAIN = re.compile(r"[\n\t -~]*")  # most text, which needs no look at each letter
 UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
-MODEL = "(model)"  # the scope of what no module owns
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
            "allowed": "allowed growth to"}  # fmt: skip
 CLAIMED = {"measured": "measured", "allowed": "allowed"}  # of an equivalence, as text
@@ -79,7 +79,7 @@ def evidence_lines(equivalence: Record) -> Iterator[str]:
     """Where a transform's outputs part from the model's, and under which weights and inputs."""
     divergence = equivalence.get("first_divergence")
     if divergence:
-        scope = divergence["scope"] or MODEL
+        scope = scope_text(divergence["scope"])
         yield f"first layer that differs: {scope}, by {divergence['error']} of its size"
     if equivalence.get("weights"):
         seeds = ", ".join(str(seed) for seed in equivalence.get("seeds", ()))
@@ -104,7 +104,7 @@ def grown_name(entry: Record) -> str:
         others = "one other" if count == 1 else f"{count} others"
         return f"({others if count else 'not told apart'})"
     names = (entry["scope"], entry.get("name"))
-    return ".".join(name for name in names if name) or MODEL
+    return scope_text(".".join(name for name in names if name))
 
 
 def shapes(entry: Record) -> str:
@@ -140,7 +140,7 @@ def largest_lines(case: Case) -> Iterator[str]:
         if value.denominator == 1
     ]
     width = max((len(value) for value, _ in shares), default=0)
-    yield from (f"  {value:>{width}}  {scope or MODEL}" for value, scope in shares)
+    yield from (f"  {value:>{width}}  {scope_text(scope)}" for value, scope in shares)
 
 
 def printable(text: str) -> str:

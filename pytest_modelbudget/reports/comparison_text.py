@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from pytest_modelbudget.reports.comparison import LayerChange, ModelChange, NumberChange
+from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
 MOST_LAYERS = 20  # of one number; the rest is summed up
@@ -49,7 +50,7 @@ def _layer_rows(number: NumberChange) -> Iterator[tuple[str, str, str]]:
     """(delta, layer, then and now) of each layer, and of the rest together."""
     for layer in number.layers[:MOST_LAYERS]:
         figures = f"{_exact(layer.before)} -> {_exact(layer.after)}"
-        yield _signed(layer.delta), layer.scope or "(model)", figures
+        yield _signed(layer.delta), scope_text(layer.scope), figures
     rest = number.layers[MOST_LAYERS:]
     if rest:
         yield _signed(_total(rest)), f"({len(rest)} others)", ""

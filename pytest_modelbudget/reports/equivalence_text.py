@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.transforms.divergence import Worst
 from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.outcome import Outcome
@@ -27,7 +28,7 @@ def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tu
 def _evidence(equivalence: Equivalence) -> Iterator[str]:
     divergence = equivalence.first_divergence
     if divergence is not None:
-        scope = divergence.scope or "the model itself"
+        scope = scope_text(divergence.scope)
         size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
         yield f"  first layer that differs: {scope}{size}{_most(divergence.worst)}"
     worst = next((o for o in equivalence.outputs if o.outcome is Outcome.OVER and o.worst), None)

@@ -13,6 +13,7 @@ from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.ops.op_rule import Formula, OpRule, nothing
 from pytest_modelbudget.reports.formula_text import formula_lines, where_written
 from pytest_modelbudget.reports.op_text import operand_text, tensor_text
+from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import exact, percentage
 from pytest_modelbudget.verdict import is_in_scope
 
@@ -49,14 +50,14 @@ def _headline(metric: Metric, measurement: Measurement, scope: str | None) -> st
     part = sum(share.value for share in measurement.shares if is_in_scope(share.scope, scope))
     unit, whole = measurement.unit, measurement.value
     share = f" ({percentage(Fraction(part) / whole)})" if whole else ""
-    return f"{scope or '(model)'}: {metric.key} {exact(part, unit)} of {exact(whole, unit)}{share}"
+    return f"{scope_text(scope)}: {metric.key} {exact(part, unit)} of {exact(whole, unit)}{share}"
 
 
 def _shares(measurement: Measurement, scope: str | None) -> Iterator[str]:
     """Who the number is made of, in execution order, where no formula of an operation tells."""
     for share in measurement.shares:
         if is_in_scope(share.scope, scope):
-            yield f"{share.scope or '(model)'}  {exact(share.value, measurement.unit)}"
+            yield f"{scope_text(share.scope)}  {exact(share.value, measurement.unit)}"
 
 
 def _weights(metric: Metric, costed: CostedGraph, scope: str | None) -> Iterator[str]:
@@ -86,7 +87,7 @@ def _operation(metric: Metric, cost: OpCost, costed: CostedGraph) -> Iterator[st
     """One operation: name, operands by role, formula, reason."""
     op, rule = cost.op, costed.rules.get(cost.op.name)
     repeated = f", run {op.times} times" if op.times != 1 else ""
-    yield f"{op.scope or '(model)'}: {op.name} ({cost.kind}){repeated}"
+    yield f"{scope_text(op.scope)}: {op.name} ({cost.kind}){repeated}"
     yield from _operands(cost, rule)
     if metric.key in MOVED:
         yield from _traffic(cost, MOVED[metric.key])

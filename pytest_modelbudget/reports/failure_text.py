@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from pytest_modelbudget.budget.budget import Limit
 from pytest_modelbudget.metrics.parts import Difference, Shape
+from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import percentage, readable_pair
 from pytest_modelbudget.verdict import Outcome, Verdict
 
@@ -67,7 +68,7 @@ def _blamed(verdict: Verdict) -> Iterator[str]:
 
 
 def _name(difference: Difference) -> str:
-    return ".".join(filter(None, (difference.scope, difference.name))) or "(model)"
+    return scope_text(".".join(filter(None, (difference.scope, difference.name))))
 
 
 def _shapes(difference: Difference) -> str:
@@ -92,7 +93,7 @@ def _largest(verdict: Verdict) -> Iterator[str]:
     shares = sorted(measurement.shares, key=lambda share: -share.value)[:LARGEST_SHARES]
     width = max((len(f"{share.value:,}") for share in shares), default=0)
     for share in shares:
-        yield f"  {share.value:>{width},}  {share.scope or '(model)'}"
+        yield f"  {share.value:>{width},}  {scope_text(share.scope)}"
 
 
 def _is_maximum(verdict: Verdict) -> bool:

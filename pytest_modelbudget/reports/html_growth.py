@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pytest_modelbudget.reports.cases import Case, maximum
-from pytest_modelbudget.reports.check_text import MODEL, grown_name, largest_shares, shapes
+from pytest_modelbudget.reports.check_text import grown_name, largest_shares, shapes
 from pytest_modelbudget.reports.html_numbers import number, parsed, signed
 from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import exact, readable_pair, room
 
 
@@ -57,7 +58,7 @@ def contributions(case: Case) -> tuple[Contribution, ...]:
     if "exact" in metric or "ops" in check:  # a ratio is not made of its shares
         return ()
     return tuple(
-        Contribution(scope or MODEL, exact(value, unit), room(value / actual))
+        Contribution(scope_text(scope), exact(value, unit), room(value / actual))
         for scope, value in largest_shares(case)
     )
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from pytest_modelbudget.reports.html_numbers import ABSENT, exact_number, parsed
 from pytest_modelbudget.reports.html_rows import MARK
 from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import readable_pair, room
 
 ERRORS = ("algebra", "precision", "max_abs", "p99_abs", "mse", "sqnr", "cosine", "top1")
@@ -104,7 +105,7 @@ def _change(before: Fraction, after: Fraction) -> str:
 def _changed(met: Record) -> tuple[str, str, str]:
     """A layer that the transform met, and what became of it or why it stayed."""
     stayed = f"unchanged: {met.get('why', '')}".removesuffix(": ")
-    return met.get("scope") or "(model)", str(met.get("operation", "")), met.get("became") or stayed
+    return scope_text(met.get("scope")), str(met.get("operation", "")), met.get("became") or stayed
 
 
 def _basis(equivalence: Record) -> Iterator[str]:
@@ -128,7 +129,7 @@ def _divergence(found: Record) -> Iterator[tuple[str, str]]:
     """Where outputs first differ: the layer, by how much, where most, and how to see it again."""
     if not found:
         return
-    yield "layer", found.get("scope") or "(model)"
+    yield "layer", scope_text(found.get("scope"))
     if "error" in found:
         yield "error", f"{found['error']} of its size"
     most = found.get("worst")

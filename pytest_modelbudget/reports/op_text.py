@@ -9,6 +9,7 @@ from pytest_modelbudget.ir.tensor import Tensor
 from pytest_modelbudget.metrics.census import census
 from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.reports.layer_text import shape_text
+from pytest_modelbudget.reports.scope_text import scope_text
 
 
 def census_text(costed: CostedGraph) -> str:
@@ -27,7 +28,7 @@ def _op_lines(cost: OpCost) -> Iterator[str]:
     op = cost.op
     repeated = f"  x{op.times}" if op.times != 1 else ""
     macs = f"{cost.macs:,} MAC" if isinstance(cost.macs, int) else f"unmeasured: {cost.macs.why}"
-    yield f"{op.scope or '(model)'}: {op.name} ({cost.kind}){repeated}  {macs}"
+    yield f"{scope_text(op.scope)}: {op.name} ({cost.kind}){repeated}  {macs}"
     operands = ", ".join(operand_text(operand) for operand in op.operands)
     yield f"    {operands or 'nothing'} -> {', '.join(map(tensor_text, op.outputs)) or 'nothing'}"
     yield f"    {_traffic_text(cost.traffic)}"

@@ -27,8 +27,9 @@ from pytest_modelbudget.reports.cases import (
     is_lower_bound,
     maximum,
 )
-from pytest_modelbudget.reports.check_text import MODEL, grown_lines, largest_shares
+from pytest_modelbudget.reports.check_text import grown_lines, largest_shares
 from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.reports.transform_costs import costs
 from pytest_modelbudget.units import readable, readable_pair, room
 
@@ -211,7 +212,7 @@ def _layers(case: Case) -> Iterator[str]:
     for scope, value in largest_shares(case):
         part = room(value / total) if total and "exact" not in metric else ""
         text = _number(value, metric["unit"])
-        yield _cut(f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {scope or MODEL}", WIDTH)
+        yield _cut(f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {scope_text(scope)}", WIDTH)
 
 
 def _number(value: Fraction, unit: str) -> str:
