@@ -23,11 +23,11 @@ from pytest_modelbudget.reports.cases import (
 )
 from pytest_modelbudget.reports.check_text import (
     evidence_lines,
-    grown_lines,
     headline,
     largest_lines,
 )
 from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import Record
 
 MOST = 10  # annotations of one kind that GitHub keeps
@@ -84,7 +84,7 @@ def _warnings(report: Record) -> Iterator[Annotation]:
 
 def _of_case(case: Case, kind: str) -> Annotation:
     """The headline, and below it the layers that grew, or that the number is made of."""
-    below = list(grown_lines(case.check)) or list(largest_lines(case))
+    below = list(grown_lines(case.check.get("blame", ()))) or list(largest_lines(case))
     if case.is_claim:
         below = list(evidence_lines(case.owner.get(EQUIVALENCE, {})))
     message = "\n".join([headline(case), *below[:LAYERS]])

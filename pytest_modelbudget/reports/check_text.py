@@ -18,6 +18,7 @@ from unicodedata import category
 
 from pytest_modelbudget.reports.cases import EQUIVALENCE, Case, headroom, maximum
 from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import exact, room
@@ -66,7 +67,7 @@ def detail_lines(case: Case) -> Iterator[str]:
     if case.is_claim:
         yield from evidence_lines(case.owner.get(EQUIVALENCE, {}))
         return
-    grown = list(grown_lines(case.check))
+    grown = list(grown_lines(case.check.get("blame", ())))
     if grown:
         yield from ("grown since the baseline", *grown)
         return
@@ -84,39 +85,6 @@ def evidence_lines(equivalence: Record) -> Iterator[str]:
     if equivalence.get("weights"):
         seeds = ", ".join(str(seed) for seed in equivalence.get("seeds", ()))
         yield f"weights: {equivalence['weights']}" + (f"; inputs: seeds {seeds}" if seeds else "")
-
-
-def grown_lines(check: Record) -> Iterator[str]:
-    """A line for each layer that changed since the baseline: by how much, and its shapes."""
-    rows = [
-        (f"{entry['delta']:+,}", grown_name(entry), shapes(entry))
-        for entry in check.get("blame", ())
-    ]
-    deltas, names = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
-    for delta, name, change in rows:
-        yield f"  {delta:>{deltas}}  {name:<{names}}   {change}".rstrip()
-
-
-def grown_name(entry: Record) -> str:
-    """The parameter or scope that grew; "(3 others)" for the rest of a long list."""
-    if entry["scope"] is None:
-        count = entry.get("count", 0)
-        others = "one other" if count == 1 else f"{count} others"
-        return f"({others if count else 'not told apart'})"
-    names = (entry["scope"], entry.get("name"))
-    return scope_text(".".join(name for name in names if name))
-
-
-def shapes(entry: Record) -> str:
-    """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone", or ""."""
-    if entry["scope"] is None:
-        return ""
-    before, after = (str(entry.get(key) or "") for key in ("shape_before", "shape_after"))
-    if entry.get("before") is None:
-        return f"new {after}".rstrip()
-    if entry.get("after") is None:
-        return f"gone {before}".rstrip()
-    return after if before == after else f"{before} -> {after}"
 
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_modelbudget.budget.budget import Limit
-from pytest_modelbudget.metrics.parts import Difference, Shape
+from pytest_modelbudget.reports.growth_text import grown_lines
+from pytest_modelbudget.reports.report import blame_record
 from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import percentage, readable_pair
 from pytest_modelbudget.verdict import Outcome, Verdict
@@ -35,7 +36,8 @@ def failure_lines(verdict: Verdict, accept: str = "") -> tuple[str, ...]:
     headline = f"{one_line(verdict.reason)}{_baseline(verdict)}   {place}"
     if verdict.outcome is not Outcome.OVER or verdict.measurement is None:
         return (headline,)
-    shown = _blamed(verdict) if verdict.blame.differences else _largest(verdict)
+    grown = grown_lines(blame_record(verdict.blame))
+    shown = grown if verdict.blame.differences else _largest(verdict)
     if not verdict.measurement.complete or not isinstance(verdict.limit, Limit):
         accept = ""  # an update writes no lower bounds, and no operations
     return (headline, *shown, f"fix: {_way_out(verdict, accept)}")
@@ -50,39 +52,6 @@ def _baseline(verdict: Verdict) -> str:
     grow = limit.grow if isinstance(limit, Limit) else None
     allowance = "" if grow is None else f", grow {percentage(grow)}"
     return f"   baseline {before}{allowance}"
-
-
-def _blamed(verdict: Verdict) -> Iterator[str]:
-    """Who the growth is due to: delta, name, and the shape then and now.
-
-    +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]
-    """
-    blame = verdict.blame
-    rows = [(f"{each.delta:+,}", _name(each), _shapes(each)) for each in blame.differences]
-    if blame.rest or blame.others:
-        count = f"{blame.others} others" if blame.others > 1 else "one other"
-        rows.append((f"{blame.rest:+,}", f"({count if blame.others else 'not told apart'})", ""))
-    delta_width, name_width = (max(len(row[column]) for row in rows) for column in (0, 1))
-    for delta, name, shapes in rows:
-        yield f"  {delta:>{delta_width}}  {name:<{name_width}}   {shapes}".rstrip()
-
-
-def _name(difference: Difference) -> str:
-    return scope_text(".".join(filter(None, (difference.scope, difference.name))))
-
-
-def _shapes(difference: Difference) -> str:
-    """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone"."""
-    before, after = difference.shape_before, difference.shape_after
-    if difference.before is None:
-        return f"new {_shape(after)}".rstrip()
-    if difference.after is None:
-        return f"gone {_shape(before)}".rstrip()
-    return _shape(after) if before == after else f"{_shape(before)} -> {_shape(after)}"
-
-
-def _shape(shape: Shape | None) -> str:
-    return "" if shape is None else str(list(shape))
 
 
 def _largest(verdict: Verdict) -> Iterator[str]:

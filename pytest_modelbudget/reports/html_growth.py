@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pytest_modelbudget.reports.cases import Case, maximum
-from pytest_modelbudget.reports.check_text import grown_name, largest_shares, shapes
+from pytest_modelbudget.reports.check_text import largest_shares
+from pytest_modelbudget.reports.growth_text import grown_name, shapes
 from pytest_modelbudget.reports.html_numbers import number, parsed, signed
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.reports.scope_text import scope_text

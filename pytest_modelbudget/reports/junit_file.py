@@ -22,8 +22,9 @@ from xml.etree import ElementTree
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
 from pytest_modelbudget.reports.cases import Case, cases, failing_locks, headroom, unmeasured
-from pytest_modelbudget.reports.check_text import detail_lines, grown_name, headline, printable
+from pytest_modelbudget.reports.check_text import detail_lines, headline, printable
 from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.reports.growth_text import grown_name
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import room
 

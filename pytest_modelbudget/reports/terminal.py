@@ -27,7 +27,8 @@ from pytest_modelbudget.reports.cases import (
     is_lower_bound,
     maximum,
 )
-from pytest_modelbudget.reports.check_text import grown_lines, largest_shares
+from pytest_modelbudget.reports.check_text import largest_shares
+from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.reports.transform_costs import costs
@@ -206,7 +207,7 @@ def _nearer_bound(check: Record) -> Fraction | None:
 def _layers(case: Case) -> Iterator[str]:
     """What grew since the baseline, then the largest shares with their part of the whole."""
     indent = " " * (OUTCOME_WIDTH - 2)
-    yield from (_cut(indent + line, WIDTH) for line in grown_lines(case.check))
+    yield from (_cut(indent + line, WIDTH) for line in grown_lines(case.check.get("blame", ())))
     metric = case.owner["metrics"].get(case.check["metric"], {})
     total = Fraction(case.check["actual"] or 0)
     for scope, value in largest_shares(case):
