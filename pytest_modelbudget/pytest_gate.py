@@ -26,6 +26,7 @@ from pytest_modelbudget.reports.assembly import Assembly
 from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.report import Record, environment
 from pytest_modelbudget.reports.terminal import counted, lines
+from pytest_modelbudget.units import several
 
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
@@ -189,17 +190,13 @@ class Gate:
         is_selected = selection(self.config) and (self.budgets or has_node_ids(self.config))
         if unmeasured > 0 or is_selected:
             self.remarks.append(
-                f"{self.assembly.answered} of {_limits(self.declared)} measured, "
+                f"{self.assembly.answered} of {several(self.declared, 'limit')} measured, "
                 f"{unmeasured} left out by {', '.join(selection(self.config)) or 'selection'}"
             )
         for remark in (*self.paths.remarks, *self.remarks):
             terminalreporter.write_line(f"model budget: {remark}", yellow=True)
         if self.assembly.answered:
             terminalreporter.write_line(counted(self.record))
-
-
-def _limits(count: int) -> str:
-    return f"{count} limit{'' if count == 1 else 's'}"
 
 
 def _first_line(report: pytest.TestReport) -> str:

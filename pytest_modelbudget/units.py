@@ -373,3 +373,8 @@ def _decimal(value: Fraction) -> str:
         left = left // 10 if left % 10 == 0 else left // (2 if left % 2 == 0 else 5)
         places += 1
     return _fixed(value, places) if left == 1 else f"{value.numerator}/{value.denominator}"
+
+
+def several(count: int, one: str, more: str = "") -> str:
+    """A count and its noun: "1 limit", "3 limits"; more is a plural that takes no bare s."""
+    return f"{count} {one if count == 1 else more or one + 's'}"

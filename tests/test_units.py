@@ -22,6 +22,7 @@ from pytest_modelbudget.units import (
     readable,
     readable_pair,
     room,
+    several,
     snug_quantity,
 )
 
@@ -273,3 +274,18 @@ def test_a_snug_quantity_holds_its_number_tightly(value: int, like: str) -> None
     assert least <= value <= most
     assert most - value <= value / Fraction(100)
     assert value - least <= value / Fraction(100)
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "text"),
+    [
+        (0, ("limit",), "0 limits"),
+        (1, ("limit",), "1 limit"),
+        (2, ("limit",), "2 limits"),
+        (1, ("input family", "input families"), "1 input family"),
+        (2, ("input family", "input families"), "2 input families"),
+    ],
+)
+def test_counted_nouns(count: int, words: tuple[str, ...], text: str) -> None:
+    """One has no plural, none and many have; a plural of its own is given with it."""
+    assert several(count, *words) == text

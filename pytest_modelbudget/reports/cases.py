@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.reports.report import Record, fails, warns
+from pytest_modelbudget.units import several
 
 EQUIVALENCE = "equivalence"
 NOTHING = "nothing measured"
@@ -95,7 +96,7 @@ def unmeasured(report: Record) -> str:
     """
     count = report.get("unanswered", 0)
     if count:
-        return f"{count} limit{'' if count == 1 else 's'} skipped or stopped, and so not measured"
+        return f"{several(count, 'limit')} skipped or stopped, and so not measured"
     is_empty = not report["broken"] and next(cases(report), None) is None
     return NOTHING if is_empty and not report["selected"] else ""
 

@@ -25,7 +25,7 @@ from pytest_modelbudget.reports.cases import (
 from pytest_modelbudget.reports.check_text import detail_lines, figure, headline, printable
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.report import Record
-from pytest_modelbudget.units import room
+from pytest_modelbudget.units import room, several
 
 MOST_BYTES = 1_000_000  # GitHub drops a summary of more than 1 MiB
 DETAILED = 25  # failures whose layers are shown, before the rest is rows alone
@@ -63,22 +63,18 @@ def title(report: Record) -> str:
     """One line of plain text: "Model budget: 1 over, 1 unknown (12 limits)"."""
     told = counts(report)
     total = sum(told.values())
-    limits = _counted(total, "limit")
+    limits = several(total, "limit")
     said = [f"{told[key]} {key}" for key in ("over", "unknown", "warn") if told[key]]
-    said += [_counted(len(report["broken"]), "broken file")] if report["broken"] else []
+    said += [several(len(report["broken"]), "broken file")] if report["broken"] else []
     loosened = len(report.get("loosened", ()))
     said += [f"{loosened} loosened"] if loosened else []
     locks = failing_locks(report)
-    said += [_counted(len(locks), "unfit lock file")] if locks else []
+    said += [several(len(locks), "unfit lock file")] if locks else []
     left = report.get("unanswered", 0)
     said += [f"{left} not measured"] if left else []
     if said:
         return f"Model budget: {', '.join(said)} ({limits})"
     return f"Model budget: {limits}, all within" if total else "Model budget: nothing measured"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def sections(report: Record) -> Iterator[Section]:

@@ -32,7 +32,7 @@ from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.reports.transform_costs import costs
-from pytest_modelbudget.units import readable, readable_pair, room
+from pytest_modelbudget.units import readable, readable_pair, room, several
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
@@ -99,7 +99,7 @@ def lines(report: Record, detail: int) -> Iterator[Line]:
                 yield from (Line(layer) for layer in row.layers)
     for broken in report["broken"]:
         count = len(broken["problems"])
-        problems = f"{count} problem{'s' if count > 1 else ''}"
+        problems = several(count, "problem")
         yield Line(
             f"{'broken':<{OUTCOME_WIDTH}}{broken['id'].partition('::')[0]}: {problems}", "over"
         )
@@ -112,11 +112,11 @@ def counted(report: Record) -> str:
     said = [f"{count} {outcome}" for outcome, count in told.items()]
     broken = len(report["broken"])
     if broken:
-        said.append(f"{broken} broken file{'' if broken == 1 else 's'}")
+        said.append(several(broken, "broken file"))
     loosened = len(report.get("loosened", ()))
     if loosened:
         said.append(f"{loosened} loosened")
-    return f"{total} limit{'' if total == 1 else 's'}: {', '.join(said)}"
+    return f"{several(total, 'limit')}: {', '.join(said)}"
 
 
 def rows(model: Record, detail: int) -> list[Row]:

@@ -24,6 +24,7 @@ from pytest_modelbudget.transforms.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.transforms.divergence import Divergence, Worst, worst_element
 from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.output_figures import Figures, figures
+from pytest_modelbudget.units import several
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -155,15 +156,8 @@ def _all_within(records: tuple[OutputRecord, ...]) -> str:
         found.append(f"precision {max(precision):.2f} of 1")
     names = len({record.name for record in records})
     families = len({record.family for record in records})
-    return f"{', '.join((*found, _plural(names, 'output')))}, {_plural(families, 'input family')}"
-
-
-def _plural(count: int, what: str) -> str:
-    return (
-        f"{count} {what}"
-        if count == 1
-        else f"{count} {what.removesuffix('y')}" + ("ies" if what.endswith("y") else "s")
-    )
+    found += [several(names, "output"), several(families, "input family", "input families")]
+    return ", ".join(found)
 
 
 # One output under one family.
