@@ -1,15 +1,10 @@
-"""``quantize_weights`` for ONNX: stored integers behind a DequantizeLinear (QDQ).
-
-w ≈ s·(q - z) with integers q of b bits. Symmetric: z = 0, s = max|w| / (2ᵇ⁻¹ - 1). Otherwise the
-grid spans [min(w, 0), max(w, 0)], with 0 on it: s = (max - min) / (2ᵇ - 1), z = -2ᵇ⁻¹ - min/s.
-"""
+"""``quantize_weights`` for ONNX: stored integers behind a DequantizeLinear (QDQ)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import Any
 
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
@@ -20,6 +15,7 @@ from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
 from pytest_modelbudget.transforms.onnx_linear_operations import StoredWeight, weight_behind
 from pytest_modelbudget.transforms.onnx_stored import (
     CARRIERS,
@@ -33,24 +29,11 @@ from pytest_modelbudget.transforms.onnx_stored import (
 from pytest_modelbudget.transforms.onnx_verifying import Rewritten, transformed_file
 from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
+from pytest_modelbudget.transforms.weight_grid import Grid, grid_of
 
-LEFT_OUT = "layers: leaves it out"
 CODES = {8: TensorProto.INT8, 4: TensorProto.INT4}
 OLDEST_OPSET = {8: 13, 4: 21}  # from which DequantizeLinear takes the type, a scale per channel
 LAYERS = frozenset({"onnx::Conv", "onnx::ConvTranspose", "onnx::Gemm", "onnx::MatMul"})
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Integers of some bits, one scale for a tensor or for each output channel."""
-
-    bits: int = 8
-    per_channel: bool = True
-    symmetric: bool = True
-    layers: tuple[str, ...] = ("*",)
-
-    def selects(self, scope: str) -> bool:
-        return any(fnmatchcase(scope, glob) for glob in self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +72,7 @@ def quantised_weights(model: onnx.ModelProto, grid: Grid) -> Rewritten:
             continue
         if layer.weight not in made:
             made[layer.weight] = _behind_dequantizer(layer, grid, stored)
-        what = "channel" if grid.per_channel else "tensor"
-        changes.append(Change(scope, op_name(node), f"int{grid.bits}, a scale per {what}"))
+        changes.append(Change(scope, op_name(node), grid.text))
     return Rewritten(_with_dequantizers(model, made), tuple(changes))
 
 
@@ -170,12 +152,8 @@ def quantised(weight: Any, grid: Grid, axis: int | None) -> Quantised:
     others = tuple(each for each in range(wide.ndim) if each != axis)
     least = np.minimum(wide.min(others, keepdims=True), 0.0)
     most = np.maximum(wide.max(others, keepdims=True), 0.0)
-    low, high = -(2 ** (grid.bits - 1)), 2 ** (grid.bits - 1) - 1
-    if grid.symmetric:
-        low = -high
-        scale = np.maximum(-least, most) / high
-    else:
-        scale = (most - least) / (high - low)
+    low, high = grid.ends
+    scale = np.maximum(-least, most) / high if grid.symmetric else (most - least) / (high - low)
     scale = np.where(scale > 0, scale, 1.0).astype(weight.dtype)  # as it is stored
     step = scale.astype(np.float64)
     zero = (
@@ -209,15 +187,7 @@ def _dequantised(name: str, stored: StoredTensors) -> str:
 
 def transformed(job: Job) -> Transformed:
     """The file's model with integer weights; TransformError where no layer was changed."""
-    settings = job.settings
-    if settings["bits"] not in CODES:
-        raise TransformError(f"quantize_weights: bits is {settings['bits']}: write 8 or 4")
-    grid = Grid(
-        settings["bits"],
-        settings["per"] == "channel",
-        bool(settings["symmetric"]),
-        cast("tuple[str, ...]", settings["layers"]),
-    )
+    grid = grid_of(job.settings)
 
     def rewrite(model: onnx.ModelProto) -> Rewritten:
         found = quantised_weights(model, grid)

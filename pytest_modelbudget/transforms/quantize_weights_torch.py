@@ -1,15 +1,13 @@
 """``quantize_weights`` on torch modules: integers on a grid in place of floating weights.
 
-w ≈ s·(q - z) with integers q of b bits. Symmetric: z = 0, s = max|w| / (2ᵇ⁻¹ - 1). Otherwise the
-grid spans [min(w, 0), max(w, 0)]: s = (max - min) / (2ᵇ - 1), z = round(-2ᵇ⁻¹ - min/s). A layer
-keeps its class's forward pass and reads ``weight`` as before: it is worked out from the integers.
+A layer keeps its class's forward pass and reads ``weight`` as before: it is worked out from the
+integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -21,38 +19,18 @@ from pytest_modelbudget.frontends.torch_weights import GRID
 from pytest_modelbudget.ir.graph import Graph, Weight
 from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
 from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
 from pytest_modelbudget.transforms.torch_modules import transformed_module
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
+from pytest_modelbudget.transforms.weight_grid import Grid, grid_of
 
 LAYERS = (nn.Linear, _ConvNd, nn.MultiheadAttention)
-LEFT_OUT = "layers: leaves it out"
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Integers of some bits, one scale for a tensor or for each output channel."""
-
-    bits: int
-    per_channel: bool
-    symmetric: bool
-    layers: tuple[str, ...]
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The smallest and the largest integer."""
-        high = 2 ** (self.bits - 1) - 1
-        return (-high if self.symmetric else -high - 1), high
 
 
 def transformed(job: Job) -> Transformed:
     """The module with integer weights; raises TransformError where no layer was changed."""
-    settings = job.settings
-    if settings["bits"] not in (8, 4):
-        raise TransformError(f"quantize_weights: bits is {settings['bits']}: write 8 or 4")
-    layers = cast("tuple[str, ...]", settings["layers"])
-    bits = int(str(settings["bits"]))
-    grid = Grid(bits, settings["per"] == "channel", bool(settings["symmetric"]), layers)
+    grid = grid_of(job.settings)
 
     def changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
         told = tuple(layer_changes(before, after, grid))
@@ -62,11 +40,11 @@ def transformed(job: Job) -> Transformed:
 
     done = transformed_module(job, lambda model: quantised(model, grid), changes)
     graph = done.loaded.graph
-    loaded = replace(done.loaded, graph=with_logical_elements(graph, bits))
+    loaded = replace(done.loaded, graph=with_logical_elements(graph, grid.bits))
     count = sum(bool(change.became) for change in done.changes)
 
     def verify(claim: Claim) -> Equivalence:
-        return done.verify(held_to_floor(claim, bits, count))
+        return done.verify(held_to_floor(claim, grid.bits, count))
 
     return replace(done, loaded=loaded, verify=verify)
 
@@ -82,8 +60,7 @@ def quantised(model: nn.Module, grid: Grid) -> nn.Module:
 
 def is_selected(path: str, module: nn.Module, grid: Grid) -> bool:
     """Whether a module has weights of its own that the grid is asked for."""
-    named = any(fnmatchcase(path, glob) for glob in grid.layers)
-    return isinstance(module, LAYERS) and named and bool(weights_of(module))
+    return isinstance(module, LAYERS) and grid.selects(path) and bool(weights_of(module))
 
 
 def weights_of(module: nn.Module) -> list[str]:
@@ -151,8 +128,7 @@ def layer_changes(before: nn.Module, after: nn.Module, grid: Grid) -> Iterator[C
             continue
         for name in weights_of(module):
             _must_lie_on_grid(path, name, there[path], grid)
-        what = "channel" if grid.per_channel else "tensor"
-        yield Change(path, kind, f"int{grid.bits}, a scale per {what}")
+        yield Change(path, kind, grid.text)
 
 
 def _must_lie_on_grid(path: str, name: str, module: Any, grid: Grid) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -17,6 +16,7 @@ from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
 from pytest_modelbudget.frontends.onnx_steps import op_name
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen
 from pytest_modelbudget.transforms.onnx_linear_operations import (
     FoundOperation,
     LinearOperation,
@@ -39,7 +39,6 @@ from pytest_modelbudget.transforms.onnx_weightless import inferred_types
 from pytest_modelbudget.transforms.onnx_writing import write_model
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
-LEFT_OUT = "layers: leaves it out"
 OLDEST_OPSET = 13  # from which Split and ReduceSum take sizes and axes as operands
 
 
@@ -52,7 +51,7 @@ class Tiling:
     layers: tuple[str, ...] = ("*",)
 
     def selects(self, scope: str) -> bool:
-        return any(fnmatchcase(scope, glob) for glob in self.layers)
+        return is_chosen(scope, self.layers)
 
 
 def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen
 from pytest_modelbudget.transforms.torch_operations import transformed_operations
 from pytest_modelbudget.transforms.torch_rewriting import Call
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
@@ -65,8 +65,8 @@ class TileLinear:
         if weight is None and call.kind != "linear":
             return NotImplemented  # both operands are activations: attention and its like
         scope = call.scope_now() if weight is None else call.owner(weight)
-        if not any(fnmatchcase(scope, glob) for glob in self.layers):
-            self.changes.append(Change(scope, call.name, why="layers: leaves it out"))
+        if not is_chosen(scope, self.layers):
+            self.changes.append(Change(scope, call.name, why=LEFT_OUT))
             return NotImplemented
         linear = linear_of(call)
         if linear is None:

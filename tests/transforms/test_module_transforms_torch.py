@@ -18,9 +18,10 @@ from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
 from pytest_modelbudget.transforms.claim import Claim, Kind
-from pytest_modelbudget.transforms.quantize_weights_torch import Grid, on_grid
+from pytest_modelbudget.transforms.quantize_weights_torch import on_grid
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from pytest_modelbudget.transforms.transform_table import transform_table
+from pytest_modelbudget.transforms.weight_grid import Grid
 
 LOSSY = Claim(Kind.LOSSY, seeds=(0,))
 EXACT = Claim(seeds=(0,))

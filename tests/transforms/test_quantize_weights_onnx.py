@@ -18,12 +18,12 @@ from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.onnx_running import OnnxRun
 from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.quantize_weights_onnx import (
-    Grid,
     off_grid,
     quantised_weights,
     transformed,
 )
 from pytest_modelbudget.transforms.transform import Job
+from pytest_modelbudget.transforms.weight_grid import Grid
 
 from ..frontends.onnx_graphs import model, node, value
 from .onnx_linears import drawn, is_close, linear, operators, written

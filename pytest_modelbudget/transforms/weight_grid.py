@@ -1,0 +1,50 @@
+"""The integers that ``quantize_weights`` may store for a weight, alike for every format.
+
+w ≈ s·(q - z) with integers q of b bits. Symmetric: z = 0, s = max|w| / (2ᵇ⁻¹ - 1). Otherwise the
+grid spans [min(w, 0), max(w, 0)], with 0 on it: s = (max - min) / (2ᵇ - 1),
+z = round(-2ᵇ⁻¹ - min/s).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.transforms.layer_choice import is_chosen
+
+BITS = (8, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Integers of some bits, one scale for a tensor or for each output channel."""
+
+    bits: int = 8
+    per_channel: bool = True
+    symmetric: bool = True
+    layers: tuple[str, ...] = ("*",)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The smallest and the largest integer."""
+        high: int = 2 ** (self.bits - 1) - 1
+        return (-high if self.symmetric else -high - 1), high
+
+    @property
+    def text(self) -> str:
+        """What becomes of a weight: "int8, a scale per channel"."""
+        return f"int{self.bits}, a scale per {'channel' if self.per_channel else 'tensor'}"
+
+    def selects(self, scope: str) -> bool:
+        return is_chosen(scope, self.layers)
+
+
+def grid_of(settings: Mapping[str, object]) -> Grid:
+    """The grid that a budget asks for; raises TransformError for bits that nothing stores."""
+    bits = settings["bits"]
+    if bits not in BITS:
+        raise TransformError(f"quantize_weights: bits is {bits}: write 8 or 4")
+    layers = cast("tuple[str, ...]", settings["layers"])
+    return Grid(int(str(bits)), settings["per"] == "channel", bool(settings["symmetric"]), layers)
