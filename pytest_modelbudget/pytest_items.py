@@ -5,145 +5,32 @@ budgets/vision.yaml::detector::params, budgets/vision.yaml::detector::batch8::pa
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
-from shlex import quote
-from typing import Any, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.baselines import Baselines
-from pytest_modelbudget.budget.budget import (
-    AnyLimit,
-    Budget,
-    EquivalenceCheck,
-    ModelBudget,
-    Place,
-    TransformCheck,
-)
-from pytest_modelbudget.budget.lock_file import value_record
+from pytest_modelbudget.budget.budget import Budget, ModelBudget, Place
 from pytest_modelbudget.budget.problem import BudgetFileError
 from pytest_modelbudget.budget.read_yaml import read_budget
-from pytest_modelbudget.check.measuring import Details, MeasuredModels, checked, lockable
-from pytest_modelbudget.check.tables import tables
-from pytest_modelbudget.check.transforming import TransformedModel, transformed_model, verified
-from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError
+from pytest_modelbudget.errors import BudgetError, ModelBudgetError
+from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.pytest_options import BASE, SWITCH, UPDATE, report_files
-from pytest_modelbudget.reports.assembly import (
-    broken_statement,
-    check_statement,
-    transform_statement,
-)
-from pytest_modelbudget.reports.equivalence_text import equivalence_lines
-from pytest_modelbudget.reports.failure_text import failure_lines, one_line
-from pytest_modelbudget.reports.report import MeasuredModel, Record, check_record, model_record
-from pytest_modelbudget.reports.transform_record import (
-    EQUIVALENCE,
-    equivalence_check_record,
-    equivalence_record,
-    transform_record,
-)
-from pytest_modelbudget.transforms.outcome import Outcome
-from pytest_modelbudget.verdict import Verdict
+from pytest_modelbudget.pytest_limits import BudgetItem, LimitItem, baselines_of, models_of
+from pytest_modelbudget.pytest_options import UPDATE
+from pytest_modelbudget.pytest_transforms import TransformNode
+from pytest_modelbudget.reports.assembly import broken_statement, check_statement
+from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.reports.report import MeasuredModel, Record, model_record
 
-MARKER = "model_budget"
-PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
-BASELINES = pytest.StashKey[Baselines]()
-_MODELS = pytest.StashKey[MeasuredModels]()
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
-
-
-def models_of(config: pytest.Config) -> MeasuredModels:
-    """The models of this session, measured with all installed and given extensions.
-
-    Raises ExtensionError, at every call, where an extension is broken.
-    """
-    if _MODELS not in config.stash:
-        with user_code("the hook pytest_model_budget_extensions", ExtensionError):
-            given = config.hook.pytest_model_budget_extensions(config=config)
-            using = tables(_flat(given))
-        profiled = any(report.needs_profile for report, _ in report_files(config))
-        config.stash[_MODELS] = MeasuredModels(using, root=config.rootpath, profiled=profiled)
-    return config.stash[_MODELS]
-
-
-def baselines_of(config: pytest.Config) -> Baselines:
-    """The lock files that checks are compared with."""
-    return config.stash.setdefault(BASELINES, Baselines(config.rootpath))
-
-
-def is_locked(config: pytest.Config, budget: Path, model: str) -> bool:
-    """Whether a model's numbers, and what they are made of, meet a lock: written, or compared."""
-    return baselines_of(config).knows(budget, model) or bool(config.getoption(UPDATE))
 
 
 def declared_limits(config: pytest.Config) -> int:
     """How many limits the files hold that this session has seen; a broken file counts as one."""
     return sum(config.stash.get(_DECLARED, {}).values())
-
-
-def _flat(given: Iterable[object]) -> Iterator[object]:
-    for each in given:
-        if isinstance(each, (list, tuple)):
-            yield from each
-        elif each is not None:
-            yield each
-
-
-class BrokenLimitError(Exception):
-    """Raised by an item to fail; lines are what the reader sees, the first one is the summary."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = tuple(lines)
-
-
-class BudgetItem(pytest.Item):
-    """Anything that the plugin adds to a session; place is where it stands in its file.
-
-    statement is what it tells the report, set once it ran.
-    """
-
-    def __init__(self, *, place: Place, title: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.place = place
-        self.title = title
-        self.statement: str | None = None
-        self.add_marker(MARKER)
-
-    def reportinfo(self) -> tuple[Any, int, str]:
-        """File, line counted from 0, and the heading above a failure."""
-        return self.path, self.place.line - 1, f"model budget: {self.title}"
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The failure as lines, with the budget's own line as its place."""
-        error = excinfo.value
-        if isinstance(error, BrokenLimitError):
-            return self._shown(excinfo, error.lines)
-        if self.config.getoption("fulltrace"):
-            return super().repr_failure(excinfo)
-        text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
-        way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
-        return self._shown(excinfo, (f"{text}   {self.place}", way_out))
-
-    def _shown(self, excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str]) -> Any:
-        shown = excinfo.getrepr(style="value")
-        entry = shown.reprtraceback.reprentries[0]
-        entry.lines = list(lines)
-        if shown.reprcrash is not None:
-            shown.reprcrash.path = self.place.file
-            shown.reprcrash.lineno = self.place.line
-            shown.reprcrash.message = lines[0].removesuffix(f"   {self.place}")
-        return shown
-
-    def _fail(self, lines: Sequence[str]) -> NoReturn:
-        raise BrokenLimitError(lines) from None
 
 
 class BudgetFile(pytest.File):
@@ -228,11 +115,22 @@ class ModelNode(pytest.Collector):
         """What the file asks of this model."""
         return self.models[0]
 
+    @property
+    def budget_path(self) -> str:
+        """Its name within the file: "detector", or "detector::batch8" of a variant."""
+        return self.budget.path
+
+    @property
+    def source(self) -> ModelSource:
+        """Where the model comes from."""
+        return self.budget.source
+
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
-            with_parts = is_locked(self.config, self.path, self.budget.path)
-            model = models_of(self.config).of(self.budget.source, with_parts=with_parts)
+            is_compared = baselines_of(self.config).knows(self.path, self.budget.path)
+            is_locked = is_compared or bool(self.config.getoption(UPDATE))
+            model = models_of(self.config).of(self.budget.source, with_parts=is_locked)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
@@ -248,147 +146,13 @@ class ModelNode(pytest.Collector):
         place = self.budget.place
         return model_record(self.nodeid, place.file, place.line, self.measured())
 
-    @property
-    def name_in_file(self) -> str:
-        """Its name in the budget and its lock: "detector::batch8"."""
-        return self.budget.path
-
-    def statement(self, check: Record, *, number: Record | None = None) -> str:
+    def statement(self, check: Record, number: Record | None = None) -> str:
         """What an item of this model tells the report."""
         return check_statement(check, self.told_once(), self.measured().seconds, number)
 
 
 class VariantNode(ModelNode):
     """The same model under other inputs."""
-
-
-class TransformNode(pytest.Collector):
-    """One change to a model: limits on what it costs then, and the claim about its outputs."""
-
-    parent: ModelNode
-
-    def __init__(self, *, check: TransformCheck, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.check = check
-        self._transformed: TransformedModel | None = None
-        self._told = False
-
-    def collect(self) -> Iterator[pytest.Item]:
-        """Limits in the order of the file, then the equivalence."""
-        for limit in self.check.limits:
-            yield LimitItem.from_parent(self, name=limit.name, limit=limit)
-        if self.check.equivalence is not None:
-            yield EquivalenceItem.from_parent(
-                self, name=EQUIVALENCE, equivalence=self.check.equivalence
-            )
-
-    def transformed(self) -> TransformedModel:
-        """The changed model, made and measured at the first call in this process."""
-        if self._transformed is None:
-            models = models_of(self.config)
-            self._transformed = transformed_model(
-                self.parent.budget.source,
-                self.check,
-                models.using,
-                root=models.root,
-                details=Details(parts=is_locked(self.config, self.path, self.name_in_file)),
-            )
-        return self._transformed
-
-    def measured(self) -> MeasuredModel:
-        """The changed model's numbers."""
-        return self.transformed().measured
-
-    @property
-    def name_in_file(self) -> str:
-        """Its name in the budget and its lock: "detector::tiled"."""
-        return f"{self.parent.name_in_file}::{self.check.name}"
-
-    def statement(
-        self, check: Record, *, equivalence: Record | None = None, number: Record | None = None
-    ) -> str:
-        """What an item of this transform tells the report: the model before it, too."""
-        before = self.parent.told_once()
-        model = (before, self.parent.measured().seconds) if before is not None else None
-        told, self._told = self._told, True
-        changed = self.transformed()
-        record = None
-        if not told:
-            record = transform_record(self.nodeid, self.check, changed.measured, changed.changes)
-        return transform_statement(check, model, record, equivalence, number)
-
-
-class EquivalenceItem(BudgetItem):
-    """The claim that a transformed model computes the same."""
-
-    def __init__(
-        self, *, equivalence: EquivalenceCheck, parent: TransformNode, name: str, **kwargs: Any
-    ) -> None:
-        title = " / ".join((*parent.nodeid.split("::")[1:], name))
-        super().__init__(place=equivalence.place, title=title, parent=parent, name=name, **kwargs)
-        self.check = equivalence
-        self.transform = parent
-
-    def runtest(self) -> None:
-        """Run both models, compare what they gave, and fail if it is not the same."""
-        root = models_of(self.config).root
-        found = verified(self.transform.transformed(), self.check.claim, root=root)
-        repeat = f'pytest --model-budget "{self.nodeid}"'
-        if found.first_divergence is not None:
-            divergence = found.first_divergence.repeated_by(repeat)
-            found = replace(found, first_divergence=divergence)
-        self.ihook.pytest_model_budget_verified(item=self, equivalence=found)
-        check = equivalence_check_record(self.nodeid, self.check, found)
-        self.statement = self.transform.statement(check, equivalence=equivalence_record(found))
-        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
-        self.user_properties.append((PROPERTY, json.dumps(check)))
-        if found.outcome is not Outcome.WITHIN:
-            self._fail(equivalence_lines(found, self.check.place, repeat))
-
-
-class LimitItem(BudgetItem):
-    """One limit of one model."""
-
-    def __init__(
-        self, *, limit: AnyLimit, parent: ModelNode | TransformNode, name: str, **kwargs: Any
-    ) -> None:
-        path = parent.nodeid.split("::")[1:]
-        title = " / ".join((*path, name))
-        super().__init__(place=limit.place, title=title, parent=parent, name=name, **kwargs)
-        self.limit = limit
-        self.model = parent
-
-    def runtest(self) -> None:
-        """Measure the model if nobody has, judge the limit, and fail if it is broken."""
-        measured = self.model.measured()
-        baseline = baselines_of(self.config).of(self.path, self.model.name_in_file, self.name)
-        verdict = checked(self.limit, measured, baseline)
-        self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
-        check = check_record(self.nodeid, verdict)
-        self.statement = self.model.statement(check, number=self._number(verdict))
-        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
-        self.user_properties.append((PROPERTY, json.dumps(check)))
-        if verdict.fails:
-            self._fail(failure_lines(verdict, accept=self._accepting()))
-
-    def _number(self, verdict: Verdict) -> Record | None:
-        """What was measured, as a lock file has it, and of which budget file.
-
-        Its parts are with it only where a lock is to be written.
-        """
-        model = self.model.measured()
-        is_written = bool(self.config.getoption(UPDATE))
-        versions = models_of(self.config).using.versions(model.format)
-        number = lockable(verdict, model if is_written else None, versions)
-        return None if number is None else {"budget": str(self.path), **value_record(number)}
-
-    def _accepting(self) -> str:
-        """The command that makes the limit what was measured, from the current directory."""
-        start, base = self.config.invocation_params.dir, self.config.getoption(BASE)
-        path = Path(os.path.relpath(self.path, start)).as_posix()
-        names = "::".join((path, *self.nodeid.split("::")[1:]))
-        against = f" {BASE}={quote(base)}" if base else ""
-        return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(names)}"
 
 
 def promises(model: ModelBudget) -> int:

@@ -30,7 +30,7 @@ from pytest_modelbudget.check.lock_reports import (
 )
 from pytest_modelbudget.check.updating import written
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.pytest_items import BASELINES, models_of
+from pytest_modelbudget.pytest_limits import BASELINES, models_of
 from pytest_modelbudget.pytest_options import BASE, LOCK, UPDATE
 from pytest_modelbudget.reports.report import Record
 

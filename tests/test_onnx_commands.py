@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from pytest_modelbudget import check_equivalence, cli, measure
-from pytest_modelbudget.cli import main
+from pytest_modelbudget import check_equivalence, measure
+from pytest_modelbudget.cli import main, onnx_files
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_without_onnx_the_extra_is_named(
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
 
-    monkeypatch.setattr(cli, "import_module", missing)
+    monkeypatch.setattr(onnx_files, "import_module", missing)
     words = ["linear", "--m", "1", "--k", "1", "--n", "1", "--out", str(tmp_path / "x.onnx")]
     assert main(words) == 2
     assert "pip install 'pytest-modelbudget[onnx]'" in capsys.readouterr().err

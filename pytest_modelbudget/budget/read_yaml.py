@@ -78,8 +78,8 @@ def read_budget(
     metrics: Mapping[str, Metric],
     front_ends: Mapping[str, FrontEnd],
     ops: OpTable,
-    text: str | None = None,
     transforms: Mapping[str, Transform] | None = None,
+    text: str | None = None,
 ) -> Budget:
     """The budget of one file; places name it relative to ``root``, the project's root.
 

@@ -60,21 +60,6 @@ def collection_paused() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
-    """What is kept of a model beyond its numbers.
-
-    parts are what each number is made of, for a lock file to be written or compared; profile is
-    what pages show besides.
-    """
-
-    parts: bool = False
-    profile: bool = False
-
-
-NO_DETAILS = Details()
-
-
-@dataclass(frozen=True, slots=True)
 class CostedModel:
     """A model with its graph, what each operation costs, and every metric that could be measured.
 
@@ -121,18 +106,30 @@ def measured(
     using: Tables,
     *,
     root: Path,
-    details: Details = NO_DETAILS,
+    with_parts: bool = False,
+    profiled: bool = False,
 ) -> MeasuredModel:
-    """The numbers of a model, or why there are none; its graph is gone."""
+    """The numbers of a model, or why there are none; its graph is gone.
+
+    with_parts keeps what each number is made of, for a lock file to be written or compared;
+    profiled what pages show of the model besides.
+    """
     began = perf_counter()
     try:
         model = costed_model(source, using, root=root)
     except ModelBudgetError as error:
         return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
-    return told(model, using, began, details)
+    return told(model, began, using, with_parts=with_parts, profiled=profiled)
 
 
-def told(model: CostedModel, using: Tables, began: float, details: Details) -> MeasuredModel:
+def told(
+    model: CostedModel,
+    began: float,
+    using: Tables,
+    *,
+    with_parts: bool = False,
+    profiled: bool = False,
+) -> MeasuredModel:
     """What reports need of a model, without its graph; began is when its measuring did."""
     return MeasuredModel(
         model.loaded.format,
@@ -142,8 +139,8 @@ def told(model: CostedModel, using: Tables, began: float, details: Details) -> M
         model.failures,
         model.census,
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
-        parts=_parts(model, using) if details.parts else {},
-        profile=profile(model.loaded, model.costed) if details.profile else None,
+        parts=_parts(model, using) if with_parts else {},
+        profile=profile(model.loaded, model.costed) if profiled else None,
         seconds=perf_counter() - began,
     )
 
@@ -170,10 +167,15 @@ class MeasuredModels:
 
     def of(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel:
         """The measured model of a source; inputs and arguments belong to it."""
-        details = Details(with_parts, self.profiled)
-        key = (_key(source), details)
+        key = (_key(source), with_parts)
         if key not in self._known:
-            model = measured(source, self.using, root=self.root, details=details)
+            model = measured(
+                source,
+                self.using,
+                root=self.root,
+                with_parts=with_parts,
+                profiled=self.profiled,
+            )
             self._known[key] = (source, model)
         return self._known[key][1]
 

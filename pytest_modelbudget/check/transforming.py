@@ -8,14 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from pytest_modelbudget.budget.budget import TransformCheck
-from pytest_modelbudget.check.measuring import (
-    NO_DETAILS,
-    Details,
-    collection_paused,
-    costed,
-    first_on_path,
-    told,
-)
+from pytest_modelbudget.check.measuring import collection_paused, costed, first_on_path, told
 from pytest_modelbudget.check.tables import Tables
 from pytest_modelbudget.errors import ModelBudgetError, TransformError
 from pytest_modelbudget.frontends.model_source import ModelSource
@@ -46,9 +39,12 @@ def transformed_model(
     using: Tables,
     *,
     root: Path,
-    details: Details = NO_DETAILS,
+    with_parts: bool = False,
 ) -> TransformedModel:
-    """A model after a transform, measured; or why it could not be."""
+    """A model after a transform, measured; or why it could not be.
+
+    with_parts keeps what each number is made of, for a lock file to be written or compared.
+    """
     began = perf_counter()
     transform = using.transforms[check.transform]
     try:
@@ -58,7 +54,8 @@ def transformed_model(
     except ModelBudgetError as error:
         failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
         return TransformedModel(failed)
-    return TransformedModel(told(model, using, began, details), applied.changes, applied.verify)
+    measured = told(model, began, using, with_parts=with_parts)
+    return TransformedModel(measured, applied.changes, applied.verify)
 
 
 def verified(model: TransformedModel, claim: Claim, *, root: Path) -> Equivalence:

@@ -13,9 +13,8 @@ from pytest_modelbudget.cli.diff import add_diff
 from pytest_modelbudget.cli.exit_codes import DONE, INTERRUPTED, UNUSABLE
 from pytest_modelbudget.cli.explain import add_explain
 from pytest_modelbudget.cli.init import add_init
-from pytest_modelbudget.cli.linear import add_linear
+from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.cli.show import add_show
-from pytest_modelbudget.cli.tile import add_tile
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.reports.failure_text import one_line
 

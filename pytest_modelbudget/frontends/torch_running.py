@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -116,7 +116,7 @@ class Runnable:
     def exact(self) -> Subject:
         """The model with its weights upcast to float64, made at the first call."""
         if self._exact is None:
-            with user_code("copying the model", TraceError):
+            with untouched_globals(), user_code("copying the model", TraceError):
                 self._exact = self._in_double() if self._in_double else double_copy(self.subject)
         return self._exact
 
@@ -184,16 +184,14 @@ def weight_names(model: nn.Module) -> NameOf:
 
 def stored_dtype(model: nn.Module) -> str:
     """The least precise floating type among a model's weights; "" where it has none."""
-    found = {
-        w.tensor.dtype for w in named_weights(module_tree(model)) if w.tensor.is_floating_point()
-    }
-    return least_precise(dtype_of(dtype).name for dtype in found)
+    stored = (weight.tensor for weight in named_weights(module_tree(model)))
+    return least_precise({dtype_of(each.dtype).name for each in stored})
 
 
-def least_precise(names: Any) -> str:
+def least_precise(names: Collection[str]) -> str:
     """The floating type with the fewest significant digits; "" of nothing."""
     order = ("bfloat16", "float16", "float32", "float64")
-    return next((name for name in order if name in set(names)), "")
+    return next((name for name in order if name in names), "")
 
 
 @contextmanager

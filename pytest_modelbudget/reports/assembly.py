@@ -3,8 +3,8 @@
 An item's statement is one JSON string, because that is what passes between processes::
 
     {"check": {...}, "model": {...}, "seconds": "0.012"}    a limit; the model only once a process
-    {"check": {...}, "number": {...}}                       measured completely, as a lock has it
     {"check": {...}, "model": {...}, "transform": {...}, "equivalence": {...}}   below a transform
+    {"check": {...}, "number": {...}}                       measured completely, as a lock has it
     {"broken": {...}}                                       a file that could not be read
 """
 
@@ -46,12 +46,12 @@ def transform_statement(
 ) -> str:
     """What an item below a transform says: its check, and what nobody has told yet."""
     statement: Record = {"check": check}
-    if number is not None:
-        statement["number"] = number
     if model is not None:
         statement |= {"model": model[0], "seconds": f"{model[1]:.3f}"}
     if transform is not None:
         statement["transform"] = transform
+    if number is not None:
+        statement["number"] = number
     if equivalence is not None:
         statement["equivalence"] = equivalence
     return json.dumps(statement)
@@ -70,9 +70,9 @@ class Assembly:
         self._timings: dict[str, str] = {}
         self._checks: dict[str, Record] = {}
         self._broken: dict[str, Record] = {}
-        self.numbers: dict[str, Record] = {}  # by id of the check, as a lock file has them
         self._transforms: dict[str, Record] = {}
         self._equivalences: dict[str, Record] = {}
+        self.numbers: dict[str, Record] = {}  # by id of the check, as a lock file has them
 
     def add(self, statement: str) -> None:
         """Take in what one item said."""
@@ -81,12 +81,12 @@ class Assembly:
             self._broken[said["broken"]["id"]] = said["broken"]
             return
         self._checks[said["check"]["id"]] = said["check"]
-        if "number" in said:
-            self.numbers[said["check"]["id"]] = said["number"]
         if "transform" in said:
             self._transforms.setdefault(said["transform"]["id"], said["transform"])
         if "equivalence" in said:
             self._equivalences[said["check"]["id"].rpartition("::")[0]] = said["equivalence"]
+        if "number" in said:
+            self.numbers[said["check"]["id"]] = said["number"]
         if "model" in said and said["model"]["id"] not in self._models:
             self._models[said["model"]["id"]] = said["model"]
             self._timings[said["model"]["id"]] = said["seconds"]

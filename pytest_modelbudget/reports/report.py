@@ -302,8 +302,8 @@ def report(
     broken: Iterable[Record],
     timings: Mapping[str, str],
     selected: bool,
-    unanswered: int = 0,
     transforms: Mapping[str, list[Record]] = NO_TRANSFORMS,
+    unanswered: int = 0,
 ) -> Record:
     """The whole record, sorted by file and line, whichever order it came in.
 

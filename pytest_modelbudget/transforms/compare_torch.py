@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import torch
 from torch import nn
 
 from pytest_modelbudget.errors import TransformError
@@ -44,7 +46,14 @@ def transformed(job: Job) -> Transformed:
         if weights_are_drawn:
             redraw(other.model)
             notes = tuple(_partners(subject.model, other.model))
-        return sides(Runnable(subject), Runnable(other), job, products=products, notes=notes)
+        return sides(
+            Runnable(subject),
+            Runnable(other),
+            job,
+            products=products,
+            notes=notes,
+            other_weights=lambda: stores_other_values(subject.model, other.model),
+        )
 
     def verify(claim: Claim) -> Equivalence:
         return verified(claim, job.source, sides_of, may_draw=may_draw)
@@ -61,3 +70,16 @@ def _partners(first: nn.Module, second: nn.Module) -> Iterator[str]:
             f"weights are drawn by name, and {len(alone)} have no partner of their name, such as "
             f"{alone[0]}: let both factories load their weights"
         )
+
+
+def stores_other_values(first: nn.Module, second: nn.Module) -> bool:
+    """Whether the second model holds floating weights whose values the first has nowhere."""
+    known = {_fingerprint(weight) for weight in first.state_dict().values()}
+    return any(_fingerprint(weight) not in known for weight in second.state_dict().values())
+
+
+def _fingerprint(weight: Any) -> tuple[int, ...]:
+    """What two tensors of the same values share, whatever their shape; integers are all alike."""
+    if not isinstance(weight, torch.Tensor) or not weight.is_floating_point():
+        return ()
+    return (weight.numel(), hash(weight.double().flatten().sort().values.numpy().tobytes()))

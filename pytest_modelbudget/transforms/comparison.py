@@ -85,7 +85,7 @@ class Batch:
     """The inputs of all rows under one set of specs; run as one where the model takes that."""
 
     def __init__(self, specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool) -> None:
-        self._alone = [_drawn(specs, row, scale) for row in rows]
+        self._alone = [drawn(specs, row, scale) for row in rows]
         self._stacked = _stacked(self._alone) if stacks and len(rows) > 1 else None
 
     def alone(self, row: int) -> Mapping[str, Values]:
@@ -102,7 +102,8 @@ class Batch:
         return [model.run(inputs, float64=float64) for inputs in self._alone]
 
 
-def _drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
+def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
+    """Inputs of one family and seed, in the types that the specs name."""
     import numpy as np
 
     return {
@@ -168,7 +169,10 @@ class Comparison:
             return Equivalence(
                 Outcome.UNKNOWN, self.claim.kind, words, weights, seeds=self.claim.seeds
             )
-        pairs = self._without_rounded_weights(tuple(self._pairs()))
+        pairs, noted = without_rounded_weights(
+            tuple(self._pairs()), self.sides.dtype, self.sides.other_weights
+        )
+        self.notes.extend(noted)
         basis = Basis.NETWORK if all(p.algebra is not None for p in pairs) else Basis.NOTHING
         found = judged(
             self.claim,
@@ -182,21 +186,6 @@ class Comparison:
         if found.outcome is Outcome.OVER and not self.structure:
             return replace(found, first_divergence=self._divergence())
         return found
-
-    def _without_rounded_weights(self, pairs: tuple[OutputPair, ...]) -> tuple[OutputPair, ...]:
-        """The pairs for step 2 alone, where rounded weights explain what step 1 sees.
-
-        Two files that were made on different ways hold weights rounded on different ways: then
-        float64 runs differ by as much as the type rounds, and no more.
-        """
-        errors = [_algebra_error(pair) for pair in pairs]
-        if all(error <= ALGEBRA for error in errors):
-            return pairs
-        allowed = MOST_ROUNDINGS * ROUNDING.get(self.sides.dtype, (0.0, 0.0))[0]
-        if max(errors) > allowed or not self.sides.other_weights():
-            return pairs
-        self.notes.append("precision only: the second model stores other weights than the first")
-        return tuple(replace(pair, algebra=None) for pair in pairs)
 
     def _pairs(self) -> Iterator[OutputPair]:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""
@@ -263,6 +252,22 @@ def overflows(exact: list[list[Outputs]], stored: list[list[Outputs]]) -> bool:
     )
 
 
+def without_rounded_weights(
+    pairs: tuple[OutputPair, ...], dtype: str, other_weights: Callable[[], bool]
+) -> tuple[tuple[OutputPair, ...], tuple[str, ...]]:
+    """The pairs for step 2 alone, and a note, where rounded weights explain what step 1 sees.
+
+    Two models that were made on different ways hold weights rounded on different ways: then float64
+    runs differ by as much as the type rounds, and no more.
+    """
+    errors = [_algebra_error(pair) for pair in pairs]
+    allowed = MOST_ROUNDINGS * ROUNDING.get(dtype, (0.0, 0.0))[0]
+    if all(error <= ALGEBRA for error in errors) or max(errors) > allowed or not other_weights():
+        return pairs, ()
+    note = "precision only: the second model stores other weights than the first"
+    return tuple(replace(pair, algebra=None) for pair in pairs), (note,)
+
+
 def _algebra_error(pair: OutputPair) -> float:
     """What step 1 sees of one pair; 0 where it does not look."""
     if pair.algebra is None or pair.reference.dtype.kind != "f":
@@ -316,10 +321,14 @@ def _moves(results: Sequence[Outputs]) -> bool:
 
 
 def _pooled(batches: Sequence[Sequence[Outputs]], rows: Sequence[int], index: int) -> Values:
-    """One output over all runs of a family, rows first; floating values as float64."""
+    """One output over all runs of a family, rows first."""
+    return joined([results[row][index].values for results in batches for row in rows])
+
+
+def joined(parts: Sequence[Values]) -> Values:
+    """Results of several runs, one after the other; floating values as float64."""
     import numpy as np
 
-    parts = [results[row][index].values for results in batches for row in rows]
     parts = [part if part.dtype.kind in "biuc" else part.astype(np.float64) for part in parts]
     if len({part.shape[1:] for part in parts}) == 1 and parts[0].ndim:
         return np.concatenate(parts)

@@ -40,11 +40,12 @@ ROUNDING: Mapping[str, tuple[float, float]] = {
 
 
 class Basis(str, Enum):
-    """What step 1 was run on."""
+    """What step 1 was run on; a lossy or custom claim has its declared bounds instead."""
 
     NETWORK = "whole network"
     LAYERS = "layers only"
     NOTHING = "precision only"
+    DECLARED = "declared bounds"
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +120,8 @@ def judged(
     structure names every difference between the outputs' names, types, shapes and order.
     partial_sums is T, what an output is rounded from, as the transform declares it.
     """
+    if claim.kind is not Kind.EXACT_ALGEBRA:
+        basis = Basis.DECLARED
     records = tuple(_record(claim, pair, basis, partial_sums) for pair in pairs)
     outcome, reason = _verdict(claim, records, structure)
     return Equivalence(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Union
 
@@ -67,17 +67,31 @@ class StoredWeight:
 FoundOperation = Union[LinearOperation, WholeOperation]
 
 
-def linear_operations(graph: onnx.GraphProto, stored: StoredTensors) -> Iterator[FoundOperation]:
-    """Every linear operation in the order of the file, those inside bodies included.
+def linear_operations(model: onnx.ModelProto, stored: StoredTensors) -> Iterator[FoundOperation]:
+    """Every linear operation in the order of the file, those in bodies and functions included.
 
     A MatMul of two activations, as in attention, is none: nothing of it is a weight.
     """
-    for node in graph.node:
+    functions = {f"{each.domain}::{each.name}": each for each in model.functions}
+    for node in model.graph.node:
         found = _operation(node, stored)
         if found is not None:
             yield found
+        if _multiplies(op_name(node), functions) and any(name in stored for name in node.input):
+            why = f"it calls the model's own function {op_name(node)}: inline that first"
+            yield WholeOperation(node, scope_of(node), why)
         for body in _bodies(node):
             yield from _inside(body, op_name(node))
+
+
+def _multiplies(name: str, functions: Mapping[str, onnx.FunctionProto]) -> bool:
+    """Whether a function of the model, or one that it calls, holds a product."""
+    if name not in functions:
+        return False
+    names = {op_name(node) for node in functions[name].node}
+    return not names.isdisjoint(PRODUCTS | OTHER_PRODUCTS) or any(
+        _multiplies(each, functions) for each in names
+    )
 
 
 def _bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:

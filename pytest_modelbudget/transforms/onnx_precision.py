@@ -6,10 +6,13 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.frontends.onnx_types import all_graphs
-from pytest_modelbudget.transforms.onnx_stored import FLOATING, STANDARD, with_graph
+from pytest_modelbudget.transforms.onnx_stored import FLOATING, STANDARD, opset_of, with_graph
 
-# Attributes that name the element type of a result.
-TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+# Attributes that name the element type of a result, or of what is computed on the way to it.
+TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "stash_type"})
+
+# Norms that compute in float32 unless told otherwise, and the operator set that lets them be told.
+STASHES = {"GroupNormalization": 21, "LayerNormalization": 17, "RMSNormalization": 23}
 
 
 def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -19,12 +22,15 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     value of a smaller floating type is exact in float64. Integers stay what they are.
     """
     made = with_graph(model, model.graph.node, ())
+    opset = opset_of(model)
     del made.graph.value_info[:]
     for graph in all_graphs(made.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             _upcast_type(value.type)
         for node in graph.node:
             _upcast_attributes(node)
+            if STASHES.get(node.op_type, opset + 1) <= opset and node.domain in STANDARD:
+                _compute_in_float64(node)
         stored = [upcast(tensor) for tensor in graph.initializer]
         del graph.initializer[:]
         graph.initializer.extend(stored)
@@ -64,6 +70,14 @@ def _upcast_attributes(node: NodeProto) -> None:
             each.i = TensorProto.DOUBLE if each.i in FLOATING else each.i
     if node.op_type == "Constant" and node.domain in STANDARD:
         _upcast_constant(node)
+    if node.op_type == "ConstantOfShape" and not node.attribute:  # float32 zeros, unsaid
+        zero = onnx.helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])
+        node.attribute.append(onnx.helper.make_attribute("value", zero))
+
+
+def _compute_in_float64(node: NodeProto) -> None:
+    if not any(each.name == "stash_type" for each in node.attribute):
+        node.attribute.append(onnx.helper.make_attribute("stash_type", TensorProto.DOUBLE))
 
 
 def _upcast_constant(node: NodeProto) -> None:

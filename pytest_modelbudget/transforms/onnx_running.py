@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,12 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.transforms.onnx_kernels import RUNTIME, float64_engine, runtime
 from pytest_modelbudget.transforms.onnx_pieces import MOST_NODES, Piece, pieces
 from pytest_modelbudget.transforms.onnx_precision import in_float64
-from pytest_modelbudget.transforms.onnx_reference_ops import FASTER
+from pytest_modelbudget.transforms.onnx_reference_ops import OWN_OPERATORS
 from pytest_modelbudget.transforms.onnx_stored import FLOATING
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
@@ -59,6 +61,10 @@ class OnnxRun:
             most_nodes=most_nodes,
         )
         self._engines: dict[int, Any] = {}
+
+    def executed(self) -> Counter[str]:
+        """How often each operator stands in the pieces that are run, by its name in rules."""
+        return Counter(op_name(node) for piece in self._pieces for node in piece.nodes)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Outputs in the graph's order, then watched values, by name.
@@ -143,7 +149,7 @@ def _engine(
     return (
         session(made, large)
         if piece.engine == RUNTIME
-        else ReferenceEvaluator(made, new_ops=FASTER)
+        else ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -10,7 +11,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.frontends.model_source import TensorSpec
-from pytest_modelbudget.frontends.onnx_types import value_type
+from pytest_modelbudget.frontends.onnx_types import ValueType, value_type
 from pytest_modelbudget.transforms.comparison import Output, Outputs, Sides, Specs, least_precise
 from pytest_modelbudget.transforms.onnx_divergence import first_divergence
 from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
@@ -66,6 +67,13 @@ class Transformed:
         shared = self._original.shared_values(inputs)
         return outputs_of(self._exact({**upcast(inputs), **shared}), self._types)
 
+    def disagreements(self, promised: Counter[str] | None) -> Iterator[str]:
+        """Operators that a graph was measured with, and that this run executes not as often."""
+        executed = self._stored.executed()
+        for name, count in (promised or {}).items():
+            if executed[name] != count:
+                yield f"the graph has {count:,} {name}, and the run executes {executed[name]:,}"
+
 
 def upcast(inputs: Feeds) -> Feeds:
     """The same values, floating ones in float64."""
@@ -96,24 +104,27 @@ def sides(
     *,
     exact: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
     partial_sums: int = 1,
+    promised: Counter[str] | None = None,
     other_weights: Callable[[], bool] = lambda: False,
 ) -> Sides:
     """Both models as the comparison takes them.
 
     exact are the float64 copies of both, where the second is made of the first's copy and not an
     upcast of the transformed one: a transform that changes weights rounds them to their type.
+    promised are the products of the graph whose costs were told, which the run must execute.
     other_weights tells whether the second model stores other values than the first.
     """
     before, after = exact or (original, transformed)
     common = common_values(before, after)
     first = Original(original, frontier(after, common))
+    second = Transformed((transformed, after), first, common)
     return Sides(
         first,
-        Transformed((transformed, after), first, common),
+        second,
         stored_dtype(original),
         lambda inputs: first_divergence(before, after, upcast(inputs)),
         partial_sums,
-        tuple(declared_differences(original, transformed)),
+        (*declared_differences(original, transformed), *second.disagreements(promised)),
         other_weights,
     )
 
@@ -154,13 +165,18 @@ def input_specs(model: onnx.ModelProto, dims: Mapping[str, int]) -> tuple[Specs,
     stacks = True
     for value in given_inputs(model):
         known = value_type(value.type)
-        if known.container or known.shape is None:
-            what = known.container or "value without a shape"
-            raise InputError(f"input '{value.name}' is a {what}: no values can be drawn for it")
-        shape = tuple(_size(value.name, axis, size, dims) for axis, size in enumerate(known.shape))
-        stacks = stacks and bool(shape) and isinstance(known.shape[0], str)
-        specs[value.name] = TensorSpec(_type_name(value.type), shape)
+        specs[value.name] = spec_of(value.name, known, dims)
+        stacks = stacks and bool(known.shape) and isinstance((known.shape or (0,))[0], str)
     return specs, stacks and bool(specs)
+
+
+def spec_of(name: str, known: ValueType, dims: Mapping[str, int]) -> TensorSpec:
+    """What is drawn for a value of a type. Raises InputError where that is no sized tensor."""
+    if known.container or known.shape is None:
+        what = known.container or "value without a shape"
+        raise InputError(f"'{name}' is a {what}: no values can be drawn for it")
+    shape = tuple(_size(name, axis, size, dims) for axis, size in enumerate(known.shape))
+    return TensorSpec(tensor_dtype_to_np_dtype(known.code).name, shape)
 
 
 def _size(name: str, axis: int, size: int | str | None, dims: Mapping[str, int]) -> int:

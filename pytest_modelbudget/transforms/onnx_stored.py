@@ -121,6 +121,11 @@ def without_spent(
     return kept[::-1], frozenset(gone)
 
 
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own operator set that a model uses."""
+    return next((each.version for each in model.opset_import if each.domain in STANDARD), 0)
+
+
 def constant_of(node: NodeProto) -> TensorProto | None:
     """The tensor of a Constant node that holds one; None for anything else."""
     if node.op_type != "Constant" or node.domain not in STANDARD:

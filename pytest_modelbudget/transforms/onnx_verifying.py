@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import onnx
 
-from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
+from pytest_modelbudget.frontends.onnx_types import all_graphs
+from pytest_modelbudget.ir.graph import Graph
+from pytest_modelbudget.ops.op_rule import nothing
 from pytest_modelbudget.ops.op_table import OpTable
-from pytest_modelbudget.transforms.claim import Claim
+from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.comparison import Comparison, Sides
-from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.divergence import Divergence
+from pytest_modelbudget.transforms.equivalence import Basis, Equivalence, OutputPair, judged
 from pytest_modelbudget.transforms.onnx_drawing import redrawn, without_values
+from pytest_modelbudget.transforms.onnx_layers import layer_pairs
 from pytest_modelbudget.transforms.onnx_loading import measured_graph, model_with_weights
 from pytest_modelbudget.transforms.onnx_precision import wholly_in_float64
-from pytest_modelbudget.transforms.onnx_sides import input_specs, sides
+from pytest_modelbudget.transforms.onnx_sides import declared_differences, input_specs, sides
 from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
@@ -51,6 +58,7 @@ def transformed_file(job: Job, rewrite: Rewrite, *, changes_weights: bool = Fals
         model = redrawn(model, job.rules)
     rewritten = rewrite(model)
     loaded = measured_graph(rewritten.model, path.name, job.source.dims, job.rules)
+    promised = products_of(loaded.graph, job.rules) if is_flat(rewritten.model) else None
 
     def sides_of(weights: onnx.ModelProto) -> Sides:
         found = rewritten if weights is model else rewrite(weights)
@@ -58,22 +66,55 @@ def transformed_file(job: Job, rewrite: Rewrite, *, changes_weights: bool = Fals
         if changes_weights:
             copy = wholly_in_float64(weights)
             exact = (copy, rewrite(copy).model)
-        return sides(weights, found.model, exact=exact, partial_sums=found.partial_sums)
+        sums = found.partial_sums
+        return sides(weights, found.model, exact=exact, partial_sums=sums, promised=promised)
+
+    def layers_of(weights: onnx.ModelProto, claim: Claim) -> Layers:
+        before = wholly_in_float64(weights) if changes_weights else weights
+        after = (rewritten if before is model else rewrite(before)).model
+        pairs = tuple(layer_pairs(before, after, job.source.dims, claim))
+        return Layers(pairs, tuple(declared_differences(before, after)))
 
     def verify(claim: Claim) -> Equivalence:
-        judge = Judge(claim, job.source.dims, sides_of)
+        judge = Judge(claim, job.source.dims, sides_of, layers_of)
         return judge.equivalence(model, job.rules, is_drawn=is_drawn)
 
     return Transformed(loaded, rewritten.changes, verify)
 
 
+def is_flat(model: onnx.ModelProto) -> bool:
+    """Whether a session executes a model's nodes as they are counted: no bodies, no functions."""
+    return not model.functions and next(islice(all_graphs(model.graph), 1, None), None) is None
+
+
+def products_of(graph: Graph, rules: OpTable) -> Counter[str]:
+    """How often each operator that multiplies stands in a measured graph, by its name."""
+    return Counter(
+        op.name
+        for op in graph.ops
+        if op.name in rules and rules[op.name].macs not in (None, nothing)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Rewritten layers run alone, and how the two models' outputs differ already by declaration."""
+
+    pairs: tuple[OutputPair, ...]
+    differences: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Holds a transformed model to a claim; sides_of makes both models from the original's."""
+    """Holds a transformed model to a claim; sides_of makes both models from the original's.
+
+    layers_of gives the rewritten layers alone, for a network that does not run in float64.
+    """
 
     claim: Claim
     dims: Mapping[str, int]
     sides_of: Callable[[onnx.ModelProto], Sides]
+    layers_of: Callable[[onnx.ModelProto, Claim], Layers] | None = None
 
     def equivalence(
         self, model: onnx.ModelProto, rules: OpTable, *, is_drawn: bool = False
@@ -85,9 +126,42 @@ class Judge:
             if not comparison.moves() and not is_drawn:
                 weights = DRAWN
                 comparison = self._comparison(redrawn(model, rules))
+        except TransformError as error:  # the original itself does not run
+            return self._by_layers(error, model, weights)
+        except ModelBudgetError as error:
+            return self._unknown(error, weights)
+        return self._judged(comparison, weights)
+
+    def _judged(self, comparison: Comparison, weights: str) -> Equivalence:
+        """The judgement; a transformed model that does not run is unknown."""
+        try:
             return comparison.equivalence(weights)
         except ModelBudgetError as error:
             return self._unknown(error, weights)
+
+    def _by_layers(
+        self, error: TransformError, model: onnx.ModelProto, weights: str
+    ) -> Equivalence:
+        """The judgement on the rewritten layers alone, where the network does not run."""
+        if self.layers_of is None or self.claim.kind is not Kind.EXACT_ALGEBRA:
+            return self._unknown(error, weights)
+        try:
+            layers = self.layers_of(model, self.claim)
+        except ModelBudgetError as other:
+            return self._unknown(other, weights)
+        found = judged(
+            self.claim,
+            layers.pairs,
+            structure=layers.differences,
+            weights=weights,
+            basis=Basis.LAYERS,
+            notes=(f"layers only: {error}",),
+        )
+        wrong = next((each for each in found.outputs if each.outcome is Outcome.OVER), None)
+        if wrong is None or wrong.algebra is None:
+            return found
+        divergence = Divergence(wrong.name, wrong.algebra, wrong.worst)
+        return replace(found, first_divergence=divergence)
 
     def kept(self, model: onnx.ModelProto, weights: str) -> Equivalence:
         """The judgement on the weights that the model has, whatever they show."""
@@ -102,4 +176,6 @@ class Judge:
 
     def _comparison(self, model: onnx.ModelProto) -> Comparison:
         specs, stacks = input_specs(model, self.dims)
+        if self.claim.batches and not stacks:
+            raise InputError("batch: the file fixes the first axis of its inputs: export a symbol")
         return Comparison(self.claim, self.sides_of(model), specs, stacks=stacks)

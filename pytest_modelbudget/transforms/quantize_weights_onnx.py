@@ -7,7 +7,7 @@ grid spans [min(w, 0), max(w, 0)], with 0 on it: s = (max - min) / (2ᵇ - 1), z
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
@@ -18,16 +18,20 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_steps import op_name
+from pytest_modelbudget.transforms.claim import Claim
+from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_linear_operations import StoredWeight, weight_behind
 from pytest_modelbudget.transforms.onnx_stored import (
     CARRIERS,
     FLOATING,
     StoredTensors,
     attribute,
+    opset_of,
     stored_tensors,
     with_graph,
 )
 from pytest_modelbudget.transforms.onnx_verifying import Rewritten, transformed_file
+from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
 LEFT_OUT = "layers: leaves it out"
@@ -71,7 +75,7 @@ class Layer:
 def quantised_weights(model: onnx.ModelProto, grid: Grid) -> Rewritten:
     """The model with the weights of its selected layers stored as integers."""
     stored = stored_tensors(model)
-    opset = next((each.version for each in model.opset_import if each.domain in {"", "ai.onnx"}), 0)
+    opset = opset_of(model)
     made: dict[str, tuple[NodeProto, list[TensorProto]]] = {}
     changes = []
     for node in model.graph.node:
@@ -218,9 +222,18 @@ def transformed(job: Job) -> Transformed:
     def rewrite(model: onnx.ModelProto) -> Rewritten:
         found = quantised_weights(model, grid)
         wrong = off_grid(found.model, found.changes)
-        if wrong or not any(change.became for change in found.changes):
-            why = f"'{wrong[0]}' reads a floating weight" if wrong else "no layer was selected"
+        if wrong:
+            raise TransformError(f"quantize_weights: '{wrong[0]}' reads a weight off the grid")
+        if not any(change.became for change in found.changes):
+            whys = [each.why for each in found.changes if each.why != LEFT_OUT]
+            why = whys[0] if whys else "the model has no layer that layers: selects"
             raise TransformError(f"quantize_weights changed nothing: {why}")
         return found
 
-    return transformed_file(job, rewrite)
+    done = transformed_file(job, rewrite)
+    count = sum(1 for change in done.changes if change.became)
+
+    def verify(claim: Claim) -> Equivalence:
+        return done.verify(held_to_floor(claim, grid.bits, count))
+
+    return replace(done, verify=verify)

@@ -28,6 +28,7 @@ from pytest_modelbudget.transforms.onnx_stored import (
     StoredTensors,
     bound,
     names_read,
+    opset_of,
     stored_tensors,
     with_graph,
     without_spent,
@@ -63,11 +64,11 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
     stored = stored_tensors(model)
     types = inferred_types(model)
     names = Names(model)
-    opset = next((each.version for each in model.opset_import if each.domain in {"", "ai.onnx"}), 0)
+    opset = opset_of(model)
     replacements: dict[str, Replacement] = {}
     changes = []
     partial_sums = 1
-    for found in linear_operations(model.graph, stored):
+    for found in linear_operations(model, stored):
         why = _why_whole(found, tiling, opset, types)
         if why or not isinstance(found, LinearOperation):
             changes.append(Change(found.scope, op_name(found.node), why=why))
@@ -209,9 +210,7 @@ def must_be_complete(changes: Sequence[Change]) -> None:
             "with 'layers:'"
         )
     if not any(each.became for each in changes):
-        seen = (
-            f"has {len(changes)} linear operations, none of which"
-            if changes
-            else "has no linear operation that"
+        seen = f"has {len(changes)}, none of which" if changes else "has none that"
+        raise TransformError(
+            f"tile_linear changed nothing: of linear operations the model {seen} layers: selects"
         )
-        raise TransformError(f"tile_linear changed nothing: the model {seen} layers: selects")

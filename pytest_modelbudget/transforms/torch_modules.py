@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.torch_building import untouched_globals
 from pytest_modelbudget.frontends.torch_float64 import in_float64
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_layers import Layers, layer_outputs
@@ -53,14 +54,15 @@ def transformed_module(
 
 def changed_copy(subject: Subject, changer: Changer) -> Subject:
     """What a changer makes of a copy of a model; the model stays as it is."""
-    with user_code("copying the model", TransformError):
+    with untouched_globals(), user_code("copying the model", TransformError):
         same = copy.deepcopy(subject.model)
     return subject.over(_changed(same, changer))
 
 
 def _changed(model: nn.Module, changer: Changer) -> nn.Module:
     model.eval()
-    changed = changer(model)
+    with untouched_globals():
+        changed = changer(model)
     if not isinstance(changed, nn.Module):
         raise TransformError(
             f"the transform returned {type(changed).__name__}, not a torch.nn.Module"

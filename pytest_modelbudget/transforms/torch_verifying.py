@@ -28,7 +28,8 @@ from pytest_modelbudget.frontends.torch_running import (
 from pytest_modelbudget.frontends.torch_tracing import Subject
 from pytest_modelbudget.frontends.torch_values import dtype_of
 from pytest_modelbudget.ops.op_table import OpTable
-from pytest_modelbudget.transforms.claim import Claim
+from pytest_modelbudget.transforms.claim import Claim, Kind
+from pytest_modelbudget.transforms.comparison import without_rounded_weights
 from pytest_modelbudget.transforms.divergence import Divergence
 from pytest_modelbudget.transforms.equivalence import (
     Basis,
@@ -50,7 +51,8 @@ class Sides:
     """Both models, and what is known about the second.
 
     divergence looks for the first layer that differs, on these inputs. products
-    are those that the graph of the second promises; None where nobody promised.
+    are those that the graph of the second promises; None where nobody promised. other_weights tells
+    whether the second stores other values than the first, which may be rounded on another way.
     """
 
     original: Runnable
@@ -60,6 +62,7 @@ class Sides:
     products: Counter[Product] | None = None
     partial_sums: Callable[[], int] = lambda: 1
     notes: tuple[str, ...] = ()
+    other_weights: Callable[[], bool] = lambda: False
 
 
 SidesOf = Callable[[Subject, bool], Sides]  # of a model, and whether its weights are drawn
@@ -138,7 +141,11 @@ class Comparison:
             return Equivalence(
                 Outcome.UNKNOWN, self.claim.kind, words, weights, seeds=self.claim.seeds
             )
-        pairs = tuple(self._pairs())
+        model = stored_dtype(self.sides.original.subject.model)
+        pairs, noted = without_rounded_weights(
+            tuple(self._pairs()), model, self.sides.other_weights
+        )
+        self.notes.extend(noted)
         basis = Basis.NETWORK if all(p.algebra is not None for p in pairs) else Basis.NOTHING
         found = judged(
             self.claim,
@@ -155,7 +162,7 @@ class Comparison:
 
     def _pairs(self) -> Iterator[OutputPair]:
         """Outputs of all runs, pooled by name and family."""
-        algebra = self._algebra()
+        algebra = self._algebra() if self.claim.kind is Kind.EXACT_ALGEBRA else None
         transformed = [self._executed(batch) for batch in self.batches]
         for exact, found in zip(self.exact, transformed, strict=True):
             for before, after in zip(exact, found, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -20,7 +21,7 @@ from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_linears
 
 from ..frontends.onnx_graphs import model, node, value
-from .onnx_linears import CODES, drawn, linear
+from .onnx_linears import CODES, drawn, linear, operators
 
 TYPES = ("float32", "float16")
 SIZES = (1, 63, 64, 65, 200)
@@ -298,6 +299,23 @@ def test_other_outputs_fail(mutate: Callable[[onnx.ModelProto], None], said: str
     found = judged(proto, twin, 4)
     assert found.outcome is Outcome.OVER
     assert said in found.reason
+
+
+def test_a_graph_that_is_not_what_runs() -> None:
+    """Costs told of another number of products than are executed are no costs of this model."""
+    proto = network("float32")
+    found = tiled_linears(proto, Tiling(Tile(64, 64)))
+    right = Counter(operators(found.model))["MatMul"]
+    for promised, outcome in ((right, Outcome.WITHIN), (right - 1, Outcome.OVER)):
+        counts = Counter({"onnx::MatMul": promised})
+        judge = Judge(
+            Claim(seeds=(0,)),
+            {},
+            lambda first, counts=counts: sides(first, found.model, partial_sums=4, promised=counts),
+        )
+        result = judge.equivalence(proto, tables().ops)
+        assert result.outcome is outcome
+    assert f"the graph has {right - 1} onnx::MatMul, and the run executes {right}" in result.reason
 
 
 def test_a_network_that_ignores_its_input_is_redrawn() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ def conv_net(*pools: onnx.NodeProto) -> onnx.ModelProto:
     nodes = [
         node("Conv", "x w b", "c", pads=[1, 1, 1, 1]),
         node("BatchNormalization", "c scale shift mean variance", "n"),
-        node("Erf", "n", "e"),
+        node("Tanh", "n", "e"),
         *pools,
         node("GlobalAveragePool", "p", "g"),
         node("Flatten", "g", "y"),
@@ -115,7 +117,14 @@ def test_given_values_replace_their_nodes() -> None:
 def test_casts_and_constants_are_upcast() -> None:
     """A cast to float32 in the middle does not round the float64 copy."""
     constant = onnx.helper.make_node("Constant", [], ["third"], value_float=1 / 3)
-    nodes = [node("Cast", "x", "c", to=TensorProto.FLOAT), constant, node("Mul", "c third", "y")]
+    nodes = [
+        node("Cast", "x", "c", to=TensorProto.FLOAT),
+        constant,
+        node("Mul", "c third", "product"),
+        node("Shape", "x", "shape"),
+        node("ConstantOfShape", "shape", "zeros"),
+        node("Add", "product zeros", "y"),
+    ]
     proto = model(nodes, [value("x", 2)], [value("y", 2)])
     x = np.array([1 / 3, 1e-9])
     assert is_close(OnnxRun(proto, float64=True)({"x": x})["y"], x * float(np.float32(1 / 3)))
@@ -135,3 +144,50 @@ def test_an_output_that_no_node_makes() -> None:
     found = OnnxRun(model([], [value("x", 4)], outputs, [weight]))({"x": drawn(1, 4)})
     assert (found["x"] == drawn(1, 4)).all()
     assert (found["w"] == drawn(0, 4)).all()
+
+
+# Operators that networks are made of, on x (2, 6, 4, 4): their own formulas in float64.
+FORMULAS: Mapping[str, Callable[[Any], Any]] = {
+    "Erf": lambda x: np.vectorize(erf)(x),
+    "Gelu": lambda x: x * 0.5 * (1 + np.vectorize(erf)(x / np.sqrt(2))),
+    "Softmax": lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True),
+    "HardSwish": lambda x: x * np.clip(x * float(np.float32(1 / 6)) + 0.5, 0, 1),
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Softplus": lambda x: np.log1p(np.exp(x)),
+    "Mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    "GlobalAveragePool": lambda x: x.mean((2, 3), keepdims=True),
+    "ReduceMean": lambda x: x.mean(keepdims=True),
+    "Elu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
+}
+
+
+@pytest.mark.parametrize("operator", FORMULAS)
+def test_nothing_is_rounded_on_the_way(operator: str) -> None:
+    """A float64 run is float64 all through: to 1e-14 what the formula gives."""
+    proto = model([node(operator, "x", "y")], [value("x", 2, 6, 4, 4)], [value("y", *[None] * 4)])
+    x = drawn(7, 2, 6, 4, 4).astype("float64")
+    assert is_close(OnnxRun(proto, float64=True)({"x": x})["y"], FORMULAS[operator](x), 1e-14)
+
+
+@pytest.mark.parametrize(
+    "operator", ["LayerNormalization", "GroupNormalization", "RMSNormalization"]
+)
+def test_norms_are_float64_inside(operator: str) -> None:
+    """Statistics that a file wants in float32 are float64 in its copy."""
+    is_grouped = operator == "GroupNormalization"
+    arrays = {name: drawn(seed, 6 if is_grouped else 4) for seed, name in enumerate("sb")}
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    attributes = {"num_groups": 3} if is_grouped else {}
+    root = operator == "RMSNormalization"
+    norm = node(operator, "x s" if root else "x s b", "y", **attributes)
+    proto = model([norm], [value("x", 2, 6, 4, 4)], [value("y", 2, 6, 4, 4)], weights)
+    x = drawn(7, 2, 6, 4, 4).astype("float64")
+    groups = x.reshape(2, 3, -1) if is_grouped else x
+    centred = groups if root else groups - groups.mean(-1, keepdims=True)
+    epsilon = float(np.float32(1e-5))
+    normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    scale, shift = (
+        array.astype(float).reshape((6, 1, 1) if is_grouped else (4,)) for array in arrays.values()
+    )
+    wanted = normed.reshape(x.shape) * scale + (0.0 if root else shift)
+    assert is_close(OnnxRun(proto, float64=True)({"x": x})["y"], wanted, 1e-13)

@@ -11,8 +11,19 @@ import pytest
 from onnx import numpy_helper
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.onnx_running import OnnxRun
-from pytest_modelbudget.transforms.quantize_weights_onnx import Grid, off_grid, quantised_weights
+from pytest_modelbudget.transforms.outcome import Outcome
+from pytest_modelbudget.transforms.quantize_weights_onnx import (
+    Grid,
+    off_grid,
+    quantised_weights,
+    transformed,
+)
+from pytest_modelbudget.transforms.transform import Job
 
 from ..frontends.onnx_graphs import model, node, value
 from .onnx_linears import drawn, is_close, linear, operators, written
@@ -123,3 +134,36 @@ def test_a_channel_of_zeros() -> None:
     tensors = stored(quantised_weights(proto, Grid()).model)
     assert tensors["fc.weight.scale"][2] == 1.0
     assert not tensors["fc.weight.quantized"][2].any()
+
+
+@pytest.mark.parametrize(
+    ("bits", "layers", "sentence"),
+    [
+        pytest.param(4, ("*",), "operator set 17 has no int4 weights: 21 has", id="int4"),
+        pytest.param(8, ("head",), "no layer that layers: selects", id="no layer"),
+    ],
+)
+def test_nothing_changed_says_why(
+    bits: int, layers: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    """A quantiser that changed nothing raises, with the reason."""
+    proto = linear(65, 30)
+    proto.opset_import[0].version = 17
+    written(proto, tmp_path)
+    settings = {"bits": bits, "per": "channel", "symmetric": True, "layers": layers}
+    source = ModelSource("onnx", "model.onnx", base=tmp_path)
+    with pytest.raises(TransformError, match=sentence):
+        transformed(Job(source, settings, tables().ops))
+
+
+@pytest.mark.parametrize(("bits", "least"), [(8, 6.02 * 8 - 12), (4, 6.02 * 4 - 12)])
+def test_a_lossy_claim_without_bounds(bits: int, least: float, tmp_path: Path) -> None:
+    """One quantised layer owes 6.02 dB a bit less 12: the twin holds it, a coarser one does not."""
+    written(linear(200, 130), tmp_path)
+    settings = {"bits": bits, "per": "channel", "symmetric": True, "layers": ("*",)}
+    source = ModelSource("onnx", "model.onnx", base=tmp_path)
+    done = transformed(Job(source, settings, tables().ops))
+    found = done.verify(Claim(Kind.LOSSY, seeds=(0,)))
+    assert found.outcome is Outcome.WITHIN, found.reason
+    moving = [record for record in found.outputs if record.family != "zeros"]
+    assert all(least <= record.figures.sqnr < least + 24 for record in moving)

@@ -1,0 +1,78 @@
+"""``modelbudget linear`` and ``modelbudget tile``: linear layers and tiled twins as ONNX files."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pytest_modelbudget.cli.exit_codes import DONE
+from pytest_modelbudget.errors import InputError, MissingExtraError
+from pytest_modelbudget.frontends.model_source import ModelSource
+
+
+def add_linear(linear_parser: argparse.ArgumentParser) -> None:
+    """Sizes, type and place of one linear layer."""
+    add = linear_parser.add_argument
+    for size, what in (("m", "rows of x"), ("k", "inputs"), ("n", "outputs")):
+        add(f"--{size}", type=_size, required=True, metavar=size.upper(), help=what)
+    add("--dtype", choices=("float32", "float16"), default="float32", help="default: float32")
+    add("--no-bias", action="store_true", help="leave the bias out")
+    add("--seed", type=int, default=0, help="of the weights (default: 0)")
+    add("--out", type=Path, required=True, metavar="FILE", help="where to write it")
+    linear_parser.set_defaults(command=write_linear)
+
+
+def add_tile(tile_parser: argparse.ArgumentParser) -> None:
+    """The file, and how it is cut into tiles."""
+    add = tile_parser.add_argument
+    add("source", metavar="SOURCE", type=Path, help="an .onnx file")
+    add("--tile", type=_size, nargs="+", default=[64], metavar="SIZE", help="64, or M K N")
+    add("--form", choices=("unrolled", "batched"), default="unrolled", help="default: unrolled")
+    add("--edge", choices=("ragged", "pad"), default="ragged", help="default: ragged")
+    add("--layers", action="append", metavar="GLOB", help="module paths (default: all)")
+    add("--out", type=Path, required=True, metavar="FILE", help="where to write it")
+    tile_parser.set_defaults(command=write_tiled)
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no size: write 1, 2, 3 ...")
+    return int(text)
+
+
+def write_linear(options: argparse.Namespace) -> int:
+    """Write x (m, k) · W + b as an ONNX file."""
+    writing = _onnx_module("onnx_writing", "modelbudget linear")
+    sizes = {"bias": not options.no_bias, "dtype": options.dtype, "seed": options.seed}
+    model = writing.linear_model(options.m, options.k, options.n, **sizes)
+    writing.write_model(model, options.out)
+    print(f"wrote {options.out}")
+    return DONE
+
+
+def write_tiled(options: argparse.Namespace) -> int:
+    """Write the tiled twin of an ONNX file, and say what became of each linear operation."""
+    if len(options.tile) not in {1, 3}:
+        raise InputError(f"--tile takes one size or three (M K N), not {len(options.tile)}")
+    size = options.tile
+    sizes = (None, *size * 2) if len(size) == 1 else tuple(size)
+    tiling = _onnx_module("tile_linear_onnx", "modelbudget tile")
+    layers = tuple(options.layers or ("*",))
+    settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": layers}
+    source = ModelSource("onnx", str(options.source), base=Path.cwd())
+    for change in tiling.write_tiled(source, settings, options.out):
+        print(f"{change.scope or '(model)'}: {change.operation}: {change.became or change.why}")
+    print(f"wrote {options.out}")
+    return DONE
+
+
+def _onnx_module(name: str, needed_for: str) -> Any:
+    """A module that needs onnx; MissingExtraError where that is not installed."""
+    try:
+        return import_module(f"pytest_modelbudget.transforms.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in {"onnx", "onnxruntime", "onnx_ir"}:
+            raise
+        raise MissingExtraError(needed_for, package=str(error.name), extra="onnx") from error

@@ -1,0 +1,141 @@
+"""One node per transform: limits on the changed model, and the claim that it computes the same.
+
+budgets/vision.yaml::alexnet::tiled::macs, budgets/vision.yaml::alexnet::tiled::equivalence
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+import pytest
+
+from pytest_modelbudget.budget.budget import EquivalenceCheck, TransformCheck
+from pytest_modelbudget.check.transforming import TransformedModel, transformed_model, verified
+from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.pytest_limits import (
+    PROPERTY,
+    BudgetItem,
+    LimitItem,
+    baselines_of,
+    models_of,
+)
+from pytest_modelbudget.pytest_options import UPDATE
+from pytest_modelbudget.reports.assembly import transform_statement
+from pytest_modelbudget.reports.equivalence_text import equivalence_lines
+from pytest_modelbudget.reports.report import MeasuredModel, Record
+from pytest_modelbudget.reports.transform_record import (
+    EQUIVALENCE,
+    equivalence_check_record,
+    equivalence_record,
+    transform_record,
+)
+from pytest_modelbudget.transforms.outcome import Outcome
+
+
+class BudgetedModel(Protocol):
+    """The node of the model that a transform changes."""
+
+    nodeid: str
+
+    @property
+    def budget_path(self) -> str:
+        """Its name within the file."""
+
+    @property
+    def source(self) -> ModelSource:
+        """Where the model comes from."""
+
+    def measured(self) -> MeasuredModel:
+        """The model's own numbers."""
+
+    def told_once(self) -> Record | None:
+        """The model's record for the report: at the first call, and never again."""
+
+
+class TransformNode(pytest.Collector):
+    """One change to a model: limits on what it costs then, and the claim about its outputs."""
+
+    parent: BudgetedModel  # type: ignore[assignment]  # pytest knows a node's parent as any node
+
+    def __init__(self, *, check: TransformCheck, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check = check
+        self._transformed: TransformedModel | None = None
+        self._told = False
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Limits in the order of the file, then the equivalence."""
+        for limit in self.check.limits:
+            yield LimitItem.from_parent(self, name=limit.name, limit=limit)
+        if self.check.equivalence is not None:
+            yield EquivalenceItem.from_parent(
+                self, name=EQUIVALENCE, equivalence=self.check.equivalence
+            )
+
+    @property
+    def budget_path(self) -> str:
+        """Its name within the file: "net::tiled"."""
+        return f"{self.parent.budget_path}::{self.check.name}"
+
+    def transformed(self) -> TransformedModel:
+        """The changed model, made and measured at the first call in this process."""
+        if self._transformed is None:
+            models = models_of(self.config)
+            is_compared = baselines_of(self.config).knows(self.path, self.budget_path)
+            is_locked = is_compared or bool(self.config.getoption(UPDATE))
+            self._transformed = transformed_model(
+                self.parent.source,
+                self.check,
+                models.using,
+                root=models.root,
+                with_parts=is_locked,
+            )
+        return self._transformed
+
+    def measured(self) -> MeasuredModel:
+        """The changed model's numbers."""
+        return self.transformed().measured
+
+    def statement(
+        self, check: Record, number: Record | None = None, *, equivalence: Record | None = None
+    ) -> str:
+        """What an item of this transform tells the report: the model before it, too."""
+        before = self.parent.told_once()
+        model = (before, self.parent.measured().seconds) if before is not None else None
+        told, self._told = self._told, True
+        changed = self.transformed()
+        record = None
+        if not told:
+            record = transform_record(self.nodeid, self.check, changed.measured, changed.changes)
+        return transform_statement(check, model, record, equivalence, number)
+
+
+class EquivalenceItem(BudgetItem):
+    """The claim that a transformed model computes the same."""
+
+    def __init__(
+        self, *, equivalence: EquivalenceCheck, parent: TransformNode, name: str, **kwargs: Any
+    ) -> None:
+        title = " / ".join((*parent.nodeid.split("::")[1:], name))
+        super().__init__(place=equivalence.place, title=title, parent=parent, name=name, **kwargs)
+        self.check = equivalence
+        self.transform = parent
+
+    def runtest(self) -> None:
+        """Run both models, compare what they gave, and fail if it is not the same."""
+        root = models_of(self.config).root
+        found = verified(self.transform.transformed(), self.check.claim, root=root)
+        repeat = f'pytest --model-budget "{self.nodeid}"'
+        if found.first_divergence is not None:
+            divergence = found.first_divergence.repeated_by(repeat)
+            found = replace(found, first_divergence=divergence)
+        self.ihook.pytest_model_budget_verified(item=self, equivalence=found)
+        check = equivalence_check_record(self.nodeid, self.check, found)
+        self.statement = self.transform.statement(check, equivalence=equivalence_record(found))
+        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
+        self.user_properties.append((PROPERTY, json.dumps(check)))
+        if found.outcome is not Outcome.WITHIN:
+            self._fail(equivalence_lines(found, self.check.place, repeat))
