@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.pytest_items import is_marked, unmarked
+from pytest_modelbudget.budget.read_yaml import is_budget, misspelt_marker
 from pytest_modelbudget.pytest_options import DEFAULT_PATHS, PATHS, absolute
 
 SUFFIXES = frozenset({".yaml", ".yml"})
@@ -72,3 +72,17 @@ class BudgetPaths:
         """
         start = self.config.invocation_params.dir
         return any(path.is_relative_to(absolute(start, arg)) for arg in self.config.args)
+
+
+def is_marked(path: Path) -> bool:
+    """Whether a YAML file says that it is a budget; one that cannot be read may be one."""
+    try:
+        return is_budget(path.read_bytes())
+    except OSError:
+        return True
+
+
+def unmarked(path: Path) -> str | None:
+    """What to say of a file that must be meant for a budget and does not carry the marker."""
+    key = misspelt_marker(path.read_bytes())
+    return None if key is None else f"{path.name} is not held: its key '{key}' is not model_budget"

@@ -20,7 +20,7 @@ from pytest_modelbudget.check.tables import Tables
 from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.pytest_items import models_of
+from pytest_modelbudget.pytest_limits import models_of
 from pytest_modelbudget.reports.failure_text import failure_lines
 from pytest_modelbudget.reports.report import MeasuredModel
 

@@ -13,6 +13,7 @@ from pytest_modelbudget import pytest_items
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.pytest_budget_paths import BudgetPaths
+from pytest_modelbudget.pytest_limits import BudgetItem
 from pytest_modelbudget.pytest_locks import SessionLocks
 from pytest_modelbudget.pytest_options import (
     absolute,
@@ -63,7 +64,7 @@ class Gate:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
-        ours = [item for item in session.items if isinstance(item, pytest_items.BudgetItem)]
+        ours = [item for item in session.items if isinstance(item, BudgetItem)]
         self.collected = len(ours)
         self.declared = pytest_items.declared_limits(self.config)
 
@@ -75,7 +76,7 @@ class Gate:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Let an item's report carry its words to the controller."""
         report = yield
-        if call.when == "call" and isinstance(item, pytest_items.BudgetItem) and item.statement:
+        if call.when == "call" and isinstance(item, BudgetItem) and item.statement:
             setattr(report, STATEMENT, item.statement)
         return report
 

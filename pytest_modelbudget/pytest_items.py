@@ -6,25 +6,17 @@ budgets/vision.yaml::detector::params, budgets/vision.yaml::detector::batch8::pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget, ModelBudget, Place
 from pytest_modelbudget.budget.problem import BudgetFileError
-from pytest_modelbudget.budget.read_yaml import is_budget, misspelt_marker, read_budget
+from pytest_modelbudget.budget.read_yaml import read_budget
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.pytest_limits import BASELINES as BASELINES
-from pytest_modelbudget.pytest_limits import MARKER as MARKER
-from pytest_modelbudget.pytest_limits import PROPERTY as PROPERTY
-from pytest_modelbudget.pytest_limits import BrokenLimitError as BrokenLimitError
-from pytest_modelbudget.pytest_limits import BudgetItem as BudgetItem
-from pytest_modelbudget.pytest_limits import LimitItem as LimitItem
-from pytest_modelbudget.pytest_limits import baselines_of as baselines_of
-from pytest_modelbudget.pytest_limits import models_of as models_of
+from pytest_modelbudget.pytest_limits import BudgetItem, LimitItem, baselines_of, models_of
 from pytest_modelbudget.pytest_options import UPDATE
 from pytest_modelbudget.pytest_transforms import TransformNode
 from pytest_modelbudget.reports.assembly import broken_statement, check_statement
@@ -168,17 +160,3 @@ def promises(model: ModelBudget) -> int:
     return len(model.limits) + sum(
         len(check.limits) + (check.equivalence is not None) for check in model.transforms
     )
-
-
-def is_marked(path: Path) -> bool:
-    """Whether a YAML file says that it is a budget; one that cannot be read may be one."""
-    try:
-        return is_budget(path.read_bytes())
-    except OSError:
-        return True
-
-
-def unmarked(path: Path) -> str | None:
-    """What to say of a file that must be meant for a budget and does not carry the marker."""
-    key = misspelt_marker(path.read_bytes())
-    return None if key is None else f"{path.name} is not held: its key '{key}' is not model_budget"

@@ -22,7 +22,7 @@ from pytest_modelbudget.budget.compared_revision import (
 )
 from pytest_modelbudget.budget.read_yaml import is_budget
 from pytest_modelbudget.budget.update import UpdateMode
-from pytest_modelbudget.check.comparing import (
+from pytest_modelbudget.check.lock_reports import (
     lock_records,
     loosened_records,
     measured_numbers,
@@ -30,7 +30,7 @@ from pytest_modelbudget.check.comparing import (
 )
 from pytest_modelbudget.check.updating import written
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.pytest_items import BASELINES, models_of
+from pytest_modelbudget.pytest_limits import BASELINES, models_of
 from pytest_modelbudget.pytest_options import BASE, LOCK, UPDATE
 from pytest_modelbudget.reports.report import Record
 

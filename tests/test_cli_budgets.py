@@ -132,6 +132,7 @@ def test_explain_writes_the_formula_with_its_numbers(capsys: pytest.CaptureFixtu
         ),
         pytest.param("bandwidth", "second", "weights     72 B", id="bandwidth"),
         pytest.param("total_activation", "second", "write       128 B", id="written"),
+        pytest.param("peak_activation", "first", "first  512 B", id="peak"),
     ],
 )
 def test_explain_of_other_metrics(

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -161,9 +161,51 @@ class ModelBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldLimit:
+    """One limit where it stands: the model's path ("detector::batch8"), and the keys above it."""
+
+    path: str
+    keys: tuple[str, ...]
+    limit: AnyLimit
+
+    @property
+    def check(self) -> tuple[str, str]:
+        """What tells it from the file's other limits: the path, and the check's name."""
+        return self.path, self.limit.name
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """One budget file that was read without an error."""
 
     file: str
     models: tuple[ModelBudget, ...]
     loosen: Loosen = Loosen.WARN
+
+    def places(self) -> Iterator[tuple[str, Place]]:
+        """The path and the place of everything that limits stand below."""
+        for model in self.models:
+            yield model.path, model.place
+        yield from ((path, check.place) for path, check in self.transformed())
+
+    def transformed(self) -> Iterator[tuple[str, TransformCheck]]:
+        """Every transform of the file by its path, "alexnet::tiled"."""
+        for model in self.models:
+            yield from ((f"{model.path}::{check.name}", check) for check in model.transforms)
+
+    def claims(self) -> Iterator[tuple[str, Claim]]:
+        """Every claim about the outputs of a transform, by the transform's path."""
+        for path, check in self.transformed():
+            if check.equivalence is not None:
+                yield path, check.equivalence.claim
+
+    def held(self) -> Iterator[HeldLimit]:
+        """Every limit of the file, in its order."""
+        for model in self.models:
+            variant = () if model.variant is None else ("variants", model.variant)
+            keys = ("models", model.name, *variant)
+            for limit in model.limits:
+                yield HeldLimit(model.path, keys, limit)
+            for check in model.transforms:
+                path, below = f"{model.path}::{check.name}", ("transforms", check.name)
+                yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)

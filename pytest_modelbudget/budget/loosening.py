@@ -13,7 +13,6 @@ from pytest_modelbudget.budget.budget import (
     Level,
     Limit,
     Loosen,
-    ModelBudget,
     OpsLimit,
     Place,
 )
@@ -21,6 +20,7 @@ from pytest_modelbudget.budget.grammar import AUTO
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.units import Number, percentage, readable_pair
 
+EQUIVALENCE = "equivalence"  # what the check of a claim is called
 Setting = Union[Number, str, None]
 Texts = tuple[str, str]
 
@@ -49,15 +49,14 @@ def loosenings(
     before: Budget, now: Budget | None, metrics: Mapping[str, Metric]
 ) -> tuple[Loosening, ...]:
     """What ``now`` asks less than ``before``, in the order of the older file."""
-    found: list[Loosening] = []
-    today = {model.path: model for model in now.models} if now else {}
-    names = {model.name: model.place for model in now.models} if now else {}
-    for model in before.models:
-        if model.path not in today:
-            place = names.get(model.name, Place(before.file, 1))
-            found.append(_dropped(model, place))
-        else:
-            found.extend(_in_model(model, today[model.path], metrics))
+    places = dict(now.places()) if now else {}
+    found = list(_dropped(before, places))
+    today = {held.check: held.limit for held in now.held()} if now else {}
+    found.extend(_claims(before, now, places))
+    for held in before.held():
+        if held.path in places:
+            subject = _Subject(held.path, held.limit, places[held.path], metrics)
+            found.extend(_of_one(subject, held.limit, today.get(held.check)))
     if now and before.loosen is Loosen.FORBID and now.loosen is not Loosen.FORBID:
         what, text = "loosen removed", "budget loosened: loosen: forbid is gone"
         words = before.loosen.value, now.loosen.value
@@ -65,30 +64,55 @@ def loosenings(
     return tuple(found)
 
 
-def _dropped(model: ModelBudget, place: Place) -> Loosening:
-    text = f"budget loosened: model {model.path} dropped with {len(model.limits)} limits"
-    if len(model.limits) == 1:
-        text = text.removesuffix("s")
-    return Loosening(place, model.path, None, None, "model dropped", len(model.limits), None, text)
-
-
-def _in_model(
-    before: ModelBudget, now: ModelBudget, metrics: Mapping[str, Metric]
-) -> Iterator[Loosening]:
-    today = {limit.name: limit for limit in now.limits}
-    for limit in before.limits:
-        subject = _Subject(before.path, limit, now.place, metrics)
-        if limit.name not in today:
-            was = _spelled(limit)
-            yield subject.lost("metric removed", was, None, f"{limit.name} removed, was {was}")
+def _dropped(before: Budget, places: Mapping[str, Place]) -> Iterator[Loosening]:
+    """Models that are gone, each with all that stood below it."""
+    gone = [path for path, _ in before.places() if path not in places]
+    transforms = {path for path, _ in before.transformed()}
+    for path in gone:
+        if path.rpartition("::")[0] in gone:
             continue
-        same = today[limit.name]
-        subject = replace(subject, place=same.place)
-        yield from _of_level(subject, limit, same)
-        if isinstance(limit, Limit) and isinstance(same, Limit):
-            yield from _of_limit(subject, limit, same)
-        elif isinstance(limit, OpsLimit) and isinstance(same, OpsLimit):
-            yield from _of_ops(subject, limit, same)
+        below = [each for each in gone if each == path or each.startswith(f"{path}::")]
+        count = sum(held.path in below for held in before.held())
+        kind = "transform" if path in transforms else "model"
+        text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
+        model = path.partition("::")[0]
+        place = next((at for name, at in places.items() if name.partition("::")[0] == model),
+                     Place(before.file, 1))  # fmt: skip
+        yield Loosening(place, path, None, None, f"{kind} dropped", count, None, text)
+
+
+def _claims(before: Budget, now: Budget | None, places: Mapping[str, Place]) -> Iterator[Loosening]:
+    """Claims about the outputs of transforms that are no longer made, or are weaker ones."""
+    today = dict(now.claims()) if now else {}
+    for path, claim in before.claims():
+        if path not in places or today.get(path) == claim:
+            continue
+        same = today.get(path)
+        kinds = claim.kind.value, same.kind.value if same else None
+        if same is None:
+            what, words = "claim removed", f"equivalence of {path} removed, was {kinds[0]}"
+        elif same.is_weaker_than(claim):
+            what, words = "claim weakened", f"equivalence of {path} asks for less"
+            if kinds[0] != kinds[1]:
+                words = f"equivalence of {path} {kinds[0]} -> {kinds[1]}"
+        else:
+            continue
+        text = f"budget loosened: {words}"
+        yield Loosening(places[path], path, EQUIVALENCE, EQUIVALENCE, what, *kinds, text)
+
+
+def _of_one(subject: _Subject, before: AnyLimit, now: AnyLimit | None) -> Iterator[Loosening]:
+    """What one limit asks less than it did; None is a limit that is gone."""
+    if now is None:
+        was = _spelled(before)
+        yield subject.lost("metric removed", was, None, f"{before.name} removed, was {was}")
+        return
+    subject = replace(subject, place=now.place)
+    yield from _of_level(subject, before, now)
+    if isinstance(before, Limit) and isinstance(now, Limit):
+        yield from _of_limit(subject, before, now)
+    elif isinstance(before, OpsLimit) and isinstance(now, OpsLimit):
+        yield from _of_ops(subject, before, now)
 
 
 @dataclass(frozen=True, slots=True)

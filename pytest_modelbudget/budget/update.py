@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 
-from pytest_modelbudget.budget.budget import Budget, Limit, ModelBudget
+from pytest_modelbudget.budget.budget import Budget, HeldLimit, Limit
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.write_yaml import Edit
 from pytest_modelbudget.metrics.measurement import Metric
@@ -55,21 +55,19 @@ def update(
 ) -> Update:
     """What a mode makes of a budget and its lock; what was not measured stays as it is."""
     edits: list[Edit] = []
-    for model in budget.models:
-        for limit in model.limits:
-            value = measured.get((model.path, limit.name))
-            if isinstance(limit, Limit) and value is not None:
-                against = baseline(model.path, limit.name)
-                written = _quantities(mode, limit, value.value, against, metrics)
-                edits.extend(_edit(model, limit, end, text) for end, text in written)
+    for held in budget.held():
+        limit, value = held.limit, measured.get(held.check)
+        if isinstance(limit, Limit) and value is not None:
+            against = baseline(*held.check)
+            written = _quantities(mode, limit, value.value, against, metrics)
+            edits.extend(_edit(held, end, text) for end, text in written)
     return Update(tuple(edits), updated_lock(mode, budget, measured, lock))
 
 
-def _edit(model: ModelBudget, limit: Limit, end: str, quantity: str) -> Edit:
-    variant = () if model.variant is None else ("variants", model.variant)
+def _edit(held: HeldLimit, end: str, quantity: str) -> Edit:
+    limit = held.limit
     part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
-    keys = ("models", model.name, *variant, *part, limit.metric, end)
-    return Edit(keys, quantity, f"{model.path}::{limit.name}")
+    return Edit((*held.keys, *part, limit.metric, end), quantity, "::".join(held.check))
 
 
 def _quantities(
@@ -118,7 +116,7 @@ def updated_lock(
     mode: UpdateMode, budget: Budget, measured: Mapping[CheckKey, LockedValue], lock: Lock
 ) -> Lock:
     """The lock after an update; numbers of limits that did not run are kept."""
-    declared = {(model.path, limit.name) for model in budget.models for limit in model.limits}
+    declared = {held.check for held in budget.held()}
     values = {
         (path, name): value for path, model in lock.models.items() for name, value in model.items()
     }

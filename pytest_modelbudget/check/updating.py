@@ -13,7 +13,7 @@ from pytest_modelbudget.budget.read_yaml import budget_text
 from pytest_modelbudget.budget.update import CheckKey, Update, UpdateMode, update
 from pytest_modelbudget.budget.write_yaml import Edit, edited, replace_file, scalar_at
 from pytest_modelbudget.budget.yaml_nodes import tree
-from pytest_modelbudget.check.comparing import read
+from pytest_modelbudget.check.lock_reports import read
 from pytest_modelbudget.check.tables import Tables
 from pytest_modelbudget.errors import BudgetError
 
@@ -52,15 +52,9 @@ def written(
 
 def _must_differ_only_in(edits: tuple[Edit, ...], before: Budget, after: Budget) -> None:
     """Refuse to write what would change any other limit; that would be our mistake."""
-    touched = {edit.keys[:-1] for edit in edits}
-    same = [
-        (model.path, old.name)
-        for model, new_model in zip(before.models, after.models, strict=True)
-        for old, new in zip(model.limits, new_model.limits, strict=True)
-        if _bare(old) == _bare(new)
-    ]
-    total = sum(len(model.limits) for model in before.models)
-    assert len(same) == total - len(touched), "an edit changed more than its own limit"
+    pairs = list(zip(before.held(), after.held(), strict=True))
+    changed = {"::".join(old.check) for old, new in pairs if _bare(old.limit) != _bare(new.limit)}
+    assert changed == {edit.subject for edit in edits}, "an edit changed more than its own limit"
 
 
 def _bare(limit: AnyLimit) -> AnyLimit:

@@ -93,5 +93,6 @@ def _must_be_readable(text: str, path: Path, using: Tables) -> None:
         metrics=using.metrics,
         front_ends=using.front_ends,
         ops=using.ops,
+        transforms=using.transforms,
         text=text,
     )

@@ -35,6 +35,8 @@ def explanation(
         for cost in costed.costs:
             if is_in_scope(cost.op.scope, scope):
                 lines += ["", *_operation(metric, cost, costed)]
+    elif measurement.unreduced is None:
+        lines += ["", *_shares(measurement, scope)]
     lines += ["", f"{metric.key}: {metric.definition}"]
     return "\n".join(lines)
 
@@ -48,6 +50,13 @@ def _headline(metric: Metric, measurement: Measurement, scope: str | None) -> st
     unit, whole = measurement.unit, measurement.value
     share = f" ({percentage(Fraction(part) / whole)})" if whole else ""
     return f"{scope or '(model)'}: {metric.key} {exact(part, unit)} of {exact(whole, unit)}{share}"
+
+
+def _shares(measurement: Measurement, scope: str | None) -> Iterator[str]:
+    """Who the number is made of, in execution order, where no formula of an operation tells."""
+    for share in measurement.shares:
+        if is_in_scope(share.scope, scope):
+            yield f"{share.scope or '(model)'}  {exact(share.value, measurement.unit)}"
 
 
 def _weights(metric: Metric, costed: CostedGraph, scope: str | None) -> Iterator[str]:

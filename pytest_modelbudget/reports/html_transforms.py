@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.reports.html_numbers import ABSENT, exact_number, number
+from pytest_modelbudget.reports.html_numbers import ABSENT, exact_number, parsed
 from pytest_modelbudget.reports.html_rows import MARK
 from pytest_modelbudget.reports.report import Record
-from pytest_modelbudget.units import room
+from pytest_modelbudget.units import readable_pair, room
 
 ERRORS = ("algebra", "precision", "max_abs", "p99_abs", "mse", "sqnr", "cosine", "top1")
 MOST_CHANGED = 30  # layers told one by one; the rest is counted
@@ -84,10 +84,11 @@ def _changes(before: Record, after: Record) -> Iterator[Change]:
         if old.get("value") is None or new.get("value") is None:
             continue
         first, second, unit = Fraction(old["value"]), Fraction(new["value"]), new["unit"]
+        was, now = readable_pair(parsed(old["value"]), parsed(new["value"]), unit)
         yield Change(
             metric=key,
-            before=number(old["value"], unit),
-            after=number(new["value"], unit),
+            before=was,
+            after=now,
             exact=f"{exact_number(old['value'], unit)} → {exact_number(new['value'], unit)}",
             change=_change(first, second),
             fill=f"{float(min(second / first * MARK, Fraction(100))):.1f}" if first else "",

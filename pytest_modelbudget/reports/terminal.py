@@ -1,9 +1,14 @@
 """The table at the end of a pytest run, 80 columns wide: verdicts, with -v bars, with -vv layers.
 
 budgets/vision.yaml                   measured     limit headroom
-over    mobilenet_v2::params            3.73 M    3.51 M    -6.2% [##########+
-within  resnet18::macs               1.81 GMAC 1.82 GMAC    0.33% [#########.]
+over    mobilenet_v2::params            3.73 M    3.51 M    -6.2%
+within  resnet18::macs               1.81 GMAC 1.82 GMAC    0.33%
 2 limits: 1 over, 0 warn, 1 within, 0 unknown
+
+With -v all limits stand under their model::
+
+mobilenet_v2
+over    params                          3.73 M    3.51 M    -6.2% [##########+
 """
 
 from __future__ import annotations
@@ -51,7 +56,10 @@ class Line(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One limit as text; layers are the lines below it."""
+    """One limit as text; layers are the lines below it.
+
+    subject is the model, variant or transform that it stands under, "" where its name says so.
+    """
 
     colour: str
     name: str
@@ -60,6 +68,7 @@ class Row(NamedTuple):
     headroom: str
     bar: str = ""
     layers: tuple[str, ...] = ()
+    subject: str = ""
 
 
 class Widths(NamedTuple):
@@ -80,9 +89,12 @@ def lines(report: Record, detail: int) -> Iterator[Line]:
         if file_rows:
             heading = Row("file", file, "measured", "limit", "headroom")
             yield Line(_aligned(heading, widths, lead=0), "file")
-        for row in file_rows:
-            yield Line(_aligned(row, widths, lead=OUTCOME_WIDTH), row.colour)
-            yield from (Line(layer) for layer in row.layers)
+        for subject, some in groupby(file_rows, key=lambda row: row.subject):
+            if subject:
+                yield Line(_cut(subject, WIDTH))
+            for row in some:
+                yield Line(_aligned(row, widths, lead=OUTCOME_WIDTH), row.colour)
+                yield from (Line(layer) for layer in row.layers)
     for broken in report["broken"]:
         count = len(broken["problems"])
         problems = f"{count} problem{'s' if count > 1 else ''}"
@@ -112,15 +124,11 @@ def rows(model: Record, detail: int) -> list[Row]:
         by_owner = groupby(told, key=lambda case: case.id.rpartition("::")[0])
         tightest = [min(some, key=_tightness) for _, some in by_owner]
         told = [case for case in told if _is_told(case) or case in tightest]
-    found: list[Row] = []
-    for _, some in groupby(told, key=lambda case: case.id.rpartition("::")[0]):
-        several = list(some)
-        found.extend(_row(case, detail) for case in several)
-        owner = several[-1].owner
-        if owner is not model:  # what a transform costs stands below its last row
-            layers = (*found[-1].layers, *costs(model, owner))
-            found[-1] = found[-1]._replace(layers=layers)
-    return found
+    shown = {case.id: _row(case, detail) for case in told}
+    for last in {id(case.owner): case for case in told if case.owner is not model}.values():
+        row = shown[last.id]
+        shown[last.id] = row._replace(layers=(*row.layers, *costs(model, last.owner)))
+    return list(shown.values())
 
 
 def _is_told(case: Case) -> bool:
@@ -136,10 +144,11 @@ def _tightness(case: Case) -> tuple[bool, Fraction]:
 def _row(case: Case, detail: int) -> Row:
     return Row(
         case.outcome,
-        case.id.partition("::")[2],
+        case.name if detail >= Detail.ALL else case.id.partition("::")[2],
         *(_claimed(case.check) if case.is_claim else _figures(case.check)),
         bar=_bar(case.check) if detail >= Detail.ALL else "",
         layers=tuple(_layers(case)) if detail >= Detail.LAYERS else (),
+        subject=case.subject if detail >= Detail.ALL else "",
     )
 
 

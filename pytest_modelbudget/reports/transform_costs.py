@@ -14,7 +14,7 @@ WIDTH, INDENT = 79, " " * 8
 def costs(model: Record, transform: Record) -> list[str]:
     """Lines: how much was changed, the metrics that differ with both numbers, then the others."""
     before, after = model["metrics"], transform["metrics"]
-    told = [_changed(transform)] if transform["changes"] else []
+    told = [_changed(transform)] if transform.get("changes") else []
     same = []
     for key, was in before.items():
         now = after.get(key)

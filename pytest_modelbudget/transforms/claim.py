@@ -50,3 +50,26 @@ class Claim:
     seeds: tuple[int, ...] = SEEDS
     batches: tuple[int, ...] = ()
     same_non_finite: bool = False
+
+    def is_weaker_than(self, other: Claim) -> bool:
+        """Whether it lets anything pass that the other does not.
+
+        Another kind counts as weaker, unless it is exact algebra, which asks for most.
+        """
+        if self.kind is not other.kind:
+            return self.kind is not Kind.EXACT_ALGEBRA
+        fewer_runs = set(other.seeds) - set(self.seeds) or set(other.batches) - set(self.batches)
+        outputs = [(self.bounds, other.bounds)] + [
+            (self.of_output.get(name, self.bounds), other.of_output.get(name, other.bounds))
+            for name in {*self.of_output, *other.of_output}
+        ]
+        looser = any(_is_looser(*pair) for pair in outputs)
+        return bool(fewer_runs) or looser or (self.same_non_finite and not other.same_non_finite)
+
+
+def _is_looser(bounds: Mapping[Bound, Fraction], than: Mapping[Bound, Fraction]) -> bool:
+    """Whether any bound of ``than`` is gone, or holds less."""
+    return any(
+        bound not in bounds or (bounds[bound] < value if bound.is_least else bounds[bound] > value)
+        for bound, value in than.items()
+    )

@@ -123,7 +123,9 @@ def test_places(read: Read) -> None:
     assert places == [("resnet18", "params", 9), ("resnet18", "params@layer4.*", 5)]
     gone = loosenings(before, None, metric_table())
     assert {each.place.line for each in gone} == {1}
-    assert [each.path for each in gone] == [model.path for model in before.models]
+    assert [each.path for each in gone] == [
+        model.name for model in before.models if model.variant is None
+    ]
 
 
 def test_a_dropped_variant_is_a_dropped_model(read: Read) -> None:
@@ -133,3 +135,44 @@ def test_a_dropped_variant_is_a_dropped_model(read: Read) -> None:
     (found,) = loosenings(read(text), read(VISION.replace("715 MMAC", "1")), metric_table())
     assert (found.path, found.what, found.place.line) == ("scripted::x", "model dropped", 18)
     assert found.text == "budget loosened: model scripted::x dropped with 1 limit"
+
+
+def claimed(equivalence: str) -> str:
+    return (
+        "model_budget: 1\nmodels:\n  net:\n    torch: a:b\n    inputs: float32 1x3\n"
+        "    transforms:\n      tiled:\n        tile_linear: {tile: 64}\n"
+        f"        limits: {{macs: 1}}\n{equivalence}"
+    )
+
+
+def claim(text: str) -> str:
+    return claimed(f"        equivalence: {text}\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        pytest.param(
+            claim("exact_algebra"), claimed(""),
+            [": equivalence of net::tiled removed, was exact_algebra"], id="removed",
+        ),
+        pytest.param(
+            claim("exact_algebra"), claim("{kind: lossy, sqnr: 30}"),
+            [": equivalence of net::tiled exact_algebra -> lossy"], id="another kind",
+        ),
+        pytest.param(
+            claim("{kind: lossy, sqnr: 30}"), claim("{kind: lossy, sqnr: 20}"),
+            [": equivalence of net::tiled asks for less"], id="a lower minimum",
+        ),
+        pytest.param(
+            claim("{kind: lossy, sqnr: 30}"), claim("{kind: lossy, sqnr: 40}"), [], id="tighter"
+        ),
+        pytest.param(
+            claim("{kind: lossy, sqnr: 30}"), claim("exact_algebra"), [], id="a stricter kind"
+        ),
+        pytest.param(claimed(""), claim("exact_algebra"), [], id="added"),
+    ],
+)  # fmt: skip
+def test_claims(read: Read, before: str, now: str, expected: list[str]) -> None:
+    """A claim about outputs is a limit too: it may not go, nor hold less, unsaid."""
+    assert texts(read(before), read(now)) == expected

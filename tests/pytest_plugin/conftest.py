@@ -14,7 +14,6 @@ from pytest_modelbudget.frontends import frontend_table
 
 HERE = Path(__file__).parent
 CONFTEST = """
-import pytest_modelbudget.pytest_items  # noqa: F401  # pytester forgets what runs import anew
 from pytest_modelbudget.frontends import frontend_table
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
 

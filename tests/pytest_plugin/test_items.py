@@ -190,8 +190,9 @@ def test_verbosity_adds_limits_and_then_layers(project: Project) -> None:
     """The tightest limit of a model by default, all with -v, the largest shares with -vv."""
     project.budget("  net: {widths: net.widths, limits: {params: 100, macs: 50 MAC}}\n")
     texts = [project.run(*args).stdout.str() for args in ((), ("-v",), ("-vv",))]
-    assert ["within  net::params" in text for text in texts] == [False, True, True]
-    assert ["within  net::macs" in text for text in texts] == [True, True, True]
+    assert ["within  params" in text for text in texts] == [False, True, True]
+    assert ["within  net::macs" in text for text in texts] == [True, False, False]
+    assert ["\nnet\n" in text for text in texts] == [False, True, True]
     assert ["66.7%  layer0" in text for text in texts] == [False, False, True]
 
 

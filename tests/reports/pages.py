@@ -60,7 +60,9 @@ TILED = {
 }  # fmt: skip
 
 
-def chain(widths: Sequence[int], *, block: int = 4) -> tuple[LoadedModel, CostedGraph]:
+def chain(
+    widths: Sequence[int], *, block: int = 4, container: str = "block"
+) -> tuple[LoadedModel, CostedGraph]:
     """Linear layers of these widths, each with a ReLU, so many to a container.
 
     ``chain([4, 8, 2])`` on one row: fc0 (4 -> 8), act0, fc1 (8 -> 2), act1.
@@ -70,7 +72,7 @@ def chain(widths: Sequence[int], *, block: int = 4) -> tuple[LoadedModel, Costed
     weights: list[Weight] = []
     calls: list[LayerCall] = []
     for number, (wide, narrow) in enumerate(pairwise(widths)):
-        inside = f"block{number // block}"
+        inside = f"{container}{number // block}"
         scope, act = f"{inside}.fc{number}", f"{inside}.act{number}"
         weight = parameter(f"{scope}.weight", narrow, wide)
         y, z = tensor(f"y{number}", 1, narrow), tensor(f"z{number}", 1, narrow)
@@ -86,9 +88,9 @@ def chain(widths: Sequence[int], *, block: int = 4) -> tuple[LoadedModel, Costed
     return LoadedModel(graph.graph, "torch", "meta", (root, *calls)), graph
 
 
-def measured_chain(widths: Sequence[int]) -> MeasuredModel:
+def measured_chain(widths: Sequence[int], *, container: str = "block") -> MeasuredModel:
     """All metrics of a chain, and its profile."""
-    loaded, graph = chain(widths)
+    loaded, graph = chain(widths, container=container)
     return MeasuredModel(
         loaded.format,
         loaded.traced,
@@ -140,9 +142,16 @@ def small_record() -> Any:
     )
 
 
+def late_peak() -> MeasuredModel:
+    """A chain of 40 layers whose widest comes last, below a container with a long name."""
+    return measured_chain([*[8] * 38, 64, 64], container="a_container_with_a_long_name.block")
+
+
 def with_everything() -> Any:
     """The small record with all that other parts of the project may add to one."""
     record = small_record()
+    (late,) = page_record({"late": (late_peak(), {"peak_activation": 600})})["models"]
+    record["models"].append(late)
     net = record["models"][0]
     net["checks"][0] |= {
         "baseline": 32,

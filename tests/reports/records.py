@@ -118,6 +118,7 @@ def transformed() -> Record:
     tiled = {
         "id": f"{FILE}::net::tiled",
         "name": "tiled",
+        "changes": [],
         "metrics": {},
         "checks": [
             each | {"id": f"{FILE}::net::tiled::{each['id']}"}

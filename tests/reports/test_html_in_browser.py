@@ -125,7 +125,7 @@ def test_a_hostile_name_stays_a_name(browser: Browser, small: Path) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_word_is_cut_and_none_overlaps(browser: Browser, everything: Path, width: int) -> None:
     """In all drawings of a model; the page never scrolls sideways, and no name is a tall column."""
-    for anchor in ("", "model-0", "model-1"):
+    for anchor in ("", "model-0", "model-1", "model-2"):
         browser.show(everything, anchor, width=width)
         assert browser.run(CUT_OR_OVERLAPPING) == []
         assert browser.run("return document.documentElement.scrollWidth") <= width
@@ -247,6 +247,14 @@ def test_the_peak_and_its_owners_are_told_in_words(browser: Browser, small: Path
     assert browser.words("[data-table=owners] tbody td.number") == ["32", "50%", "32", "50%"]
     labels = browser.words("[data-plot=memory] svg text")
     assert {"peak 64 B", "limit 100 B"} <= set(labels)
+    assert labels[-2:] == ["block0.fc0  32 B, 50%", "block0.act0  32 B, 50%"]
+    assert (
+        browser.run(
+            "return document.querySelector('[data-plot=memory] svg:last-child')"
+            ".getAttribute('aria-description')"
+        )
+        == "block0.fc0, steps 0 to 1; block0.act0, steps 1 to 2"
+    )
 
 
 def test_the_roofline_follows_the_machine(browser: Browser, small: Path) -> None:

@@ -20,6 +20,7 @@ from pytest_modelbudget.reports.html_rows import MARK, CheckRow, check_row
 from pytest_modelbudget.reports.html_transforms import transform_view
 
 from .pages import FILE, ODD_NAME, measured_chain, page_record, small_record, with_everything
+from .records import report
 
 
 class Page(HTMLParser):
@@ -261,6 +262,14 @@ def test_transforms_show_each_metric_before_and_after(
     assert (shown.change, shown.fill) == (change, fill)
 
 
+def test_a_change_too_small_to_see_is_written_out() -> None:
+    """1,430,168 and 1,430,169 both round to 1.43 M: every digit is shown instead."""
+    model = {"metrics": {"flops": {"value": 1_430_168, "unit": "FLOP"}}}
+    transform = {"name": "t", "metrics": {"flops": {"value": 1_430_169, "unit": "FLOP"}}}
+    (shown,) = transform_view(model, transform).changes
+    assert (shown.before, shown.after) == ("1,430,168 FLOP", "1,430,169 FLOP")
+
+
 def test_a_model_that_could_not_be_loaded_says_why() -> None:
     """Its limits are unknown, and its view holds no plot."""
     record = page_record({"net": (measured_chain([4, 4]), {"params": 10})})
@@ -280,6 +289,14 @@ def test_limits_that_never_came_to_their_turn_are_said_aloud() -> None:
     page = Page(render({**small_record(), "unanswered": 2}))
     text = " ".join(" ".join(page.words).split())
     assert "? unknown 2 limits skipped or stopped, and so not measured" in text
+
+
+def test_a_session_without_limits_has_a_page_that_is_not_green() -> None:
+    """Nothing measured is said at its top, and nothing is within."""
+    page = Page(render(report()))
+    text = " ".join(" ".join(page.words).split())
+    assert "? unknown nothing measured" in text
+    assert not [tag for tag, attributes in page.tags if attributes.get("class") == "status within"]
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,9 @@ def test_the_table_is_aligned_and_fits() -> None:
     shown = text(record, Detail.ALL)
     assert shown == [
         "budgets/vision.yaml                    measured     limit headroom",
-        "over    resnet18::params                 11.7 M    11.0 M    -6.3% [##########+",
-        "within  resnet18::macs                1.81 GMAC 1.82 GMAC    0.33% [#########.]",
+        "resnet18",
+        "over    params                           11.7 M    11.0 M    -6.3% [##########+",
+        "within  macs                          1.81 GMAC 1.82 GMAC    0.33% [#########.]",
     ]
     assert max(map(len, shown)) < 80
 
@@ -61,10 +62,19 @@ def test_the_table_is_aligned_and_fits() -> None:
 @pytest.mark.parametrize("length", [1, 30, 200])
 def test_a_long_name_is_cut_in_its_middle(length: int) -> None:
     """Its beginning and the metric stay readable."""
-    shown = text(one_model(limit("macs", 10), name="m" * length), Detail.LAYERS)
+    shown = text(one_model(limit("macs", 10), name="m" * length), Detail.TIGHTEST)
     assert max(map(len, shown)) < 80
     assert shown[1].startswith("over    m")
     assert "::macs " in shown[1]
+
+
+@pytest.mark.parametrize("length", [1, 30, 200])
+def test_with_v_a_long_name_stands_on_a_line_of_its_own(length: int) -> None:
+    """Cut only where a whole line is too short for it."""
+    shown = text(one_model(limit("macs", 10), name="m" * length), Detail.ALL)
+    assert max(map(len, shown)) < 80
+    assert set(shown[1]) <= {"m", "."}
+    assert shown[2].startswith("over    macs ")
 
 
 def test_by_default_a_model_shows_its_tightest_row_and_what_is_not_within() -> None:
@@ -82,7 +92,7 @@ def test_by_default_a_model_shows_its_tightest_row_and_what_is_not_within() -> N
 def test_layers_are_the_largest_shares_first() -> None:
     """With -vv each limit is followed by who its number is made of."""
     shown = text(one_model(limit("macs", 2_000_000_000)), Detail.LAYERS)
-    assert shown[2:4] == [
+    assert shown[3:5] == [
         "             1.00 GMAC   55.1%  fc",
         "              814 MMAC   44.9%  layer1",
     ]
@@ -156,7 +166,7 @@ def test_a_scopes_limit_shows_the_layers_of_the_scope() -> None:
     """Shares outside it are not part of its number."""
     scoped = Limit("macs", Place(FILE, 1), max=2 * 10**9, scope="layer*")
     shown = text(one_model(scoped), Detail.LAYERS)
-    assert shown[2:] == ["              814 MMAC  100.0%  layer1"]
+    assert shown[3:] == ["              814 MMAC  100.0%  layer1"]
 
 
 def test_a_transform_has_rows_of_its_own() -> None:
@@ -172,7 +182,7 @@ def test_a_transform_has_rows_of_its_own() -> None:
 def test_growth_is_told_above_the_layers() -> None:
     """With -vv: who grew, with shapes, then who the number is made of."""
     shown = text(records.report(records.grown()), Detail.LAYERS)
-    assert shown[2] == "        +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]"
+    assert shown[3] == "        +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]"
     assert max(map(len, shown)) < 80
 
 
@@ -181,4 +191,4 @@ def test_what_growth_allows_is_a_maximum_too() -> None:
     record = records.report(
         records.model(records.check(actual=48, limit=60, allowed=50, baseline=48))
     )
-    assert text(record, Detail.ALL)[1].split()[2:] == ["48", "50", "4.0%", "[#########.]"]
+    assert text(record, Detail.ALL)[2].split()[2:] == ["48", "50", "4.0%", "[#########.]"]

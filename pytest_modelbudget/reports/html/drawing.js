@@ -20,6 +20,10 @@ function fill(figure, caption, drawing, key = []) {
     mark.style.setProperty("--mark", colour);
     legend.append(element("li", { children: [mark, name] }));
   }
+  for (const svg of drawing) {
+    svg.setAttribute("role", "img"); // one picture to those who hear it, by its own description
+    for (const part of svg.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
+  }
   figure.replaceChildren(says, ...(key.length ? [legend] : []), ...drawing);
 }
 

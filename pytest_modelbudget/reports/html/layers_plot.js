@@ -101,7 +101,7 @@ function barName({ row, children, layers }, most) {
   if (row.scope === null) return row.type;
   const below = most < 20 ? layers : several(layers, "layer");
   if (children.length) return `${layerName(row.scope)} (${below})`;
-  return layerName(row.scope) + (row.type.startsWith("(own") ? " (own)" : "");
+  return nameAlone(row);
 }
 
 const PERCENT = { textAnchor: "start", dx: 4, fontSize: 11, fill: "var(--muted)" };

@@ -41,7 +41,72 @@ function memoryPlot(figure, memory, limit, width) {
       Plot.tip(points, Plot.pointerX(memoryTip())),
     ],
   });
-  fill(figure, caption, [drawing]);
+  fill(figure, caption, [drawing, ownersPlot(memory, end, width)]);
+}
+
+const MOST_OWNERS = 6; // drawn; the table below names more
+const ROW = 34; // px: a line of words, and a bar below it
+
+/** When the largest of what lives at the peak is alive: bars under the same steps. */
+function ownersPlot(memory, end, width) {
+  const owners = memory.owners.slice(0, MOST_OWNERS).map((owner, at) => ({ ...owner, at }));
+  const middle = memory.step + 0.5;
+  return Plot.plot({
+    width,
+    height: ROW * owners.length + 8,
+    marginLeft: 64,
+    marginRight: 16,
+    marginTop: 4,
+    marginBottom: 4,
+    style: STYLE,
+    ariaLabel: "Lifetimes of what lives at the peak",
+    ariaDescription: owners
+      .map((owner) => `${ownerName(owner, 60)}, ${lifetime(owner)}`)
+      .join("; "),
+    x: { axis: null, domain: [0, end] },
+    y: { axis: null, domain: [0, owners.length || 1], reverse: true },
+    marks: [
+      Plot.ruleX([middle], { stroke: "var(--text)", strokeDasharray: "2 3" }),
+      [false, true].map((atEdge) => ownerLabels(owners, memory, { end, width, atEdge })),
+      Plot.rect(owners, {
+        x1: "first",
+        x2: (owner) => owner.last + 1,
+        y1: (owner) => owner.at + 0.55,
+        y2: (owner) => owner.at + 0.85,
+        fill: "var(--series)",
+        stroke: "var(--series)", // a single step of many is seen too
+        rx: 2,
+      }),
+    ],
+  });
+}
+
+/** Names above the bars, from a bar's start on; up to the edge where they would not end before. */
+function ownerLabels(owners, memory, { end, width, atEdge }) {
+  const room = width - 80; // px between the margins
+  const letters = Math.min(60, Math.floor(room / 6.6) - 18);
+  const words = (owner) =>
+    `${ownerName(owner, letters)}  ${rounded(owner.bytes, "B")}, ${percent(owner.bytes, memory.peak)}`;
+  const isLong = (owner) => (owner.first / end) * room + 6.6 * words(owner).length > room;
+  return Plot.text(
+    owners.filter((owner) => isLong(owner) === atEdge),
+    {
+      x: atEdge ? end : "first",
+      y: (owner) => owner.at + 0.28,
+      text: words,
+      textAnchor: atEdge ? "end" : "start",
+      ...HALO,
+    },
+  );
+}
+
+function ownerName(owner, letters) {
+  return owner.op ? shortened(layerName(owner.scope), letters) : "input of the model";
+}
+
+/** The steps during which something is alive. */
+function lifetime({ first, last }) {
+  return first === last ? `step ${first}` : `steps ${first} to ${last}`;
 }
 
 function memoryCaption(points, memory, farLimit) {

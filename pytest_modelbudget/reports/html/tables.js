@@ -114,50 +114,65 @@ function ordered(rows, { key, descending }) {
 }
 
 function layerRow(row, totals, asTree) {
-  const isContainer = row.params === null;
-  const path = row.scope === null ? row.type : layerName(row.scope);
-  const isOwn = row.type.startsWith("(own");
-  const name =
-    !asTree || row.scope === null ? path : isOwn ? "" : row.scope.split(".").pop() || "(model)";
   const head = element("th", {
     scope: "row",
     class: asTree ? "mono tree" : "mono",
-    title: path,
-    text: name,
+    title: row.scope === null ? row.type : layerName(row.scope),
+    text: asTree ? nameInTree(row) : nameAlone(row),
   });
   head.style.setProperty("--depth", row.depth);
-  const calls =
-    row.calls > 1
-      ? ` ×${row.calls}`
-      : row.calls || isOwn || isContainer || row.macs || row.output_bytes || row.traffic
-        ? ""
-        : `${row.type ? ", " : ""}never called`;
-  const lacking = row.unmeasured ? `, ${row.unmeasured} unmeasured` : "";
   const cells = [
-    element("td", { class: "kind", text: (row.scope === null ? "" : row.type) + calls + lacking }),
-    element("td", {
-      class: "number",
-      text: shapes(row.inputs.slice(0, 1)) + more(row.inputs),
-      title: shapes(row.inputs),
-    }),
-    element("td", {
-      class: "number",
-      text: shapes(row.outputs.slice(0, 1)) + more(row.outputs),
-      title: shapes(row.outputs),
-    }),
+    element("td", { class: "kind", text: kindOf(row) }),
+    shapeCell(row.inputs),
+    shapeCell(row.outputs),
+    ...FIGURES.map(([key]) => figureCell(row, key, Number(totals[key]))),
   ];
-  for (const [key] of FIGURES) {
-    const bound = key === "macs" && row.unmeasured ? "≥ " : "";
-    const cell = element("td", {
-      class: `number${isContainer ? "" : Number(row[key]) ? " part" : " zero"}`,
-      text: isContainer ? "" : bound + counted(row[key]),
-    });
-    const whole = Number(totals[key]);
-    cell.style.setProperty("--part", `${whole ? (100 * Number(row[key] ?? 0)) / whole : 0}%`);
-    if (!isContainer) cell.title = `${percent(row[key], whole)} of all`;
-    cells.push(cell);
-  }
+  const isContainer = row.params === null;
   return element("tr", { class: isContainer ? "container" : "", children: [head, ...cells] });
+}
+
+/** Whether a row is what a container does or owns beside the layers below it. */
+function isOwn(row) {
+  return row.type.startsWith("(own");
+}
+
+/** The last part of the path, below the row of its container. */
+function nameInTree(row) {
+  if (row.scope === null || isOwn(row)) return row.type;
+  return row.scope.split(".").pop() || "(model)";
+}
+
+function nameAlone(row) {
+  if (row.scope === null) return row.type;
+  return layerName(row.scope) + (isOwn(row) ? " (own)" : "");
+}
+
+/** The type of a layer, how often it is called if not once, and what it lacks. */
+function kindOf(row) {
+  const isIdle = !(row.calls || row.macs || row.output_bytes || row.traffic);
+  const words = [row.scope === null || isOwn(row) ? "" : row.type];
+  if (row.calls > 1) words[0] += ` ×${row.calls}`;
+  if (isIdle && row.params !== null && !isOwn(row)) words.push("never called");
+  if (row.unmeasured) words.push(`${row.unmeasured} unmeasured`);
+  return words.filter(Boolean).join(", ");
+}
+
+function shapeCell(all) {
+  const text = shapes(all.slice(0, 1)) + more(all);
+  return element("td", { class: "number", text, title: shapes(all) });
+}
+
+/** A figure with its part of the column as a bar below; nothing in a container. */
+function figureCell(row, key, whole) {
+  if (row.params === null) return element("td", { class: "number" });
+  const bound = key === "macs" && row.unmeasured ? "≥ " : "";
+  const cell = element("td", {
+    class: Number(row[key]) ? "number part" : "number zero",
+    text: bound + counted(row[key]),
+    title: `${percent(row[key], whole)} of all`,
+  });
+  cell.style.setProperty("--part", `${whole ? (100 * Number(row[key])) / whole : 0}%`);
+  return cell;
 }
 
 function more(all) {
@@ -209,12 +224,12 @@ function lines(label, headings, rows, figures = []) {
 /** Who owns the peak: activations by size. */
 function ownerTable(place, memory) {
   const rows = memory.owners.map((owner) => [
-    owner.op ? layerName(owner.scope) : "input of the model",
+    ownerName(owner, Infinity),
     owner.op,
     `${shapes([owner.shape])} ${owner.dtype}`,
     counted(owner.bytes),
     percent(owner.bytes, memory.peak),
-    owner.first === owner.last ? `step ${owner.first}` : `steps ${owner.first} to ${owner.last}`,
+    lifetime(owner),
   ]);
   if (memory.rest.count)
     rows.push([

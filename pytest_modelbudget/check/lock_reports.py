@@ -15,7 +15,7 @@ from pytest_modelbudget.budget.read_yaml import read_budget
 from pytest_modelbudget.budget.update import CheckKey
 from pytest_modelbudget.check.tables import Tables
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.reports.report import Record, loosening_record
+from pytest_modelbudget.reports.report import Record, checks_of, loosening_record
 from pytest_modelbudget.units import readable_pair
 
 MOST_NAMED = 3  # stale numbers that one line names
@@ -29,6 +29,7 @@ def read(path: Path, using: Tables, *, root: Path, text: str | None = None) -> B
         metrics=using.metrics,
         front_ends=using.front_ends,
         ops=using.ops,
+        transforms=using.transforms,
         text=text,
     )
 
@@ -63,7 +64,7 @@ def lock_records(
     if base is not None and not base.commit:
         said.append({"file": None, "state": "unreachable", "text": base.why_not})
     grows = {
-        model["file"] for model in record["models"] for check in model["checks"] if "grow" in check
+        model["file"] for model in record["models"] for check in checks_of(model) if "grow" in check
     }
     for path in files:
         file = baselines.shown(path)
