@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
 
 MOST_ROUNDINGS = 64  # of a weight, through all layers of a network
+ALL_FAMILIES = "all"  # of what is pooled over every family: a layer on the way
 Specs = Mapping[str, TensorSpec]
 
 
@@ -187,8 +188,10 @@ class Comparison:
         )
         if found.outcome is not Outcome.OVER or self.structure:
             return found
-        divergence = self._divergence()
-        if divergence is None:  # nothing that reaches an output: what an activation hides
+        over = (record for record in found.outputs if record.outcome is Outcome.OVER)
+        is_hidden = all(record.family == ALL_FAMILIES for record in over)
+        divergence = None if is_hidden else self._divergence()
+        if divergence is None:
             divergence = next(map(_divergence_of, self._wrong_layers()), None)
         return replace(found, first_divergence=divergence)
 

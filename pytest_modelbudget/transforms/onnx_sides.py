@@ -12,7 +12,14 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.frontends.model_source import TensorSpec
 from pytest_modelbudget.frontends.onnx_types import ValueType, value_type
-from pytest_modelbudget.transforms.comparison import Output, Outputs, Sides, Specs, least_precise
+from pytest_modelbudget.transforms.comparison import (
+    ALL_FAMILIES,
+    Output,
+    Outputs,
+    Sides,
+    Specs,
+    least_precise,
+)
 from pytest_modelbudget.transforms.equivalence import OutputPair
 from pytest_modelbudget.transforms.onnx_divergence import first_divergence
 from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
@@ -82,8 +89,11 @@ class Transformed:
         found = self._exact({**upcast(inputs), **shared})
         for name, scope in self._layers.items():
             if kept[name].shape == found[name].shape:
-                pair = OutputPair(scope, "all", self._dtype, kept[name], found[name], None, None)
-                self._pairs.append(pair)
+                self._pairs.append(
+                    OutputPair(
+                        scope, ALL_FAMILIES, self._dtype, kept[name], found[name], None, None
+                    )
+                )
         return outputs_of(found, self._types)
 
     def layers(self) -> tuple[OutputPair, ...]:
