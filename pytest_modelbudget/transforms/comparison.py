@@ -23,7 +23,13 @@ from pytest_modelbudget.transforms.equivalence import (
     judged,
     relative_error,
 )
-from pytest_modelbudget.transforms.input_families import SCALES, Scale, drawn_values, families_of
+from pytest_modelbudget.transforms.input_families import (
+    SCALES,
+    Scale,
+    drawn_values,
+    families_of,
+    runs_of,
+)
 from pytest_modelbudget.transforms.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -148,7 +154,7 @@ class Comparison:
         self.claim = claim
         self.sides = sides
         families = families_of(list(specs.values()))
-        self.rows = [Row(family, seed) for family in families for seed in claim.seeds]
+        self.rows = [Row(*each) for each in runs_of(families, claim.seeds)]
         self.structure = list(sides.differences)
         self.notes: list[str] = []
         for scale in SCALES:
