@@ -144,7 +144,7 @@ class LimitItem(BudgetItem):
         self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
         self.user_properties.append((PROPERTY, json.dumps(check)))
         if verdict.fails:
-            self._fail(failure_lines(verdict, accept=self._accepting()))
+            self._fail(failure_lines(verdict, accept=self._accepting(verdict)))
 
     def _number(self, verdict: Verdict) -> Record | None:
         """What was measured, as a lock file has it, and of which budget file.
@@ -157,10 +157,14 @@ class LimitItem(BudgetItem):
         number = lockable(verdict, model if is_written else None, versions)
         return None if number is None else {"budget": str(self.path), **value_record(number)}
 
-    def _accepting(self) -> str:
-        """The command that makes the limit what was measured, from the current directory."""
-        start, base = self.config.invocation_params.dir, self.config.getoption(BASE)
+    def _accepting(self, verdict: Verdict) -> str:
+        """The command that makes the limit what was measured, from the current directory.
+
+        It names the base that growth was told from, which on GitHub nobody had to ask for.
+        """
+        start, base = self.config.invocation_params.dir, baselines_of(self.config).base
         path = Path(os.path.relpath(self.path, start)).as_posix()
         names = "::".join((path, *self.nodeid.split("::")[1:]))
-        against = f" {BASE}={quote(base)}" if base else ""
+        is_told = base is not None and verdict.allowed is not None and verdict.baseline.revision
+        against = f" {BASE}={quote(base.asked)}" if base and is_told else ""
         return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(names)}"

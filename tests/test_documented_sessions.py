@@ -79,6 +79,19 @@ def test_the_readme_shows_what_its_budget_prints(project: pytest.Pytester) -> No
     assert printed[start : start + len(shown)] == shown
 
 
+def test_the_page_on_lock_files_shows_what_grew(project: pytest.Pytester) -> None:
+    """The widened classifier of the page is told as the page tells it, line by line."""
+    budget = blocks("docs/lock-files.md", "yaml")[0]
+    path = project.path / "budgets" / "vision.yaml"
+    path.write_text(budget)
+    run(project, "--model-budget", "--model-budget-update=create")
+    path.write_text(budget.replace("num_classes: 1000", "num_classes: 1175"))
+    printed = run(project, "--model-budget").outlines
+    shown = blocks("docs/lock-files.md", "text")[0].splitlines()
+    start = printed.index(shown[0])
+    assert printed[start : start + len(shown)] == shown
+
+
 def test_measure_is_as_documented(tmp_path: Path) -> None:
     """The page's first block runs, and its assertions hold."""
     path = tmp_path / "measured.py"

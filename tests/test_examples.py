@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import runpy
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget import measure
+from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.cli import main
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "write_sample_models.py"
@@ -43,6 +44,21 @@ def test_tiling_models(tmp_path: Path) -> None:
     assert (found["params"].value, found["macs"].value) == (61_100_840, 714_188_480)
     twin = measure(paths["linear_tiled"])
     assert twin["macs"].value == measure(paths["linear"])["macs"].value == 128**3
+
+
+def test_a_compiler_of_your_own() -> None:
+    """Its tiles compute what the classifier does; one that is left out does not."""
+    tiling = SCRIPT.parent / "tiling"
+    model = runpy.run_path(str(tiling / "nets.py"))["classifier"]()
+    compiled = runpy.run_path(str(tiling / "compiler.py"))["tiled"](copy.deepcopy(model))
+    assert check_equivalence(model, compiled, "float32 8x200").outcome == "within"
+    for tile in compiled[2].columns[0]:
+        tile.data.zero_()
+        break
+    found = check_equivalence(model, compiled, "float32 8x200")
+    assert found.outcome == "over"
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "2"
 
 
 @pytest.mark.slow

@@ -22,6 +22,17 @@ from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.ops.op_rule import OpRule
 from pytest_modelbudget.reports import report_table
 from pytest_modelbudget.reports.report_table import FileReport
+from pytest_modelbudget.transforms.claim import Claim
+from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.outcome import Outcome
+from pytest_modelbudget.transforms.transform import (
+    Change,
+    Job,
+    Setting,
+    SettingForm,
+    Transform,
+    Transformed,
+)
 
 BUDGET = """
 model_budget: 1
@@ -118,6 +129,34 @@ def test_a_metric_that_raises_is_unknown_and_spares_the_others(report: Any) -> N
     (model,) = report(SimpleNamespace(METRICS=(broken,)))["models"]
     assert "measuring broken raised ZeroDivisionError" in model["metrics"]["broken"]["error"]
     assert model["checks"][0]["actual"] == 0
+
+
+def transformed(job: Job) -> Transformed:
+    """The dummy model as it is, of which nothing can be verified."""
+    words = f"nothing runs; {job.settings}"
+
+    def verify(claim: Claim) -> Equivalence:
+        return Equivalence(Outcome.UNKNOWN, claim.kind, words)
+
+    return Transformed(load(job.source, job.rules), (Change("only", "mystery", "itself"),), verify)
+
+
+def test_a_transform_is_one_entry(report: Any, pytester: pytest.Pytester) -> None:
+    """A transform needs its key, its settings, and for each format a module with its function."""
+    entry = Transform(
+        "leave",
+        "leaves everything",
+        engines={"dummy": __name__},
+        settings=(Setting("times", SettingForm.INTEGER, "how often", default=2),),
+    )
+    path = pytester.path / "budgets" / "one.yaml"
+    path.write_text(BUDGET + "    transforms: {left: {leave: {}, equivalence: exact_algebra}}\n")
+    (model,) = report(SimpleNamespace(TRANSFORMS=(entry,)))["models"]
+    (transform,) = model["transforms"]
+    assert (transform["name"], transform["transform"]) == ("left", "leave")
+    assert transform["changes"][0]["became"] == "itself"
+    assert transform["equivalence"]["reason"] == "nothing runs; {'times': 2}"
+    assert transform["equivalence"]["outcome"] == "unknown"
 
 
 def test_a_report_is_one_entry(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import TensorSpec
 from pytest_modelbudget.transforms.claim import Claim, Kind
-from pytest_modelbudget.transforms.divergence import Divergence
+from pytest_modelbudget.transforms.divergence import Divergence, worst_element
 from pytest_modelbudget.transforms.equivalence import (
     ALGEBRA,
     ROUNDING,
@@ -23,7 +23,13 @@ from pytest_modelbudget.transforms.equivalence import (
     judged,
     relative_error,
 )
-from pytest_modelbudget.transforms.input_families import SCALES, Scale, drawn_values, families_of
+from pytest_modelbudget.transforms.input_families import (
+    SCALES,
+    Scale,
+    drawn_values,
+    families_of,
+    runs_of,
+)
 from pytest_modelbudget.transforms.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
 
 MOST_ROUNDINGS = 64  # of a weight, through all layers of a network
+ALL_FAMILIES = "all"  # of what is pooled over every family: a layer on the way
 Specs = Mapping[str, TensorSpec]
 
 
@@ -61,7 +68,8 @@ class Sides:
     dtype is the least precise floating type that the original stores. divergence looks
     for the first layer that differs on some inputs; differences name what already
     distinguishes the two without a run. other_weights tells whether the second stores other values
-    than the first, which may have been rounded on another way.
+    than the first, which may have been rounded on another way. layers are the rewritten layers as
+    the float64 runs met them: an activation behind one may hide from all outputs what is wrong.
     """
 
     original: Runs
@@ -71,6 +79,7 @@ class Sides:
     partial_sums: int = 1
     differences: tuple[str, ...] = ()
     other_weights: Callable[[], bool] = lambda: False
+    layers: Callable[[], Sequence[OutputPair]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +154,7 @@ class Comparison:
         self.claim = claim
         self.sides = sides
         families = families_of(list(specs.values()))
-        self.rows = [Row(family, seed) for family in families for seed in claim.seeds]
+        self.rows = [Row(*each) for each in runs_of(families, claim.seeds)]
         self.structure = list(sides.differences)
         self.notes: list[str] = []
         for scale in SCALES:
@@ -170,7 +179,7 @@ class Comparison:
                 Outcome.UNKNOWN, self.claim.kind, words, weights, seeds=self.claim.seeds
             )
         pairs, noted = without_rounded_weights(
-            tuple(self._pairs()), self.sides.dtype, self.sides.other_weights
+            (*self._pairs(), *self._wrong_layers()), self.sides.dtype, self.sides.other_weights
         )
         self.notes.extend(noted)
         basis = Basis.NETWORK if all(p.algebra is not None for p in pairs) else Basis.NOTHING
@@ -183,9 +192,20 @@ class Comparison:
             partial_sums=self.sides.partial_sums,
             notes=tuple(self.notes),
         )
-        if found.outcome is Outcome.OVER and not self.structure:
-            return replace(found, first_divergence=self._divergence())
-        return found
+        if found.outcome is not Outcome.OVER or self.structure:
+            return found
+        over = (record for record in found.outputs if record.outcome is Outcome.OVER)
+        is_hidden = all(record.family == ALL_FAMILIES for record in over)
+        divergence = None if is_hidden else self._divergence()
+        if divergence is None:
+            divergence = next(map(_divergence_of, self._wrong_layers()), None)
+        return replace(found, first_divergence=divergence)
+
+    def _wrong_layers(self) -> tuple[OutputPair, ...]:
+        """Rewritten layers that step 1 finds wrong, in the order of execution."""
+        if self.claim.kind is not Kind.EXACT_ALGEBRA or self.structure:
+            return ()
+        return tuple(pair for pair in self.sides.layers() if _algebra_error(pair) > ALGEBRA)
 
     def _pairs(self) -> Iterator[OutputPair]:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""
@@ -265,7 +285,15 @@ def without_rounded_weights(
     if all(error <= ALGEBRA for error in errors) or max(errors) > allowed or not other_weights():
         return pairs, ()
     note = "precision only: the second model stores other weights than the first"
-    return tuple(replace(pair, algebra=None) for pair in pairs), (note,)
+    alone = tuple(replace(pair, algebra=None) for pair in pairs if pair.original is not None)
+    return alone, (note,)
+
+
+def _divergence_of(pair: OutputPair) -> Divergence:
+    """A layer that step 1 finds wrong, as the place where two models part."""
+    assert pair.algebra is not None, "a layer is judged by its float64 runs"
+    worst = worst_element(pair.reference, pair.algebra)
+    return Divergence(pair.name, _algebra_error(pair), worst)
 
 
 def _algebra_error(pair: OutputPair) -> float:

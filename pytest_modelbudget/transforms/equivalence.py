@@ -154,6 +154,8 @@ def _all_within(records: tuple[OutputRecord, ...]) -> str:
         found.append(f"algebra {max(algebra):.1e} of {ALGEBRA:.0e}")
     if precision:
         found.append(f"precision {max(precision):.2f} of 1")
+    if not found:
+        found.append(f"SQNR {min(record.figures.sqnr for record in records):.1f} dB or more")
     names = len({record.name for record in records})
     families = len({record.family for record in records})
     found += [several(names, "output"), several(families, "input family", "input families")]

@@ -38,6 +38,13 @@ def families_of(specs: list[TensorSpec]) -> tuple[str, ...]:
     return FAMILIES if floating else (INTEGERS,)
 
 
+def runs_of(families: tuple[str, ...], seeds: tuple[int, ...]) -> list[tuple[str, int]]:
+    """(family, seed) of every run; always two at least, or no output could be seen to move."""
+    if len(families) * len(seeds) < 2:
+        seeds = (*seeds, seeds[-1] + 1)
+    return [(family, seed) for family in families for seed in seeds]
+
+
 def drawn_values(
     spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]
 ) -> NDArray[Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 
+from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.transforms.onnx_stored import names_read
 
 
@@ -37,3 +40,13 @@ def frontier(model: onnx.ModelProto, common: frozenset[str]) -> tuple[str, ...]:
     rest = [node for node in model.graph.node if not common.issuperset(filter(None, node.output))]
     wanted = names_read(rest) | {value.name for value in model.graph.output}
     return tuple(sorted(common & wanted))
+
+
+def changed_layers(original: onnx.ModelProto, other: onnx.ModelProto) -> Mapping[str, str]:
+    """Scopes of results that both graphs have under one name, made by other nodes."""
+    makers = {node.output[0]: node for node in other.graph.node if node.output}
+    return {
+        node.output[0]: scope_of(node)
+        for node in original.graph.node
+        if node.output and node.output[0] in makers and makers[node.output[0]] != node
+    }

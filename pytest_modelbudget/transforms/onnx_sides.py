@@ -12,10 +12,18 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.frontends.model_source import TensorSpec
 from pytest_modelbudget.frontends.onnx_types import ValueType, value_type
-from pytest_modelbudget.transforms.comparison import Output, Outputs, Sides, Specs, least_precise
+from pytest_modelbudget.transforms.comparison import (
+    ALL_FAMILIES,
+    Output,
+    Outputs,
+    Sides,
+    Specs,
+    least_precise,
+)
+from pytest_modelbudget.transforms.equivalence import OutputPair
 from pytest_modelbudget.transforms.onnx_divergence import first_divergence
 from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
-from pytest_modelbudget.transforms.onnx_shared import common_values, frontier
+from pytest_modelbudget.transforms.onnx_shared import changed_layers, common_values, frontier
 from pytest_modelbudget.transforms.onnx_stored import FLOATING
 
 Feeds = Mapping[str, Any]
@@ -24,22 +32,30 @@ Feeds = Mapping[str, Any]
 class Original:
     """The first model of two; its float64 runs keep the values that the second shares."""
 
-    def __init__(self, model: onnx.ModelProto, shared: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        exact: onnx.ModelProto,
+        shared: tuple[str, ...] = (),
+        layers: tuple[str, ...] = (),
+    ) -> None:
         self._stored = OnnxRun(model)
-        self._exact = OnnxRun(model, float64=True, watched=shared)
+        self._exact = OnnxRun(exact, float64=True, watched=(*shared, *layers))
         self._types = output_types(model)
         self._shared = shared
+        self._layers = layers
         self._kept: dict[int, tuple[Feeds, Feeds]] = {}
 
     def run(self, inputs: Feeds, *, float64: bool) -> Outputs:
         """All outputs in their order."""
         found = self._exact(upcast(inputs)) if float64 else self._stored(inputs)
         if float64:
-            self._kept[id(inputs)] = (inputs, {name: found[name] for name in self._shared})
+            kept = {name: found[name] for name in (*self._shared, *self._layers)}
+            self._kept[id(inputs)] = (inputs, kept)
         return outputs_of(found, self._types)
 
-    def shared_values(self, inputs: Feeds) -> Feeds:
-        """The float64 values that the second model shares, on inputs that this one ran on."""
+    def kept_values(self, inputs: Feeds) -> Feeds:
+        """Float64 values that the second model shares, and those of the layers it has changed."""
         if id(inputs) not in self._kept:
             self.run(inputs, float64=True)
         return self._kept[id(inputs)][1]
@@ -53,19 +69,36 @@ class Transformed:
         models: tuple[onnx.ModelProto, onnx.ModelProto],
         original: Original,
         common: frozenset[str],
+        layers: Mapping[str, str],
     ) -> None:
         model, exact = models
         self._stored = OnnxRun(model)
-        self._exact = OnnxRun(exact, float64=True, given=common)
+        self._exact = OnnxRun(exact, float64=True, watched=layers, given=common)
         self._types = output_types(model)
         self._original = original
+        self._layers = layers
+        self._pairs: list[OutputPair] = []
+        self._dtype = stored_dtype(model)
 
     def run(self, inputs: Feeds, *, float64: bool) -> Outputs:
         """All outputs in their order."""
         if not float64:
             return outputs_of(self._stored(inputs), self._types)
-        shared = self._original.shared_values(inputs)
-        return outputs_of(self._exact({**upcast(inputs), **shared}), self._types)
+        kept = self._original.kept_values(inputs)
+        shared = {name: value for name, value in kept.items() if name not in self._layers}
+        found = self._exact({**upcast(inputs), **shared})
+        for name, scope in self._layers.items():
+            if kept[name].shape == found[name].shape:
+                self._pairs.append(
+                    OutputPair(
+                        scope, ALL_FAMILIES, self._dtype, kept[name], found[name], None, None
+                    )
+                )
+        return outputs_of(found, self._types)
+
+    def layers(self) -> tuple[OutputPair, ...]:
+        """What the changed layers gave in float64 in both models, run by run."""
+        return tuple(self._pairs)
 
     def disagreements(self, promised: Counter[str] | None) -> Iterator[str]:
         """Operators that a graph was measured with, and that this run executes not as often."""
@@ -116,8 +149,9 @@ def sides(
     """
     before, after = exact or (original, transformed)
     common = common_values(before, after)
-    first = Original(original, frontier(after, common))
-    second = Transformed((transformed, after), first, common)
+    layers = changed_layers(before, after)
+    first = Original(original, before, frontier(after, common), tuple(layers))
+    second = Transformed((transformed, after), first, common, layers)
     return Sides(
         first,
         second,
@@ -126,6 +160,7 @@ def sides(
         partial_sums,
         (*declared_differences(original, transformed), *second.disagreements(promised)),
         other_weights,
+        second.layers,
     )
 
 

@@ -11,7 +11,7 @@ nn.Linear owns, and Swin reads the weights of the modules that it has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,7 +24,6 @@ from pytest_modelbudget.transforms.torch_operations import transformed_operation
 from pytest_modelbudget.transforms.torch_rewriting import Call
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
-SMALL = 2**21  # multiply-adds of a product that a second thread does not make faster
 # Kinds that multiply by a weight; those of them that tiles cannot replace are told.
 LINEAR = frozenset({"linear", "matmul", "einsum", "bilinear"})
 
@@ -81,7 +80,7 @@ class TileLinear:
         self.partial_sums = max(self.partial_sums, sums)
         sizes = "x".join(str(size) for size in (tile.m, tile.k, tile.n) if size)
         self.changes.append(Change(scope, name, f"{products:,} products of {sizes}"))
-        with one_thread() if rows * tile.k * tile.n < SMALL else nullcontext():
+        with one_thread():
             if tile.m is None or linear.x.dim() == 1:
                 return self.columns(linear)
             flat = linear.x.reshape(-1, k)
@@ -130,7 +129,7 @@ def _pieces(size: int, tile: int) -> list[int]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread: for products this small, waking a second one takes ten times as long."""
+    """One thread: for products this small, waking a second one takes longer than they do."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -37,7 +37,13 @@ from pytest_modelbudget.transforms.equivalence import (
     OutputPair,
     judged,
 )
-from pytest_modelbudget.transforms.input_families import SCALES, Scale, drawn_values, families_of
+from pytest_modelbudget.transforms.input_families import (
+    SCALES,
+    Scale,
+    drawn_values,
+    families_of,
+    runs_of,
+)
 from pytest_modelbudget.transforms.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -100,7 +106,7 @@ class Comparison:
         self.sides = sides
         self.specs = specs
         families = families_of([leaf for _, leaf in leaves(specs)])
-        self.rows = [Row(family, seed) for family in families for seed in claim.seeds]
+        self.rows = [Row(*each) for each in runs_of(families, claim.seeds)]
         self.structure: list[str] = []
         self.notes: list[str] = list(sides.notes)
         self.scale = SCALES[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 from pytest_modelbudget.errors import TransformError
@@ -41,16 +42,23 @@ def _changes(before: nn.Module, after: nn.Module) -> Iterator[Change]:
             continue
         kind, other = type(module).__name__, there.get(path)
         now = type(other).__name__ if other is not None else "nothing of that name"
-        if now == kind and _weights(module) == _weights(other):
+        if now != kind:
+            yield Change(path, kind, now)
+        elif _same_weights(module, other):
             yield Change(path, kind, why="as it was")
         else:
-            yield Change(path, kind, now if now != kind else f"{kind} with other weights")
+            yield Change(path, kind, f"{kind} with other weights")
 
 
-def _weights(module: Any) -> list[tuple[str, tuple[int, ...], str]]:
-    """Names, shapes and types of the stored tensors of one layer."""
-    return [
-        (name, tuple(tensor.shape), str(tensor.dtype))
-        for name, tensor in module.state_dict().items()
-        if hasattr(tensor, "shape")
-    ]
+def _same_weights(module: nn.Module, other: Any) -> bool:
+    """Whether two layers store tensors of the same names, types and values."""
+    mine, theirs = module.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(
+        _same(value, theirs[name]) for name, value in mine.items()
+    )
+
+
+def _same(value: Any, other: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return type(value) is type(other)
+    return value.dtype == other.dtype and torch.equal(value, other)

@@ -199,11 +199,14 @@ def test_a_shallow_checkout_of_a_merge(
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(clone)
-    repository.project.run("--model-budget-json", "out.json", "--rootdir", ".")
+    result = repository.project.run("--model-budget-json", "out.json", "--rootdir", ".")
     report = json.loads((clone / "out.json").read_text())
     assert check(report)["outcome"] == outcome
     if depth == "1":
         assert "fetch-depth: 2" in check(report)["reason"]
+    else:  # the command must grow from the same base on a desk
+        fix = "*=fix --model-budget-base=origin/main budgets/a.yaml::net::params"
+        result.stdout.fnmatch_lines([f"fix: {fix}"])
 
 
 def test_outside_of_a_repository(project: Project) -> None:

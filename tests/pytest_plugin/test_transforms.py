@@ -59,6 +59,10 @@ def split(model, forgets=False):
 def forgetful(model):
     return split(model, True)
 
+def turned(model):
+    model[2].weight.data.neg_()
+    return model
+
 def broken(model):
     model[0].weight.data.zero_()
     model.train()
@@ -221,6 +225,22 @@ def test_a_transform_that_fails_is_unknown_and_spares_the_model(
     assert all(module.training for module in nets.SHARED.modules())
     assert not any(module._forward_hooks for module in nets.SHARED.modules())
     assert isinstance(nets.SHARED, nn.Sequential)
+
+
+def test_other_weights_in_the_same_layer_are_a_change(project: Project) -> None:
+    """A pass that only turns a weight round is told, and fails with its layer."""
+    result = project.run("      x: {apply: 'compiler:turned', equivalence: exact_algebra}\n")
+    result.assert_outcomes(failed=1)
+    became = {each["scope"]: each["became"] for each in project.transform["changes"]}
+    assert became == {"0": "", "1": "", "2": "Linear with other weights"}
+    assert project.transform["equivalence"]["first_divergence"]["scope"] == "2"
+
+
+def test_a_lossy_claim_shows_its_noise(project: Project) -> None:
+    """Integers of eight bits owe 6.02·8 - 12 - 10·log10(2) = 33.2 dB, and no bound is needed."""
+    result = project.run("      small: {quantize_weights: {}, equivalence: lossy}\n")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["within  net::small::equivalence * dB *"])
 
 
 def test_a_graph_that_is_not_what_runs_is_over(project: Project) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.frontends.model_source import TensorSpec
 from pytest_modelbudget.frontends.torch_drawing import redraw
 
 SPEC = "float32 2x8"
@@ -98,6 +99,15 @@ def test_integers_are_equal() -> None:
     found = outcome(lambda x: x.argmax(-1) + 1, base=lambda x: x.argmax(-1))
     assert found.outcome == "over"
     assert "integers differ" in found.reason
+
+
+def test_integer_inputs_are_drawn_in_their_range() -> None:
+    """A model of tokens is run on integers alone, twice even under one seed."""
+    model = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 4))
+    spec = TensorSpec("int64", (2, 6), low=0, high=50)
+    found = check_equivalence(model, copy.deepcopy(model), spec, seeds=(0,))
+    assert found.outcome == "within"
+    assert [output.family for output in found.outputs] == ["integers"]
 
 
 def test_a_constant_proves_nothing() -> None:

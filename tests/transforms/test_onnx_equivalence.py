@@ -301,6 +301,23 @@ def test_other_outputs_fail(mutate: Callable[[onnx.ModelProto], None], said: str
     assert said in found.reason
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_an_activation_hides_dies(dtype: str) -> None:
+    """A channel that is off in every run still is a wrong channel: layers are looked at too."""
+    proto = network(dtype)
+    change(proto, "b0", lambda values: np.where(np.arange(130) == 3, -6000, values))
+    twin = tiled_linears(proto, Tiling(Tile(64, 64))).model
+    change(twin, tile(0, 0), one_channel)
+    proto.graph.output.pop()
+    twin.graph.output.pop()
+    found = judged(proto, twin, 4)
+    assert found.outcome is Outcome.OVER
+    seen = {record.name for record in found.outputs if record.outcome is Outcome.OVER}
+    assert seen == {"fc0"}
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "fc0"
+
+
 def test_a_graph_that_is_not_what_runs() -> None:
     """Costs told of another number of products than are executed are no costs of this model."""
     proto = network("float32")

@@ -197,6 +197,7 @@ def cases() -> list[tuple[int, int, bool, int, str]]:
     return found[::4]
 
 
+@pytest.mark.slow
 def test_right_tilings_are_never_over() -> None:
     """108 cases of 3 seeds each, output scales 1e-3 to 1e4, one to three layers deep."""
     chance = random.Random(1)
