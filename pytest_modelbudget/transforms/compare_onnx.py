@@ -11,7 +11,7 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.comparison import Sides
+from pytest_modelbudget.transforms.comparison import LOADED, Sides
 from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_loading import (
     measured_graph,
@@ -21,7 +21,7 @@ from pytest_modelbudget.transforms.onnx_loading import (
 )
 from pytest_modelbudget.transforms.onnx_sides import sides
 from pytest_modelbudget.transforms.onnx_stored import same_values
-from pytest_modelbudget.transforms.onnx_verifying import LOADED, Judge
+from pytest_modelbudget.transforms.onnx_verifying import Judge
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
 

@@ -29,6 +29,7 @@ from pytest_modelbudget.transforms.input_families import (
     drawn_values,
     families_of,
     runs_of,
+    scale_note,
 )
 from pytest_modelbudget.transforms.outcome import Outcome
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     Values = NDArray[Any]
 
+DRAWN, LOADED = "drawn, seed 0", "as loaded"  # what a report says of the weights of a run
 MOST_ROUNDINGS = 64  # of a weight, through all layers of a network
 ALL_FAMILIES = "all"  # of what is pooled over every family: a layer on the way
 Specs = Mapping[str, TensorSpec]
@@ -156,7 +158,6 @@ class Comparison:
         families = families_of(list(specs.values()))
         self.rows = [Row(*each) for each in runs_of(families, claim.seeds)]
         self.structure = list(sides.differences)
-        self.notes: list[str] = []
         for scale in SCALES:
             self.batches = [
                 Batch(each, self.rows, scale, stacks=stacks)
@@ -166,6 +167,7 @@ class Comparison:
             self.stored = [each.run(sides.original, float64=False) for each in self.batches]
             if not overflows(self.exact, self.stored):
                 break
+        self.notes = list(scale_note(scale))
 
     def moves(self) -> bool:
         """Whether any output of the original depends on its input."""

@@ -32,6 +32,14 @@ SCALES = (
 )  # fmt: skip
 
 
+def scale_note(scale: Scale) -> tuple[str, ...]:
+    """What a report says of inputs that had to be made smaller; nothing of ordinary ones."""
+    if scale is SCALES[0]:
+        return ()
+    size = f"{scale.ordinary:g} and {scale.large:g} (large)"
+    return (f"inputs of scale {size}: the original overflows on larger ones",)
+
+
 def families_of(specs: list[TensorSpec]) -> tuple[str, ...]:
     """The families that inputs of these types have."""
     floating = any(spec.dtype.startswith(("float", "bfloat", "complex")) for spec in specs)

@@ -16,7 +16,7 @@ from pytest_modelbudget.ir.graph import Graph
 from pytest_modelbudget.ops.op_rule import nothing
 from pytest_modelbudget.ops.op_table import OpTable
 from pytest_modelbudget.transforms.claim import Claim, Kind
-from pytest_modelbudget.transforms.comparison import Comparison, Sides
+from pytest_modelbudget.transforms.comparison import DRAWN, LOADED, Comparison, Sides
 from pytest_modelbudget.transforms.divergence import Divergence
 from pytest_modelbudget.transforms.equivalence import Basis, Equivalence, OutputPair, judged
 from pytest_modelbudget.transforms.onnx_drawing import redrawn, without_values
@@ -26,8 +26,6 @@ from pytest_modelbudget.transforms.onnx_precision import wholly_in_float64
 from pytest_modelbudget.transforms.onnx_sides import declared_differences, input_specs, sides
 from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
-
-DRAWN, LOADED = "drawn, seed 0", "as loaded"
 
 
 @dataclass(frozen=True, slots=True)

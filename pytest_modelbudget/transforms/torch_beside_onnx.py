@@ -24,13 +24,20 @@ from pytest_modelbudget.frontends.torch_tracing import Subject
 from pytest_modelbudget.frontends.torch_values import dtype_of
 from pytest_modelbudget.frontends.torch_weights import module_tree, named_weights
 from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.comparison import Comparison, Output, Outputs, Sides
+from pytest_modelbudget.transforms.comparison import (
+    DRAWN,
+    LOADED,
+    Comparison,
+    Output,
+    Outputs,
+    Sides,
+)
 from pytest_modelbudget.transforms.divergence import Divergence, first_divergence
 from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
 from pytest_modelbudget.transforms.onnx_sides import output_types, outputs_of, upcast
 from pytest_modelbudget.transforms.torch_modules import watched
-from pytest_modelbudget.transforms.torch_verifying import DRAWN, LOADED, array
+from pytest_modelbudget.transforms.torch_verifying import array
 
 Feeds = Mapping[str, Any]
 

@@ -29,7 +29,13 @@ from pytest_modelbudget.frontends.torch_tracing import Subject
 from pytest_modelbudget.frontends.torch_values import dtype_of
 from pytest_modelbudget.ops.op_table import OpTable
 from pytest_modelbudget.transforms.claim import Claim, Kind
-from pytest_modelbudget.transforms.comparison import without_rounded_weights
+from pytest_modelbudget.transforms.comparison import (
+    DRAWN,
+    LOADED,
+    Row,
+    joined,
+    without_rounded_weights,
+)
 from pytest_modelbudget.transforms.divergence import Divergence
 from pytest_modelbudget.transforms.equivalence import (
     Basis,
@@ -43,13 +49,12 @@ from pytest_modelbudget.transforms.input_families import (
     drawn_values,
     families_of,
     runs_of,
+    scale_note,
 )
 from pytest_modelbudget.transforms.outcome import Outcome
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-DRAWN, LOADED = "drawn, seed 0", "as loaded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +95,6 @@ def verified(
     return Comparison(claim, sides_of(subject, True), specs).equivalence(DRAWN)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One run's inputs: which family and seed, and the specs they were drawn for."""
-
-    family: str
-    seed: int
-
-
 class Comparison:
     """Both models on all inputs of a claim."""
 
@@ -123,9 +120,7 @@ class Comparison:
             self.stored = [batch.run(self.sides.original) for batch in self.batches]
             if not self._overflows():
                 break
-        if self.scale is not SCALES[0]:
-            size = f"{self.scale.ordinary:g} and {self.scale.large:g} (large)"
-            self.notes.append(f"inputs of scale {size}: the original overflows on larger ones")
+        self.notes.extend(scale_note(self.scale))
 
     def _overflows(self) -> bool:
         """Whether the original gives Inf or NaN in its own type where float64 gives numbers."""
@@ -376,13 +371,7 @@ def _moves(results: Sequence[Result]) -> bool:
 
 def _pooled(batches: Sequence[Sequence[Result]], rows: Sequence[int], index: int) -> NDArray[Any]:
     """One output over all runs of a family, rows first."""
-    import numpy as np
-
-    parts = [array(results[row].outputs[index].tensor) for results in batches for row in rows]
-    shapes = {part.shape[1:] for part in parts}
-    if len(shapes) == 1 and parts[0].ndim:
-        return np.concatenate(parts)
-    return np.concatenate([part.ravel() for part in parts])
+    return joined([array(found[row].outputs[index].tensor) for found in batches for row in rows])
 
 
 def array(tensor: torch.Tensor) -> NDArray[Any]:

@@ -58,6 +58,15 @@ def test_no_false_alarm(k: int, n: int, dtype: str) -> None:
         assert all(record.algebra is not None for record in found.outputs)
 
 
+@pytest.mark.parametrize(("dtype", "are_smaller"), [("float32", False), ("float16", True)])
+def test_smaller_inputs_are_said_aloud(dtype: str, are_smaller: bool) -> None:
+    """64 inputs of about 100, by weights of 1000, end above 65,504, where float16 ends."""
+    proto = linear(64, 8, leading=(2,), dtype=dtype)
+    change(proto, "fc.weight", lambda values: values * 0 + 1000)
+    notes = twin_of(proto, Tiling(Tile(64, 64))).notes
+    assert any("overflows on larger ones" in note for note in notes) is are_smaller
+
+
 def scaled(proto: onnx.ModelProto, scale: float) -> None:
     """Multiply the weight, and so the output, of a layer."""
     change(proto, "fc.weight", lambda values: values * values.dtype.type(scale))
