@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -171,9 +170,7 @@ def test_alexnet_in_tiles() -> None:
     assert found["weight_memory"] == 244_403_360
     assert found["macs"] == 714_188_480
     assert sum(op.name == "aten::linear" for op in done.loaded.graph.ops) == 9216 + 4096 + 1024
-    began = time.perf_counter()
     equivalence = done.verify(Claim())
-    assert time.perf_counter() - began < 60  # 6 s on two idle cores
     assert equivalence.outcome == "within"
     assert equivalence.weights == "drawn, seed 0"
     (normal,) = [each for each in equivalence.outputs if each.family == "normal"]
