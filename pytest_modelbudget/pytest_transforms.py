@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pytest_modelbudget.budget.budget import EquivalenceCheck, TransformCheck
+from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, TransformCheck
 from pytest_modelbudget.check.transforming import TransformedModel, transformed_model, verified
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.pytest_limits import (
@@ -27,7 +27,6 @@ from pytest_modelbudget.reports.assembly import transform_statement
 from pytest_modelbudget.reports.equivalence_text import equivalence_lines
 from pytest_modelbudget.reports.report import MeasuredModel, Record
 from pytest_modelbudget.reports.transform_record import (
-    EQUIVALENCE,
     equivalence_check_record,
     equivalence_record,
     transform_record,

@@ -115,6 +115,7 @@ class OpsLimit:
 
 
 AnyLimit = Union[Limit, OpsLimit]
+EQUIVALENCE = "equivalence"  # what the check of a claim is called, and its metric in a report
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ def _base_commit(asked: str, folder: Path) -> str:
     named = _commit(asked, folder)
     parents = _parents(head, folder)
     if len(parents) > 1:
-        return _base_of_merge(asked, named, parents[0], folder)
+        return _base_of_merge(named, parents[0], folder)
     if not named:
         raise BaseError(f"the base {asked} is no commit in this clone: {FETCH}")
     shared = _merge_base(named, head, folder)
@@ -115,7 +115,7 @@ def _base_commit(asked: str, folder: Path) -> str:
     return shared
 
 
-def _base_of_merge(asked: str, named: str, first_parent: str, folder: Path) -> str:
+def _base_of_merge(named: str, first_parent: str, folder: Path) -> str:
     """The first parent; but where main was merged into the change, main as it was then.
 
     The first parent of such a merge is the change itself, and does not hold what it shares with

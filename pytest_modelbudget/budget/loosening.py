@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Union
 
 from pytest_modelbudget.budget.budget import (
+    EQUIVALENCE,
     AnyLimit,
     Budget,
     Level,
@@ -20,7 +21,6 @@ from pytest_modelbudget.budget.grammar import AUTO
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.units import Number, percentage, readable_pair
 
-EQUIVALENCE = "equivalence"  # what the check of a claim is called
 Setting = Union[Number, str, None]
 Texts = tuple[str, str]
 

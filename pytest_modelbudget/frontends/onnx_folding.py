@@ -23,7 +23,7 @@ from pytest_modelbudget.frontends.onnx_types import (
     value_type,
 )
 
-STANDARD = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx itself knows
+KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx itself knows
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
 DEEPEST = 200  # operations between a constant and the shape it decides
 # What onnx's reference implementation raises for what it does not do.
@@ -65,7 +65,7 @@ class Folding:
         if node.op_type in {"Shape", "Size"} and not node.domain:
             sizes = frame.type(node.input[0]).sizes
             return {node.output[0]: _shape_value(node, sizes)} if sizes is not None else {}
-        if node.op_type in _DRAWN or _has_body(node) or _domain(node) not in STANDARD:
+        if node.op_type in _DRAWN or _has_body(node) or _domain(node) not in KNOWN_DOMAINS:
             return {}
         operands = {each: self.value(each, frame, depth + 1) for each in node.input if each}
         known = {each: value for each, value in operands.items() if value is not None}
@@ -113,7 +113,7 @@ class Folding:
         name = op_name(node)
         if name in DELEGATES:
             node = self._delegate(node, *DELEGATES[name])
-        elif name in CONTRIB_TYPES or _domain(node) not in STANDARD:
+        elif name in CONTRIB_TYPES or _domain(node) not in KNOWN_DOMAINS:
             return contrib_types(name, node, operands)
         if any(not each.code for each in operands.values()):
             return nothing

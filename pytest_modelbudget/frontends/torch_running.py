@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -40,6 +40,7 @@ from pytest_modelbudget.frontends.torch_weights import (
 )
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.ir.graph import Graph
+from pytest_modelbudget.ir.tensor import least_precise
 from pytest_modelbudget.ops.op_rule import nothing
 from pytest_modelbudget.ops.op_table import OpTable
 
@@ -186,12 +187,6 @@ def stored_dtype(model: nn.Module) -> str:
     """The least precise floating type among a model's weights; "" where it has none."""
     stored = (weight.tensor for weight in named_weights(module_tree(model)))
     return least_precise({dtype_of(each.dtype).name for each in stored})
-
-
-def least_precise(names: Collection[str]) -> str:
-    """The floating type with the fewest significant digits; "" of nothing."""
-    order = ("bfloat16", "float16", "float32", "float64")
-    return next((name for name in order if name in names), "")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -23,6 +23,12 @@ class DType:
 
     name: str
     bits: int
+
+
+def least_precise(names: Collection[str]) -> str:
+    """The floating type with the fewest significant digits; "" where none is floating."""
+    order = ("bfloat16", "float16", "float32", "float64")
+    return next((name for name in order if name in names), "")
 
 
 def nbytes_of(elements: int, dtype: DType) -> int:

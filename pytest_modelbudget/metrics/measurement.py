@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.units import Number
 
 if TYPE_CHECKING:
     from pytest_modelbudget.ir.graph import Weight
     from pytest_modelbudget.metrics.costed_graph import CostedGraph
-
-Number = Union[int, Fraction]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from pytest_modelbudget.budget.budget import EQUIVALENCE
 from pytest_modelbudget.reports.cases import (
-    EQUIVALENCE,
     Case,
     cases,
     failing_locks,

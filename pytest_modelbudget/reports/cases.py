@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
+from pytest_modelbudget.budget.budget import EQUIVALENCE
 from pytest_modelbudget.reports.report import Record, fails, warns
 from pytest_modelbudget.units import several
 
-EQUIVALENCE = "equivalence"
 NOTHING = "nothing measured"
 
 

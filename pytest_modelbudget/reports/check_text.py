@@ -16,7 +16,8 @@ from fractions import Fraction
 from itertools import islice
 from unicodedata import category
 
-from pytest_modelbudget.reports.cases import EQUIVALENCE, Case, headroom, maximum
+from pytest_modelbudget.budget.budget import EQUIVALENCE
+from pytest_modelbudget.reports.cases import Case, headroom, maximum
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import Record

@@ -70,9 +70,9 @@ from pytest_modelbudget.budget.budget import Level, Limit, OpsLimit
 from pytest_modelbudget.budget.loosening import Loosening
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.metrics.census import OpCount
-from pytest_modelbudget.metrics.measurement import Measurement, Number
+from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.parts import Blame, Part
-from pytest_modelbudget.units import decimal_text
+from pytest_modelbudget.units import Number, decimal_text
 from pytest_modelbudget.verdict import Outcome, Verdict, is_red
 
 SCHEMA = "model-budget-report/1"

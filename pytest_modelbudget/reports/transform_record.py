@@ -15,14 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from pytest_modelbudget.budget.budget import EquivalenceCheck, TransformCheck
+from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, TransformCheck
 from pytest_modelbudget.reports.report import MeasuredModel, Record, model_record
 from pytest_modelbudget.transforms.divergence import Divergence, Worst
 from pytest_modelbudget.transforms.equivalence import ALGEBRA, Equivalence, OutputRecord
 from pytest_modelbudget.transforms.output_figures import Figures
 from pytest_modelbudget.transforms.transform import Change
-
-EQUIVALENCE = "equivalence"  # the metric key of a check that no number is held to
 
 
 def transform_record(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import TensorSpec
+from pytest_modelbudget.ir.tensor import least_precise
 from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.divergence import Divergence, worst_element
 from pytest_modelbudget.transforms.equivalence import (
@@ -327,12 +328,6 @@ def differences(before: Outputs, after: Outputs, *, types: bool = True) -> Itera
             yield f"output '{x.name}' is {y.dtype} and was {x.dtype}"
         if x.values.shape != y.values.shape:
             yield f"output '{x.name}' is {list(y.values.shape)} and was {list(x.values.shape)}"
-
-
-def least_precise(names: Sequence[str]) -> str:
-    """The floating type with the fewest significant digits; "" where none is floating."""
-    order = ("bfloat16", "float16", "float32", "float64")
-    return next((name for name in order if name in names), "")
 
 
 def _moves(results: Sequence[Outputs]) -> bool:

@@ -8,7 +8,7 @@ from functools import cache
 import onnxruntime.capi.onnxruntime_pybind11_state as state
 from onnx import AttributeProto, NodeProto
 
-from pytest_modelbudget.transforms.onnx_stored import STANDARD
+from pytest_modelbudget.frontends.onnx_steps import STANDARD
 
 RUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 CPU = "CPUExecutionProvider"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
+from pytest_modelbudget.frontends.onnx_steps import STANDARD
 from pytest_modelbudget.frontends.onnx_types import all_graphs
-from pytest_modelbudget.transforms.onnx_stored import FLOATING, STANDARD, opset_of, with_graph
+from pytest_modelbudget.transforms.onnx_stored import FLOATING, opset_of, with_graph
 
 # Attributes that name the element type of a result, or of what is computed on the way to it.
 TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "stash_type"})

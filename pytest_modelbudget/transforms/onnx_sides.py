@@ -12,13 +12,13 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.frontends.model_source import TensorSpec
 from pytest_modelbudget.frontends.onnx_types import ValueType, value_type
+from pytest_modelbudget.ir.tensor import least_precise
 from pytest_modelbudget.transforms.comparison import (
     ALL_FAMILIES,
     Output,
     Outputs,
     Sides,
     Specs,
-    least_precise,
 )
 from pytest_modelbudget.transforms.equivalence import OutputPair
 from pytest_modelbudget.transforms.onnx_divergence import first_divergence

@@ -11,12 +11,12 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
+from pytest_modelbudget.frontends.onnx_steps import STANDARD
 from pytest_modelbudget.frontends.onnx_types import all_graphs, dtype_of, elements_of
 
 FLOATING = frozenset({
     TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
 })  # fmt: skip
-STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
 # What may stand between a stored tensor and the node that uses it.
 CARRIERS = frozenset({"Constant", "Identity", "Transpose"})
 FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too

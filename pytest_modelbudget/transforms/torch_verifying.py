@@ -19,7 +19,6 @@ from pytest_modelbudget.frontends.torch_running import (
     Product,
     Result,
     Runnable,
-    least_precise,
     loads_no_weights,
     stored_dtype,
     true_subject,
@@ -27,6 +26,7 @@ from pytest_modelbudget.frontends.torch_running import (
 )
 from pytest_modelbudget.frontends.torch_tracing import Subject
 from pytest_modelbudget.frontends.torch_values import dtype_of
+from pytest_modelbudget.ir.tensor import least_precise
 from pytest_modelbudget.ops.op_table import OpTable
 from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.comparison import (
