@@ -37,6 +37,7 @@ from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 LEFT_OUT = "layers: leaves it out"
 CODES = {8: TensorProto.INT8, 4: TensorProto.INT4}
 OLDEST_OPSET = {8: 13, 4: 21}  # from which DequantizeLinear takes the type, a scale per channel
+SCALED = {TensorProto.FLOAT: 13, TensorProto.FLOAT16: 19, TensorProto.BFLOAT16: 19}  # by result
 LAYERS = frozenset({"onnx::Conv", "onnx::ConvTranspose", "onnx::Gemm", "onnx::MatMul"})
 
 
@@ -126,8 +127,14 @@ def _why_not(layer: Layer, grid: Grid, stored: StoredTensors, opset: int) -> str
         return LEFT_OUT
     if layer.weight in stored.replaceable:
         return f"its weight '{layer.weight}' is an input too, which a caller may replace"
-    if stored.tensors[layer.weight].data_type not in FLOATING:
+    kind = stored.tensors[layer.weight].data_type
+    if kind not in FLOATING:
         return f"its weight '{layer.weight}' is not floating"
+    name = TensorProto.DataType.Name(kind).lower()
+    if kind not in SCALED:
+        return f"its weight '{layer.weight}' is {name}, which no DequantizeLinear gives"
+    if opset < SCALED[kind]:
+        return f"operator set {opset} has no DequantizeLinear to {name}: {SCALED[kind]} has"
     if opset < OLDEST_OPSET[grid.bits]:
         return f"operator set {opset} has no int{grid.bits} weights: {OLDEST_OPSET[grid.bits]} has"
     return ""
