@@ -37,7 +37,10 @@ from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 LEFT_OUT = "layers: leaves it out"
 CODES = {8: TensorProto.INT8, 4: TensorProto.INT4}
 OLDEST_OPSET = {8: 13, 4: 21}  # from which DequantizeLinear takes the type, a scale per channel
-SCALED = {TensorProto.FLOAT: 13, TensorProto.FLOAT16: 19, TensorProto.BFLOAT16: 19}  # by result
+# From which operator set a dequantiser gives each type.
+SCALED: dict[int, int] = {
+    TensorProto.FLOAT: 13, TensorProto.FLOAT16: 19, TensorProto.BFLOAT16: 19,
+}  # fmt: skip
 LAYERS = frozenset({"onnx::Conv", "onnx::ConvTranspose", "onnx::Gemm", "onnx::MatMul"})
 
 

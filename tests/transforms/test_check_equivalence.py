@@ -234,6 +234,11 @@ def test_a_claim_without_bounds_is_unknown() -> None:
         ({"bounds": {"sqrn": 1}, "kind": "lossy"}, "did you mean 'sqnr'?"),
         ({"bounds": {"sqnr": 1}}, "criterion of its own"),
         ({"seeds": ()}, "no seeds"),
+        ({"seeds": (0, -1)}, "whole numbers from 0"),
+        ({"seeds": "012"}, "whole numbers from 0"),
+        ({"seeds": 3}, "whole numbers from 0"),
+        ({"kind": "custom", "bounds": {"max_abs": float("nan")}}, "max_abs is nan, which holds"),
+        ({"kind": "custom", "bounds": {"max_abs": float("inf")}}, "max_abs is inf, which holds"),
     ],
 )
 def test_slips_are_told(options: dict[str, Any], says: str) -> None:
