@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from shlex import quote
 from typing import Any, Protocol
 
 import pytest
@@ -127,7 +128,7 @@ class EquivalenceItem(BudgetItem):
         """Run both models, compare what they gave, and fail if it is not the same."""
         root = models_of(self.config).root
         found = verified(self.transform.transformed(), self.check.claim, root=root)
-        repeat = f'pytest --model-budget "{self.nodeid}"'
+        repeat = f"pytest --model-budget {quote(self.nodeid)}"
         if found.first_divergence is not None:
             divergence = found.first_divergence.repeated_by(repeat)
             found = replace(found, first_divergence=divergence)

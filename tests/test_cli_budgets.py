@@ -76,6 +76,12 @@ def test_init_limits_what_it_measures(lab: Path, headroom: str, params: int, mac
     assert found["macs"].max == macs
 
 
+def test_init_quotes_the_command_it_prints(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path with a space in it is one word of the command."""
+    assert main(["init", *SMALL, "--output", "small net.yaml"]) == 0
+    assert "pytest --model-budget 'small net.yaml' holds it" in capsys.readouterr().out
+
+
 def test_init_prints_where_no_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """The figures stand beside the limits; nothing is written."""
     assert main(["init", *SMALL, "--kwargs", "width=8", "--name", "a: odd #name"]) == 0

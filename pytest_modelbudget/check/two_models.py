@@ -68,9 +68,19 @@ def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Clai
     for name in bounds:
         if name not in names:
             raise InputError(f"'{name}' is no bound: {suggestion(name, names)}")
+    if not isinstance(seeds, Sequence) or any(type(s) is not int or s < 0 for s in seeds):
+        raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
     if not seeds:
         raise InputError("no seeds: the outputs of no run can be compared")
-    held = {Bound(name): Fraction(str(value)) for name, value in bounds.items()}
+    held = {Bound(name): _bound(name, value) for name, value in bounds.items()}
     if held and kind == Kind.EXACT_ALGEBRA.value:
         raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
     return Claim(Kind(kind), held, seeds=tuple(seeds))
+
+
+def _bound(name: str, value: float) -> Fraction:
+    """The exact amount that a number is written as."""
+    try:
+        return Fraction(str(value))
+    except ValueError as error:
+        raise InputError(f"{name} is {value!r}, which holds nothing: write a number") from error

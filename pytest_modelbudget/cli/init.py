@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
+from shlex import quote
 
 from pytest_modelbudget.budget.read_yaml import read_budget
 from pytest_modelbudget.check.tables import Tables, tables
@@ -57,7 +58,7 @@ def init(options: argparse.Namespace) -> int:
     if options.output:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        print(f"{path} written: pytest --model-budget {path} holds it")
+        print(f"{path} written: pytest --model-budget {quote(str(path))} holds it")
     else:
         print(text, end="")
     return DONE if all(each.complete for each in model.measurements.values()) else UNMEASURED

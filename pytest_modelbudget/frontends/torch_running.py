@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ from pytest_modelbudget.ops.op_rule import nothing
 from pytest_modelbudget.ops.op_table import OpTable
 
 Product = tuple[str, tuple[int, ...]]  # an operator, and the shape of the weight it reads
+# What has no parts, and is the same where it is spelled alike.
+PLAIN = (type(None), bool, int, str, bytes, Enum, torch.dtype, torch.device)
 
 
 def true_subject(source: ModelSource, seed: int = 0) -> tuple[Subject, InputSpecs]:
@@ -219,7 +222,10 @@ def upcast(inputs: CallInputs) -> CallInputs:
 
 
 def result_of(returned: Any) -> Result:
-    """The tensors among what a model returned, and the containers that they stand in."""
+    """The tensors among what a model returned, and the containers that they stand in.
+
+    Raises TraceError for what cannot be looked into: nobody could say that it is still the same.
+    """
     outputs: list[Output] = []
     structure = _described(returned, "", outputs)
     return Result(structure, tuple(outputs))
@@ -230,9 +236,24 @@ def _described(value: Any, name: str, outputs: list[Output]) -> str:
     if isinstance(value, torch.Tensor):
         outputs.append(Output(name or "0", value.detach()))
         return "tensor"
+    if isinstance(value, PLAIN):
+        return repr(value)
+    if isinstance(value, (float, complex)):
+        outputs.append(
+            Output(
+                name or "0",
+                torch.tensor(
+                    value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64
+                ),
+            )
+        )
+        return type(value).__name__
     parts = _parts(value)
     if parts is None:
-        return type(value).__name__
+        raise TraceError(
+            f"output '{name or '0'}' is a {type(value).__name__}, which cannot be looked into: "
+            "return tensors, numbers, words, lists, tuples, mappings or dataclasses"
+        )
     below = ((str(key), _described(part, f"{name}.{key}" if name else str(key), outputs))
              for key, part in parts)  # fmt: skip
     return f"{type(value).__name__}({', '.join(f'{key}: {shown}' for key, shown in below)})"
@@ -246,7 +267,7 @@ def _parts(value: Any) -> list[tuple[object, Any]] | None:
         return list(zip(value._fields, value, strict=True))
     if isinstance(value, (list, tuple)):
         return list(enumerate(value))
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in fields(value)]
     return None
 

@@ -4,7 +4,7 @@ equivalence over: output '0', normal inputs: float64 outputs differ by 3.2e-04 â
   first layer that differs: classifier.1, by 0.032 of its size, most at [0, 17]: 0.52 -> 0.11
   worst output element: '0' at [3, 12], normal inputs: 1.5 -> 0.2
   weights: drawn, seed 0; inputs: seeds 0, 1, 2
-repeat: pytest --model-budget "budgets/a.yaml::alexnet::tiled::equivalence"
+repeat: pytest --model-budget budgets/a.yaml::alexnet::tiled::equivalence
 """
 
 from __future__ import annotations

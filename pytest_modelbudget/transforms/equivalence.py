@@ -141,6 +141,11 @@ def _verdict(records: tuple[OutputRecord, ...], structure: Sequence[str]) -> tup
             return outcome, f"output '{first.name}', {first.family} inputs: {first.reason}{more}"
     if not records:
         return Outcome.UNKNOWN, "there is no output to compare"
+    names = dict.fromkeys(record.name for record in records)
+    absent = [name for name in claim.of_output if name not in names]
+    if absent:
+        there = ", ".join(map(repr, names))
+        return Outcome.UNKNOWN, f"no output is called {absent[0]!r}, which has a bound: {there}"
     return Outcome.WITHIN, _all_within(records)
 
 

@@ -33,6 +33,10 @@ from pytest_modelbudget.transforms.weight_grid import Grid, grid_of
 
 CODES = {8: TensorProto.INT8, 4: TensorProto.INT4}
 OLDEST_OPSET = {8: 13, 4: 21}  # from which DequantizeLinear takes the type, a scale per channel
+# From which operator set a dequantiser gives each type.
+SCALED: dict[int, int] = {
+    TensorProto.FLOAT: 13, TensorProto.FLOAT16: 19, TensorProto.BFLOAT16: 19,
+}  # fmt: skip
 LAYERS = frozenset({"onnx::Conv", "onnx::ConvTranspose", "onnx::Gemm", "onnx::MatMul"})
 
 
@@ -108,8 +112,14 @@ def _why_not(layer: Layer, grid: Grid, stored: StoredTensors, opset: int) -> str
         return LEFT_OUT
     if layer.weight in stored.replaceable:
         return f"its weight '{layer.weight}' is an input too, which a caller may replace"
-    if stored.tensors[layer.weight].data_type not in FLOATING:
+    kind = stored.tensors[layer.weight].data_type
+    if kind not in FLOATING:
         return f"its weight '{layer.weight}' is not floating"
+    name = TensorProto.DataType.Name(kind).lower()
+    if kind not in SCALED:
+        return f"its weight '{layer.weight}' is {name}, which no DequantizeLinear gives"
+    if opset < SCALED[kind]:
+        return f"operator set {opset} has no DequantizeLinear to {name}: {SCALED[kind]} has"
     if opset < OLDEST_OPSET[grid.bits]:
         return f"operator set {opset} has no int{grid.bits} weights: {OLDEST_OPSET[grid.bits]} has"
     return ""

@@ -61,13 +61,29 @@ def changed_copy(subject: Subject, changer: Changer) -> Subject:
 
 def _changed(model: nn.Module, changer: Changer) -> nn.Module:
     model.eval()
+    given = list(model.modules())
     with untouched_globals():
         changed = changer(model)
     if not isinstance(changed, nn.Module):
         raise TransformError(
             f"the transform returned {type(changed).__name__}, not a torch.nn.Module"
         )
+    _still_in_eval_mode(changed, given)
     return changed
+
+
+def _still_in_eval_mode(changed: nn.Module, given: list[nn.Module]) -> None:
+    """Refuse a model whose own layers were switched to training: a dropout left on would hide.
+
+    New layers are in training mode because nobody has switched them yet, and say nothing.
+    """
+    mine = set(map(id, given))
+    for path, module in changed.named_modules():
+        if module.training and id(module) in mine:
+            raise TransformError(
+                f"the transform left {f'layer {path!r}' if path else 'the model'} in training "
+                "mode: it is given in eval mode; call eval() on what you return"
+            )
 
 
 def sides(original: Runnable, second: Runnable, job: Job, **known: object) -> Sides:

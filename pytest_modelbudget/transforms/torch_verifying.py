@@ -362,11 +362,16 @@ def _moves(results: Sequence[Result]) -> bool:
         for x, y in zip(first.outputs, other.outputs, strict=False):
             if x.tensor.shape != y.tensor.shape:
                 return True
-            mine, theirs = (torch.nan_to_num(each.tensor.double()) for each in (x, y))
+            mine, theirs = (torch.nan_to_num(_widest(each.tensor)) for each in (x, y))
             apart = (mine - theirs).abs()
             if apart.numel() and bool((apart > 1e-9 * theirs.abs().max()).any()):
                 return True
     return False
+
+
+def _widest(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in the widest type of their kind."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def _pooled(batches: Sequence[Sequence[Result]], rows: Sequence[int], index: int) -> NDArray[Any]:

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
 
-from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.ops.op_table import OpTable
 from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.equivalence import Equivalence
+
+# The extra that brings each package which an engine imports.
+EXTRAS = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnx", "onnx_ir": "onnx"}
 
 
 class SettingForm(str, Enum):
@@ -100,12 +103,21 @@ class Transform:
     claims: Kind = field(default=Kind.EXACT_ALGEBRA)
 
     def applied(self, job: Job) -> Transformed:
-        """The transformed model; raises TransformError for a format it does not know."""
+        """The transformed model; raises TransformError for a format it does not know.
+
+        Raises MissingExtraError where a package that it needs is not installed.
+        """
         module = self.engines.get(job.source.format)
         if module is None:
             raise TransformError(
                 f"{self.key} does not know {job.source.format} models: it knows "
                 f"{', '.join(self.engines)}"
             )
-        engine: Callable[[Job], Transformed] = import_module(module).transformed
-        return engine(job)
+        try:
+            engine: Callable[[Job], Transformed] = import_module(module).transformed
+            return engine(job)
+        except ModuleNotFoundError as error:
+            if error.name not in EXTRAS:
+                raise
+            extra = EXTRAS[error.name]
+            raise MissingExtraError(self.key, package=error.name, extra=extra) from error

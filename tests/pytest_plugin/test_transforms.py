@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -67,6 +68,12 @@ def broken(model):
     model[0].weight.data.zero_()
     model.train()
     raise RuntimeError("no such pass")
+
+def training(model):
+    return model.train()
+
+def new_layers(model):
+    return nn.Sequential(*model)
 
 def wrong_kind(model):
     return "a path"
@@ -185,6 +192,30 @@ def test_a_transform_from_another_package_works_from_the_budget_alone(project: P
     assert became == {"0": "", "1": "", "2": "Half"}
 
 
+def test_new_modules_are_in_training_mode_and_no_matter(project: Project) -> None:
+    """What a transform makes anew has never been switched, and is run in eval mode."""
+    project.run("      new: {apply: 'compiler:new_layers', equivalence: exact_algebra}\n")
+    assert project.transform["equivalence"]["outcome"] == "within"
+
+
+def test_a_bound_of_no_output_is_unknown(project: Project) -> None:
+    """A bound that is held against nothing is no bound that holds."""
+    claim = "{kind: lossy, sqnr: 10, outputs: {logits: {max_abs: 1}}}"
+    result = project.run(f"      small: {{quantize_weights: {{}}, equivalence: {claim}}}\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*no output is called 'logits', which has a bound: '0'*"])
+
+
+def test_the_command_survives_the_shell(project: Project) -> None:
+    """Names are quoted for a shell: it would run what stands between backquotes."""
+    text = "      a$HOME`date`: {apply: 'compiler:forgetful', equivalence: exact_algebra}\n"
+    result = project.run(text)
+    line = next(each for each in result.outlines if each.startswith("repeat: "))
+    words = shlex.split(line.removeprefix("repeat: "))
+    assert words == ["pytest", "--model-budget", "budgets/a.yaml::net::a$HOME`date`::equivalence"]
+    assert line.endswith("'budgets/a.yaml::net::a$HOME`date`::equivalence'")
+
+
 def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: Project) -> None:
     """The failure names layer, worst element, weights, seeds, and how to see it again."""
     result = project.run(
@@ -196,7 +227,7 @@ def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: Project) 
         "  first layer that differs: 2, by * most at [[]*[]]: * -> *",
         "  worst output element: '0', normal inputs, most at *",
         "  weights: drawn, seed 0; inputs: seeds 0, 1, 2",
-        'repeat: pytest --model-budget "budgets/a.yaml::net::halves::equivalence"',
+        "repeat: pytest --model-budget budgets/a.yaml::net::halves::equivalence",
     ])  # fmt: skip
     assert project.transform["equivalence"]["first_divergence"]["scope"] == "2"
 
@@ -204,6 +235,7 @@ def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: Project) 
 @pytest.mark.parametrize(
     ("transform", "says"),
     [
+        ("training", "*the transform left the model in training mode*call eval() on what you*"),
         ("broken", "*calling compiler:broken raised RuntimeError: no such pass*"),
         ("wrong_kind", "*the transform returned str, not a torch.nn.Module*"),
         ("nowhere", "*compiler has no 'nowhere'*"),

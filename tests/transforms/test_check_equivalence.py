@@ -92,6 +92,40 @@ def test_dropout_left_on_is_over() -> None:
     assert check_equivalence(BASE, dropping, SPEC, seeds=(0,)).outcome == "over"
 
 
+class Cache:
+    """An object of the user's own, with a tensor in it."""
+
+    def __init__(self, held: torch.Tensor) -> None:
+        self.held = held
+
+
+@pytest.mark.parametrize("wrap", [Cache, lambda x: {x}], ids=["object", "set"])
+def test_what_cannot_be_looked_into_is_unknown(wrap: Callable[[torch.Tensor], Any]) -> None:
+    """Tensors inside an object of any kind were never compared, so nothing is green beside it."""
+    found = outcome(lambda x: (x, wrap(2 * x)), base=lambda x: (x, wrap(x)))
+    assert found.outcome == "unknown"
+    assert f"output '1' is a {type(wrap(torch.ones(1))).__name__}" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        pytest.param(3, 4, "1: 4) in place of tuple(0: tensor, 1: 3)", id="int"),
+        pytest.param("a", "b", "1: 'b') in place of", id="word"),
+        pytest.param(None, False, "1: False) in place of", id="none"),
+        pytest.param(1.5, 1.25, "output '1'", id="float"),
+        pytest.param(1 + 2j, 1 - 2j, "output '1'", id="complex"),
+    ],
+)
+def test_plain_values_are_part_of_the_outputs(first: object, second: object, says: str) -> None:
+    """Numbers and words beside the tensors must be the same ones."""
+    same = outcome(lambda x: (x, first), base=lambda x: (x, first))
+    assert same.outcome == "within"
+    found = outcome(lambda x: (x, second), base=lambda x: (x, first))
+    assert found.outcome == "over"
+    assert says in found.reason
+
+
 def test_integers_are_equal() -> None:
     """An argmax must be the same; one position off is over."""
     found = outcome(lambda x: x.argmax(-1), base=lambda x: x.argmax(-1))
@@ -210,6 +244,11 @@ def test_a_claim_without_bounds_is_unknown() -> None:
         ({"bounds": {"sqrn": 1}, "kind": "lossy"}, "did you mean 'sqnr'?"),
         ({"bounds": {"sqnr": 1}}, "criterion of its own"),
         ({"seeds": ()}, "no seeds"),
+        ({"seeds": (0, -1)}, "whole numbers from 0"),
+        ({"seeds": "012"}, "whole numbers from 0"),
+        ({"seeds": 3}, "whole numbers from 0"),
+        ({"kind": "custom", "bounds": {"max_abs": float("nan")}}, "max_abs is nan, which holds"),
+        ({"kind": "custom", "bounds": {"max_abs": float("inf")}}, "max_abs is inf, which holds"),
     ],
 )
 def test_slips_are_told(options: dict[str, Any], says: str) -> None:

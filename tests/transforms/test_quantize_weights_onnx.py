@@ -125,6 +125,25 @@ def test_int4_needs_a_new_operator_set() -> None:
     assert change.why == "operator set 17 has no int4 weights: 21 has"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "opset", "why"),
+    [
+        ("float16", 18, "operator set 18 has no DequantizeLinear to float16: 19 has"),
+        ("float64", 21, "its weight 'fc.weight' is double, which no DequantizeLinear gives"),
+    ],
+)
+def test_types_that_no_dequantizer_gives(dtype: str, opset: int, why: str) -> None:
+    """Half scales came with operator set 19 and double ones never did: no file is made of them."""
+    proto = linear(65, 30)
+    for tensor in proto.graph.initializer:
+        values = numpy_helper.to_array(tensor).astype(dtype)
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    proto.opset_import[0].version = opset
+    found = quantised_weights(proto, Grid())
+    assert [change.why for change in found.changes] == [why]
+    assert operators(found.model) == operators(proto)
+
+
 def test_a_channel_of_zeros() -> None:
     """Zeros stay zeros, with a scale of one."""
     proto = linear(8, 4)

@@ -1,0 +1,34 @@
+"""The list of transforms: what an engine that is not installed says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.errors import MissingExtraError
+from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.transforms.transform import Job
+
+
+@pytest.mark.parametrize(
+    ("package", "key", "form", "extra"),
+    [
+        ("torch", "tile_linear", "torch", "torch"),
+        ("onnx", "tile_linear", "onnx", "onnx"),
+        ("onnxruntime", "export_onnx", "torch", "onnx"),
+    ],
+)
+def test_an_engine_without_its_package_names_the_extra(
+    package: str, key: str, form: str, extra: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever lacks a package is told what to install, and not which import failed."""
+    using = tables()
+    for name in [each for each in sys.modules if each.startswith("pytest_modelbudget.transforms")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    job = Job(ModelSource(form, "nothing", base=tmp_path), {}, using.ops)
+    with pytest.raises(MissingExtraError, match=rf"{key} needs {package}, .*\[{extra}\]"):
+        using.transforms[key].applied(job)
