@@ -124,13 +124,15 @@ def judged(
     if claim.kind is not Kind.EXACT_ALGEBRA:
         basis = Basis.DECLARED
     records = tuple(_record(claim, pair, basis, partial_sums) for pair in pairs)
-    outcome, reason = _verdict(records, structure)
+    outcome, reason = _verdict(claim, records, structure)
     return Equivalence(
         outcome, claim.kind, reason, weights, basis, claim.seeds, records, notes=notes
     )
 
 
-def _verdict(records: tuple[OutputRecord, ...], structure: Sequence[str]) -> tuple[Outcome, str]:
+def _verdict(
+    claim: Claim, records: tuple[OutputRecord, ...], structure: Sequence[str]
+) -> tuple[Outcome, str]:
     if structure:
         return Outcome.OVER, f"the outputs are not the same: {'; '.join(structure)}"
     for outcome in (Outcome.OVER, Outcome.UNKNOWN):
