@@ -49,7 +49,7 @@ def is_ci() -> bool:
 class SessionLocks:
     """The lock files of a session; in workers only what checks are compared with.
 
-    Raises pytest.UsageError for an update under CI, and for a revision that is an option.
+    Raises pytest.UsageError for an update under CI, and for a revision that is an option, or empty.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -60,6 +60,11 @@ class SessionLocks:
             raise pytest.UsageError(
                 f"{UPDATE}={mode} writes budgets, and CI only reads them: run it on your own "
                 "machine and commit what it writes"
+            )
+        if config.getoption(BASE) == "":
+            raise pytest.UsageError(
+                f"{BASE} is empty: name a revision, or leave the option out to compare with the "
+                "working tree's lock files"
             )
         asked = asked_base(config.getoption(BASE), os.environ)
         self.base = base_revision(asked, config.rootpath) if asked else None

@@ -258,3 +258,11 @@ def test_a_project_within_a_larger_repository(
     assert [(each["file"], each["what"]) for each in report["loosened"]] == [
         ("budgets/b.yaml", "model dropped")
     ]
+
+
+def test_an_empty_base_is_a_usage_error(project: Project) -> None:
+    """A variable that CI did not set must not turn into a comparison with the change itself."""
+    project.budget(BUDGET)
+    result = project.run("--model-budget-base=")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--model-budget-base is empty: name a revision*"])
