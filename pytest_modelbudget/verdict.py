@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.problem import suggestion
+from pytest_modelbudget.ir.scopes import is_in_scope, paths
 from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
 from pytest_modelbudget.metrics.parts import Blame, Part, blame
@@ -172,17 +172,6 @@ def _named_scopes(measurement: Measurement) -> Iterator[str]:
     yield from (op.scope for op in measurement.unmeasured)
 
 
-def _paths(scope: str) -> list[str]:
-    """A module path and its ancestors: a.b.c, a.b, a."""
-    names = scope.split(".")
-    return [".".join(names[:length]) for length in range(len(names), 0, -1)]
-
-
-def is_in_scope(scope: str, glob: str | None) -> bool:
-    """Whether a glob names this scope or one around it; no glob names the whole model."""
-    return glob is None or any(fnmatchcase(path, glob) for path in _paths(scope))
-
-
 def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[str]) -> str | None:
     """Why a limit on a part of the model cannot be judged, or None."""
     if limit.scope is None:
@@ -192,7 +181,7 @@ def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[s
     if sum(share.value for share in measurement.shares) != measurement.value:
         return f"{_label(limit)} is not defined: it has no shares by module; limit the model"
     known = dict.fromkeys(path for each in (*scopes, *_named_scopes(measurement))
-                          for path in _paths(each) if path)  # fmt: skip
+                          for path in paths(each) if path)  # fmt: skip
     if any(is_in_scope(path, limit.scope) for path in known):
         return None
     guess = suggestion(limit.scope.removesuffix(".*"), sorted(known))

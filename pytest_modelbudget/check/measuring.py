@@ -25,6 +25,7 @@ from pytest_modelbudget.frontends.model_source import (
     TensorSpec,
 )
 from pytest_modelbudget.frontends.user_code import user_code
+from pytest_modelbudget.ir.scopes import is_in_scope
 from pytest_modelbudget.metrics.census import OpCount, census
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
@@ -35,7 +36,6 @@ from pytest_modelbudget.verdict import (
     NO_BASELINE,
     Outcome,
     Verdict,
-    is_in_scope,
     judge,
     judge_ops,
     known_scopes,

@@ -9,9 +9,10 @@ from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.ir.scopes import is_in_scope
 from pytest_modelbudget.reports.explanation import explanation
 from pytest_modelbudget.reports.scope_text import MODEL
-from pytest_modelbudget.verdict import is_in_scope, known_scopes
+from pytest_modelbudget.verdict import known_scopes
 
 WHOLE = ("", MODEL)
 

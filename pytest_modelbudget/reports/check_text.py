@@ -17,13 +17,13 @@ from itertools import islice
 from unicodedata import category
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE
+from pytest_modelbudget.ir.scopes import is_in_scope
 from pytest_modelbudget.reports.cases import Case, headroom, maximum
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import exact, room
-from pytest_modelbudget.verdict import is_in_scope
 
 LARGEST_SHARES = 5
 PLAIN = re.compile(r"[\n\t -~]*")  # most text, which needs no look at each letter

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.ir.graph import Weight
+from pytest_modelbudget.ir.scopes import is_in_scope
 from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.ops.op_rule import Formula, OpRule, nothing
@@ -15,7 +16,6 @@ from pytest_modelbudget.reports.formula_text import formula_lines, where_written
 from pytest_modelbudget.reports.op_text import operand_text, tensor_text
 from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import exact, percentage
-from pytest_modelbudget.verdict import is_in_scope
 
 COMPUTED = ("macs", "flops")
 MOVED = {"bandwidth": ("read", "weights", "write"), "total_activation": ("write",)}

@@ -10,6 +10,7 @@ import pytest
 from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.errors import MissingExtraError
 from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.transforms.layer_choice import is_chosen
 from pytest_modelbudget.transforms.transform import Job
 
 
@@ -32,3 +33,18 @@ def test_an_engine_without_its_package_names_the_extra(
     job = Job(ModelSource(form, "nothing", base=tmp_path), {}, using.ops)
     with pytest.raises(MissingExtraError, match=rf"{key} needs {package}, .*\[{extra}\]"):
         using.transforms[key].applied(job)
+
+
+@pytest.mark.parametrize(
+    ("glob", "chosen"),
+    [
+        pytest.param("encoder", True, id="a module around it"),
+        pytest.param("encoder.layers.*", True, id="a glob on one around it"),
+        pytest.param("encoder.layers.0.fc1", True, id="itself"),
+        pytest.param("enc", False, id="the beginning of a name"),
+        pytest.param("decoder.*", False, id="another"),
+    ],
+)
+def test_layers_selects_as_scopes_do(glob: str, chosen: bool) -> None:
+    """One glob means the same to a transform and to the limits beside it."""
+    assert is_chosen("encoder.layers.0.fc1", [glob]) is chosen
