@@ -75,3 +75,13 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     monkeypatch.setenv("COLUMNS", "80")
     pytester.syspathinsert()
     return Project(pytester)
+
+
+@pytest.fixture
+def page(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page of the run, in a checkout whose top is the project."""
+    page = project.path / "page.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    return page

@@ -15,16 +15,6 @@ COMMAND = "::error file=budgets/a.yaml,line=4,title=net / params::params 48 > 47
 ALONE = ("-p", "no:pytest_github_actions_annotate_failures")
 
 
-@pytest.fixture
-def page(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The page of the run, in a checkout whose top is the project."""
-    page = project.path / "page.md"
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path))
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
-    return page
-
-
 def commands(result: pytest.RunResult) -> list[str]:
     """Workflow commands, which the runner reads from both streams."""
     return [line for line in (*result.outlines, *result.errlines) if line.startswith("::")]

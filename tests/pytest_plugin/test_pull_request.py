@@ -18,16 +18,6 @@ LIMIT = "  net:\n    widths: net.widths\n    limits:\n      params: {max: 3.5 M,
 LOOSENED = "budget loosened +14.3 %: params 3.5 M -> 4.0 M"
 
 
-@pytest.fixture
-def page(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The page of the run."""
-    page = project.path / "page.md"
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path))
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
-    return page
-
-
 def junit(project: Project) -> ElementTree.Element:
     return ElementTree.parse(project.path / "junit.xml").getroot()
 
