@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
+from pytest_modelbudget.ir.scopes import paths
 from pytest_modelbudget.metrics.bandwidth import bandwidth
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
@@ -75,8 +76,7 @@ class _Amounts:
 
 def _with_ancestors(scope: str) -> list[str]:
     """a.b, a and the model itself, of a.b."""
-    names = scope.split(".") if scope else []
-    return [".".join(names[:length]) for length in range(len(names) + 1)]
+    return [*paths(scope), ""] if scope else [""]
 
 
 def _row(row: LayerRow, stored: _Amounts, moved: _Amounts) -> Record:
