@@ -11,15 +11,17 @@ from torch import nn
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.frontend_table import frontend_table
-from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
 from pytest_modelbudget.frontends.torch_building import is_an_instance
 from pytest_modelbudget.frontends.torch_drawing import redraw
 from pytest_modelbudget.frontends.torch_running import Runnable, products_of, true_subject
 from pytest_modelbudget.frontends.torch_tracing import Subject
 from pytest_modelbudget.transforms.claim import Claim
+from pytest_modelbudget.transforms.comparison import Sides
 from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.torch_modules import sides
-from pytest_modelbudget.transforms.torch_verifying import Sides, verified
+from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide
+from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
 TORCH = ("torch", "torchscript", "exported")
@@ -40,23 +42,24 @@ def transformed(job: Job) -> Transformed:
     products = products_of(loaded.graph, job.rules)
     may_draw = second.format == "torch" and not is_an_instance(second)
 
-    def sides_of(subject: Subject, weights_are_drawn: bool) -> Sides:
+    def sides_of(subject: Subject, specs: InputSpecs, weights_are_drawn: bool) -> Sides:
         other, _ = true_subject(second)
         notes: tuple[str, ...] = ()
         if weights_are_drawn:
             redraw(other.model)
             notes = tuple(_partners(subject.model, other.model))
-        return sides(
-            Runnable(subject),
-            Runnable(other),
-            job,
-            products=products,
+        both = sides(
+            TorchSide(Runnable(subject), specs),
+            CountedSide(Runnable(other), specs, promised=products, rules=job.rules),
+        )
+        return replace(
+            both,
             notes=notes,
             other_weights=lambda: stores_other_values(subject.model, other.model),
         )
 
     def verify(claim: Claim) -> Equivalence:
-        return verified(claim, job.source, sides_of, may_draw=may_draw)
+        return verified_beside_torch(claim, job.source, sides_of, may_draw=may_draw)
 
     return Transformed(loaded, (), verify)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,17 +48,6 @@ def worst_element(original: Values, transformed: Values) -> Worst | None:
     index = np.unravel_index(int(error.argmax()), error.shape)
     place = tuple(int(each) for each in index)
     return Worst(place, float(original[index]), float(transformed[index]))
-
-
-def first_difference(layers: Iterable[tuple[str, Values, Values]]) -> Divergence | None:
-    """The first of (scope, original, transformed) that differs, each fed by the same input."""
-    for scope, original, transformed in layers:
-        error = _difference(original, transformed)
-        if not error <= SAME:
-            same_shape = original.shape == transformed.shape
-            worst = worst_element(original, transformed) if same_shape else None
-            return Divergence(scope, error, worst)
-    return None
 
 
 def first_divergence(original: Watched, transformed: Watched) -> Divergence | None:

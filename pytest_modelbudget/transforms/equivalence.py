@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
 
 ALGEBRA = 1e-10
+ALL_FAMILIES = "all"  # of what is pooled over every family: a layer on the way
 # Unit roundoff, and half the smallest number: what rounding may be off by, relative and absolute.
 ROUNDING: Mapping[str, tuple[float, float]] = {
     "float32": (2.0**-24, 2.0**-150),
@@ -140,7 +141,10 @@ def _verdict(
         if found:
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             first = found[0]
-            return outcome, f"output '{first.name}', {first.family} inputs: {first.reason}{more}"
+            where = f"output '{first.name}', {first.family} inputs"
+            if first.family == ALL_FAMILIES:
+                where = f"layer '{first.name}'"
+            return outcome, f"{where}: {first.reason}{more}"
     if not records:
         return Outcome.UNKNOWN, "there is no output to compare"
     names = dict.fromkeys(record.name for record in records)
@@ -346,6 +350,17 @@ def relative_error(reference: Values, found: Values) -> float:
     if not size:
         return inf if error else 0.0
     return error / size
+
+
+def algebra_error(pair: OutputPair) -> float:
+    """What step 1 sees of one pair; 0 where it does not look, inf where NaN or Inf differ."""
+    import numpy as np
+
+    if pair.algebra is None or pair.reference.dtype.kind != "f":
+        return 0.0
+    if (np.isfinite(pair.reference) != np.isfinite(pair.algebra)).any():
+        return inf
+    return relative_error(_reals(pair.reference), _reals(pair.algebra))
 
 
 def rms(values: Values) -> float:

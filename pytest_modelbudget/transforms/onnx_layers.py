@@ -15,8 +15,8 @@ from onnx import NodeProto
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
+from pytest_modelbudget.transforms.batches import Row, drawn, joined
 from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.comparison import Row, drawn, joined
 from pytest_modelbudget.transforms.equivalence import OutputPair
 from pytest_modelbudget.transforms.input_families import SCALES, families_of
 from pytest_modelbudget.transforms.onnx_running import OnnxRun

@@ -13,18 +13,13 @@ from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.frontends.model_source import TensorSpec
 from pytest_modelbudget.frontends.onnx_types import ValueType, value_type
 from pytest_modelbudget.ir.tensor import least_precise
-from pytest_modelbudget.transforms.comparison import (
-    ALL_FAMILIES,
-    Output,
-    Outputs,
-    Sides,
-    Specs,
-)
-from pytest_modelbudget.transforms.equivalence import OutputPair
+from pytest_modelbudget.transforms.batches import Output, Returned, Specs
+from pytest_modelbudget.transforms.comparison import Sides
 from pytest_modelbudget.transforms.onnx_divergence import first_divergence
 from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
 from pytest_modelbudget.transforms.onnx_shared import changed_layers, common_values, frontier
 from pytest_modelbudget.transforms.onnx_stored import FLOATING
+from pytest_modelbudget.transforms.wrong_layers import WrongLayers
 
 Feeds = Mapping[str, Any]
 
@@ -46,7 +41,7 @@ class Original:
         self._layers = layers
         self._kept: dict[int, tuple[Feeds, Feeds]] = {}
 
-    def run(self, inputs: Feeds, *, float64: bool) -> Outputs:
+    def run(self, inputs: Feeds, *, float64: bool) -> Returned:
         """All outputs in their order."""
         found = self._exact(upcast(inputs)) if float64 else self._stored(inputs)
         if float64:
@@ -77,10 +72,9 @@ class Transformed:
         self._types = output_types(model)
         self._original = original
         self._layers = layers
-        self._pairs: list[OutputPair] = []
-        self._dtype = stored_dtype(model)
+        self.wrong_layers = WrongLayers(stored_dtype(model))
 
-    def run(self, inputs: Feeds, *, float64: bool) -> Outputs:
+    def run(self, inputs: Feeds, *, float64: bool) -> Returned:
         """All outputs in their order."""
         if not float64:
             return outputs_of(self._stored(inputs), self._types)
@@ -88,17 +82,9 @@ class Transformed:
         shared = {name: value for name, value in kept.items() if name not in self._layers}
         found = self._exact({**upcast(inputs), **shared})
         for name, scope in self._layers.items():
-            if kept[name].shape == found[name].shape:
-                self._pairs.append(
-                    OutputPair(
-                        scope, ALL_FAMILIES, self._dtype, kept[name], found[name], None, None
-                    )
-                )
+            if kept[name].shape == found[name].shape:  # else one name for two things
+                self.wrong_layers.compare(scope, kept[name], found[name])
         return outputs_of(found, self._types)
-
-    def layers(self) -> tuple[OutputPair, ...]:
-        """What the changed layers gave in float64 in both models, run by run."""
-        return tuple(self._pairs)
 
     def disagreements(self, promised: Counter[str] | None) -> Iterator[str]:
         """Operators that a graph was measured with, and that this run executes not as often."""
@@ -126,9 +112,9 @@ def _type_name(kind: onnx.TypeProto) -> str:
     return known.container or tensor_dtype_to_np_dtype(known.code).name
 
 
-def outputs_of(found: Feeds, types: Mapping[str, str]) -> Outputs:
+def outputs_of(found: Feeds, types: Mapping[str, str]) -> Returned:
     """What a run gave, with the types that its model declares."""
-    return tuple(Output(name, types[name], found[name]) for name in types)
+    return Returned(tuple(Output(name, types[name], found[name]) for name in types))
 
 
 def sides(
@@ -139,17 +125,20 @@ def sides(
     partial_sums: int = 1,
     promised: Counter[str] | None = None,
     other_weights: Callable[[], bool] = lambda: False,
+    same_layers: bool = True,
 ) -> Sides:
     """Both models as the comparison takes them.
 
     exact are the float64 copies of both, where the second is made of the first's copy and not an
     upcast of the transformed one: a transform that changes weights rounds them to their type.
     promised are the products of the graph whose costs were told, which the run must execute.
-    other_weights tells whether the second model stores other values than the first.
+    other_weights tells whether the second model stores other values than the first. same_layers
+    says that what both graphs call alike is one value, also where other nodes make it: a rewrite
+    promises that, and two files do not, one of which may have a batch norm in its convolution.
     """
     before, after = exact or (original, transformed)
     common = common_values(before, after)
-    layers = changed_layers(before, after)
+    layers = changed_layers(before, after) if same_layers else {}
     first = Original(original, before, frontier(after, common), tuple(layers))
     second = Transformed((transformed, after), first, common, layers)
     return Sides(
@@ -157,10 +146,11 @@ def sides(
         second,
         stored_dtype(original),
         lambda inputs: first_divergence(before, after, upcast(inputs)),
-        partial_sums,
-        (*declared_differences(original, transformed), *second.disagreements(promised)),
+        lambda: partial_sums,
+        tuple(declared_differences(original, transformed)),
+        lambda: second.disagreements(promised),
         other_weights,
-        second.layers,
+        second.wrong_layers.pairs,
     )
 
 

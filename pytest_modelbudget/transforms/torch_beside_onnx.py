@@ -7,59 +7,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
-import torch
 from onnx import numpy_helper
 
-from pytest_modelbudget.errors import TraceError, TransformError
-from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.frontends.torch_drawing import redraw
-from pytest_modelbudget.frontends.torch_inputs import CallInputs
-from pytest_modelbudget.frontends.torch_running import (
-    Runnable,
-    loads_no_weights,
-    stored_dtype,
-    true_subject,
-)
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.frontends.torch_running import Runnable, stored_dtype
 from pytest_modelbudget.frontends.torch_tracing import Subject
-from pytest_modelbudget.frontends.torch_values import dtype_of
 from pytest_modelbudget.frontends.torch_weights import module_tree, named_weights
+from pytest_modelbudget.transforms.batches import Returned
 from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.comparison import (
-    DRAWN,
-    LOADED,
-    Comparison,
-    Output,
-    Outputs,
-    Sides,
-)
+from pytest_modelbudget.transforms.comparison import Sides
 from pytest_modelbudget.transforms.divergence import Divergence, first_divergence
 from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
 from pytest_modelbudget.transforms.onnx_sides import output_types, outputs_of, upcast
 from pytest_modelbudget.transforms.torch_modules import watched
-from pytest_modelbudget.transforms.torch_verifying import array
+from pytest_modelbudget.transforms.torch_sides import TorchSide, array, leaf_specs
+from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
 
 Feeds = Mapping[str, Any]
-
-
-def leaf_specs(specs: InputSpecs) -> Mapping[str, TensorSpec]:
-    """Every input by its name ("0", "mask"); raises TransformError for what arrays cannot be."""
-    given = {**{str(i): spec for i, spec in enumerate(specs.positional)}, **specs.named}
-    for name, spec in given.items():
-        if not isinstance(spec, TensorSpec) or spec.dtype == "bfloat16":
-            what = "a list" if not isinstance(spec, TensorSpec) else spec.dtype
-            raise TransformError(f"input '{name}' is {what}: ONNX Runtime takes no such input")
-    return {name: spec for name, spec in given.items() if isinstance(spec, TensorSpec)}
-
-
-def call_of(specs: InputSpecs, inputs: Feeds) -> CallInputs:
-    """The same arrays as arguments of a torch call."""
-
-    def tensor(name: str, spec: InputSpec) -> torch.Tensor:
-        return torch.from_numpy(inputs[name].copy())
-
-    args = tuple(tensor(str(i), spec) for i, spec in enumerate(specs.positional))
-    return CallInputs(args, {name: tensor(name, spec) for name, spec in specs.named.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +37,6 @@ class OnnxModels:
 
 
 ModelsOf = Callable[[Runnable], OnnxModels]
-
-
-class TorchSide:
-    """A torch model that runs on arrays."""
-
-    def __init__(self, runnable: Runnable, specs: InputSpecs) -> None:
-        self.runnable = runnable
-        self.specs = specs
-
-    def run(self, inputs: Feeds, *, float64: bool) -> Outputs:
-        """All tensors that the model returns, in their order."""
-        try:
-            result = self.runnable.run(call_of(self.specs, inputs), float64=float64)
-        except TraceError as error:
-            raise TransformError(str(error)) from error
-        return tuple(
-            Output(each.name, dtype_of(each.tensor.dtype).name, array(each.tensor))
-            for each in result.outputs
-        )
 
 
 class OnnxSide:
@@ -110,61 +57,57 @@ class OnnxSide:
             )
         return dict(zip(self._inputs, inputs.values(), strict=True))
 
-    def run(self, inputs: Feeds, *, float64: bool) -> Outputs:
+    def run(self, inputs: Feeds, *, float64: bool) -> Returned:
         """All outputs; those that the torch model has too go by its names."""
         given = self.feeds(inputs)
         found = outputs_of(
             self._exact(upcast(given)) if float64 else self._stored(given), self._types
         )
-        if len(found) != len(self._names):
+        if len(found.outputs) != len(self._names):
             return found
-        return tuple(
-            replace(each, name=name) for each, name in zip(found, self._names, strict=True)
-        )
+        pairs = zip(found.outputs, self._names, strict=True)
+        return Returned(tuple(replace(each, name=name) for each, name in pairs))
 
 
 def compared(
     claim: Claim, source: ModelSource, models_of: ModelsOf, *, may_draw: bool
 ) -> Equivalence:
     """Hold an ONNX model to what a torch model computes; models_of gives it for that model."""
-    subject, specs = true_subject(source)
-    weights = LOADED
-    if may_draw and loads_no_weights(source, subject):
-        redraw(subject.model)
-        weights = DRAWN
-    found = _comparison(claim, subject, specs, models_of)
-    if weights is LOADED and may_draw and not found.moves():
-        subject, specs = true_subject(source)
-        redraw(subject.model)
-        weights = DRAWN
-        found = _comparison(claim, subject, specs, models_of)
-    return found.equivalence(weights)
+
+    def sides_of(subject: Subject, specs: InputSpecs, weights_are_drawn: bool) -> Sides:
+        must_be_arrays(specs)
+        return _sides(TorchSide(Runnable(subject), specs), models_of)
+
+    return verified_beside_torch(claim, source, sides_of, may_draw=may_draw, may_stack=False)
 
 
-def _comparison(
-    claim: Claim, subject: Subject, specs: InputSpecs, models_of: ModelsOf
-) -> Comparison:
-    first = TorchSide(Runnable(subject), specs)
-    models = models_of(first.runnable)
-    given = leaf_specs(specs)
-    names = tuple(each.name for each in _one_run(first, given))
+def must_be_arrays(specs: InputSpecs) -> None:
+    """Raise TransformError for inputs that ONNX Runtime does not take."""
+    for name, spec in (*enumerate(specs.positional), *specs.named.items()):
+        if not isinstance(spec, TensorSpec) or spec.dtype == "bfloat16":
+            what = "a list" if not isinstance(spec, TensorSpec) else spec.dtype
+            raise TransformError(f"input '{name}' is {what}: ONNX Runtime takes no such input")
+
+
+def _sides(first: TorchSide, models_of: ModelsOf) -> Sides:
+    models = models_of(first.model)
+    names = tuple(each.name for each in _one_run(first).outputs)
     second = OnnxSide(models, names)
 
     def divergence(inputs: Feeds) -> Divergence | None:
-        before = watched(first.runnable, call_of(specs, inputs))
+        before = watched(first, inputs)
         made = [name for node in models.exact.graph.node for name in node.output if name]
         after = OnnxRun(models.exact, float64=True, watched=made)(upcast(second.feeds(inputs)))
         return first_divergence(before, [(name, after[name]) for name in made])
 
-    dtype = stored_dtype(subject.model)
-    sides = Sides(
+    subject = first.model.subject
+    return Sides(
         first,
         second,
-        dtype,
+        stored_dtype(subject.model),
         divergence,
         other_weights=lambda: stores_other_values(subject, models.exact),
     )
-    return Comparison(claim, sides, given, stacks=False)
 
 
 def stores_other_values(subject: Subject, model: onnx.ModelProto) -> bool:
@@ -184,9 +127,10 @@ def stores_other_values(subject: Subject, model: onnx.ModelProto) -> bool:
                for each in mine)  # fmt: skip
 
 
-def _one_run(side: TorchSide, specs: Mapping[str, TensorSpec]) -> Outputs:
+def _one_run(side: TorchSide) -> Returned:
     """What one run on zeros returns, for the names of it."""
     import numpy as np
 
+    specs = leaf_specs(side.specs)
     zeros = {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs.items()}
     return side.run(zeros, float64=False)

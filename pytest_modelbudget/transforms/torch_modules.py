@@ -9,21 +9,29 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.model_source import InputSpecs
 from pytest_modelbudget.frontends.torch_building import untouched_globals
 from pytest_modelbudget.frontends.torch_float64 import in_float64
-from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_layers import Layers, layer_outputs
-from pytest_modelbudget.frontends.torch_running import Runnable, products_of, true_subject
+from pytest_modelbudget.frontends.torch_running import (
+    Runnable,
+    products_of,
+    stored_dtype,
+    true_subject,
+)
 from pytest_modelbudget.frontends.torch_tracing import Subject, traced
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.transforms.claim import Claim
+from pytest_modelbudget.transforms.comparison import Sides
 from pytest_modelbudget.transforms.divergence import Divergence, first_divergence
 from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.torch_verifying import Sides, array, verified
+from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide, array, call_of
+from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
 if TYPE_CHECKING:
     from pytest_modelbudget.transforms.divergence import Watched
+    from pytest_modelbudget.transforms.torch_sides import Arrays
 
 Changer = Callable[[nn.Module], nn.Module]
 
@@ -38,16 +46,19 @@ def transformed_module(
     told = changes(subject.model, changed.model)
     products = products_of(loaded.graph, job.rules)
 
-    def sides_of(subject: Subject, weights_are_drawn: bool) -> Sides:
+    def sides_of(subject: Subject, specs: InputSpecs, weights_are_drawn: bool) -> Sides:
         def in_double() -> Subject:
             exact = in_float64(copy.deepcopy(subject.model))
             return subject.over(_changed(exact, changer))
 
         second = Runnable(changed_copy(subject, changer), in_double=in_double)
-        return sides(Runnable(subject), second, job, products=products)
+        return sides(
+            TorchSide(Runnable(subject), specs),
+            CountedSide(second, specs, promised=products, rules=job.rules),
+        )
 
     def verify(claim: Claim) -> Equivalence:
-        return verified(claim, job.source, sides_of)
+        return verified_beside_torch(claim, job.source, sides_of)
 
     return Transformed(loaded, told, verify)
 
@@ -86,18 +97,24 @@ def _still_in_eval_mode(changed: nn.Module, given: list[nn.Module]) -> None:
             )
 
 
-def sides(original: Runnable, second: Runnable, job: Job, **known: object) -> Sides:
+def sides(first: TorchSide, second: CountedSide) -> Sides:
     """Both models, with a search by layers for where they part."""
 
-    def divergence(inputs: CallInputs) -> Divergence | None:
-        return first_divergence(watched(original, inputs), watched(second, inputs))
+    def divergence(inputs: Arrays) -> Divergence | None:
+        return first_divergence(watched(first, inputs), watched(second, inputs))
 
-    return Sides(original, second, divergence, job.rules, **known)  # type: ignore[arg-type]
+    return Sides(
+        first,
+        second,
+        stored_dtype(first.model.subject.model),
+        divergence,
+        disagreements=second.disagreements,
+    )
 
 
-def watched(runnable: Runnable, inputs: CallInputs) -> Watched:
+def watched(side: TorchSide, inputs: Arrays) -> Watched:
     """The output of every layer in float64, in the order in which they end."""
     seen: Layers = []
-    listening = layer_outputs(runnable.exact.model, seen)
-    runnable.run(inputs, float64=True, listening=(listening,))
+    listening = layer_outputs(side.model.exact.model, seen)
+    side.model.run(call_of(side.specs, inputs), float64=True, listening=(listening,))
     return [(path, array(value)) for path, value in seen]

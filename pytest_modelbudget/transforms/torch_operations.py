@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_modelbudget.frontends import torch_exported_program, torch_module, torch_script_file
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
-from pytest_modelbudget.frontends.torch_inputs import CallInputs
-from pytest_modelbudget.frontends.torch_running import Runnable, products_of
-from pytest_modelbudget.frontends.torch_tracing import NameOf, ScopeNow, Subject
+from pytest_modelbudget.frontends.model_source import InputSpecs
+from pytest_modelbudget.frontends.torch_running import Runnable, products_of, stored_dtype
+from pytest_modelbudget.frontends.torch_tracing import Subject
 from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.divergence import Divergence, first_difference
+from pytest_modelbudget.transforms.comparison import Sides, divergence_of
+from pytest_modelbudget.transforms.divergence import Divergence
 from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.torch_rewriting import ComparingMode, Rewrite, rewriting_with
-from pytest_modelbudget.transforms.torch_verifying import Sides, array, verified
+from pytest_modelbudget.transforms.torch_rewriting import Rewrite, rewriting_with
+from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide, array
+from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
 from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.transforms.wrong_layers import WrongLayers
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.transforms.divergence import Values
+    import torch
+
+    from pytest_modelbudget.transforms.torch_sides import Arrays
 
 LOADERS = {
     "torch": torch_module.load,
@@ -38,38 +43,37 @@ def transformed_operations(
     changes = tuple(rewrite.changes)
     products = products_of(loaded.graph, job.rules)
 
-    def sides_of(subject: Subject, weights_are_drawn: bool) -> Sides:
-        original = Runnable(subject)
+    def sides_of(subject: Subject, specs: InputSpecs, weights_are_drawn: bool) -> Sides:
+        original, dtype = Runnable(subject), stored_dtype(subject.model)
+        wrong = WrongLayers(dtype)
 
-        def divergence(inputs: CallInputs) -> Divergence | None:
-            return first_difference(compared_operations(original, rewrite, job, inputs))
+        def compare(scope: str, before: torch.Tensor, after: torch.Tensor) -> None:
+            wrong.compare(scope, array(before), array(after))
+
+        comparing = rewriting_with(rewrite, job.rules, compare=compare)
+        second = CountedSide(
+            original.rewritten(rewriting),
+            specs,
+            promised=products,
+            rules=job.rules,
+            exact=original.rewritten(comparing),
+        )
+
+        def divergence(inputs: Arrays) -> Divergence | None:
+            second.run(inputs, float64=True)
+            return next(map(divergence_of, wrong.pairs()), None)
 
         return Sides(
-            original,
-            original.rewritten(rewriting),
+            TorchSide(original, specs),
+            second,
+            dtype,
             divergence,
-            job.rules,
-            products,
             partial_sums=lambda: getattr(rewrite, "partial_sums", 1),
+            disagreements=lambda: (*second.disagreements(), *wrong.shapes()),
+            wrong_layers=wrong.pairs,
         )
 
     def verify(claim: Claim) -> Equivalence:
-        return verified(claim, job.source, sides_of)
+        return verified_beside_torch(claim, job.source, sides_of)
 
     return Transformed(loaded, changes, verify)
-
-
-def compared_operations(
-    original: Runnable, rewrite: Rewrite, job: Job, inputs: CallInputs
-) -> Iterator[tuple[str, Values, Values]]:
-    """(scope, original, rewritten) of every rewritten operation in float64, on one input each."""
-    modes: list[ComparingMode] = []
-
-    def comparing(weight_name: NameOf, scope_now: ScopeNow) -> ComparingMode:
-        rewrite.changes.clear()
-        modes.append(ComparingMode(rewrite, job.rules, weight_name, scope_now))
-        return modes[-1]
-
-    original.rewritten(comparing).run(inputs, float64=True)
-    for scope, before, after in modes[-1].compared:
-        yield scope, array(before), array(after)

@@ -43,6 +43,9 @@ class Call:
         return name.rpartition(".")[0] if name else self.scope_now()
 
 
+Compare = Callable[[str, torch.Tensor, torch.Tensor], None]
+
+
 class Rewrite(Protocol):
     """What a transform does to one operation. changes grows by one for each that it looks at."""
 
@@ -84,35 +87,37 @@ class RewritingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
 
 class ComparingMode(RewritingMode):  # type: ignore[no-untyped-call]  # torch's hook
-    """Runs both, compares, and goes on with the original's own result.
+    """Runs what stood there too, on the same input, and shows both to ``compare``.
 
-    So every operation is fed by the original's input, and only those that are changed wrongly
-    differ. compared holds (scope, original, rewritten) of each one that was changed.
+    So an operation that is changed rightly does not differ, however wrong its input already is.
     """
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, compare: Compare, *args: Any) -> None:
         super().__init__(*args)
-        self.compared: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+        self._compare = compare
 
     def answer(self, call: Call) -> Any:
-        """The original's result; the rewritten one is only kept."""
+        """What stands in an operation's place, once it has been compared."""
         seen = len(self.rewrite.changes)
-        result = self.rewrite.result(call)
-        if result is NotImplemented:
-            return result
-        original = call.func(*call.args, **call.kwargs)
-        if isinstance(original, torch.Tensor):
+        result = super().answer(call)
+        if isinstance(result, torch.Tensor):
             scope = self.rewrite.changes[-1].scope if len(self.rewrite.changes) > seen else ""
-            # A copy: an in-place operation that follows would change what is returned.
-            self.compared.append((scope, original.clone(), result))
-        return original
+            self._compare(scope, call.func(*call.args, **call.kwargs), result)
+        return result
 
 
-def rewriting_with(rewrite: Rewrite, rules: OpTable) -> Rewriting:
-    """A maker of modes over one rewrite; each run starts its list of changes anew."""
+def rewriting_with(
+    rewrite: Rewrite, rules: OpTable, *, compare: Compare | None = None
+) -> Rewriting:
+    """A maker of modes over one rewrite; each run starts its list of changes anew.
+
+    compare, where given, sees the scope of every replaced operation and its result in both models.
+    """
 
     def mode(weight_name: NameOf, scope_now: ScopeNow) -> RewritingMode:
         rewrite.changes.clear()
-        return RewritingMode(rewrite, rules, weight_name, scope_now)
+        if compare is None:
+            return RewritingMode(rewrite, rules, weight_name, scope_now)
+        return ComparingMode(compare, rewrite, rules, weight_name, scope_now)
 
     return mode

@@ -17,6 +17,7 @@ from pytest_modelbudget.transforms.onnx_writing import linear_model, write_model
 from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_linears
 
+from ..frontends.onnx_graphs import node
 from .onnx_linears import linear
 from .test_fold_batchnorm_onnx import normalised
 from .test_onnx_equivalence import change, network
@@ -52,6 +53,17 @@ def test_weights_that_were_rounded_anew(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_one_name_for_two_values(tmp_path: Path) -> None:
+    """An exporter calls a folded convolution as it called the one before its batch norm."""
+    proto = normalised("Conv", bias=False)
+    twin = folded_batchnorms(proto).model
+    twin.graph.node[0].output[0] = "c"
+    twin.graph.node.append(node("Identity", "c", "y"))
+    assert proto.graph.node[0].output[0] == "c"
+    found = compared(proto, twin, tmp_path)
+    assert found.outcome is Outcome.WITHIN, found.reason
+
+
 def test_half_types_need_step_1(tmp_path: Path) -> None:
     """In float16 rounding hides too much for step 2 alone."""
     proto = normalised("Conv", dtype="float16")
@@ -75,9 +87,9 @@ def test_layers_under_other_names(tmp_path: Path) -> None:
     proto, other = network("float32"), network("float32")
     change(other, "w1", lambda values: values * np.where(values == values[3, 4], 1.5, 1.0))
     kept = {"x", "fc2", "second"}
-    for node in other.graph.node:
-        node.name = f"renamed {node.name}"
-        for names in (node.input, node.output):
+    for each in other.graph.node:
+        each.name = f"renamed {each.name}"
+        for names in (each.input, each.output):
             names[:] = [n if n in kept or n[0] in "wb" else f"renamed {n}" for n in names]
     found = compared(proto, other, tmp_path)
     assert found.first_divergence is not None

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 from torchvision import models
 
 from pytest_modelbudget.frontends.torch_drawing import redraw
+from pytest_modelbudget.transforms.equivalence import ALL_FAMILIES
 from pytest_modelbudget.transforms.outcome import Outcome
 from tests.transforms.mutants import (
     STRUCTURAL,
@@ -74,6 +76,21 @@ def test_padding_that_is_not_zero_is_found(dtype: str) -> None:
     model, shape, scope = MODELS["several layers"]
     found = verified(model, shape, DirtyPadding(scope), dtype, seeds=(0,))
     assert (found.outcome, getattr(found.first_divergence, "scope", "")) == (Outcome.OVER, scope)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("wrong", ["channel scale", "one weight"])
+def test_what_an_activation_hides_is_found(wrong: str, dtype: str) -> None:
+    """Column 2 of tiles is wrong where ReLU shuts all of it in every run: the outputs are equal."""
+    model = drawn(nn.Sequential(nn.Linear(200, 130), nn.ReLU(), nn.Linear(130, 10)))
+    with torch.no_grad():
+        model.get_submodule("0").get_parameter("bias")[64:128] = -60_000  # below any sum of inputs
+    found = verified(model, (1, 200), Mutant(STRUCTURAL[wrong], "0"), dtype, seeds=(0,))
+    outputs = [each for each in found.outputs if each.family != ALL_FAMILIES]
+    assert all(each.outcome is Outcome.WITHIN for each in outputs)
+    assert found.outcome is Outcome.OVER
+    assert found.reason.startswith("layer '0': float64 outputs differ")
+    assert getattr(found.first_divergence, "scope", "") == "0"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
