@@ -20,8 +20,9 @@ from pytest_modelbudget.transforms.onnx_loading import (
     with_all_weights,
 )
 from pytest_modelbudget.transforms.onnx_sides import sides
-from pytest_modelbudget.transforms.onnx_stored import same_values
+from pytest_modelbudget.transforms.onnx_stored import floating_arrays
 from pytest_modelbudget.transforms.onnx_verifying import Judge
+from pytest_modelbudget.transforms.stored_values import stores_other_values
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
 
@@ -62,7 +63,7 @@ def compared(
         return sides(
             original,
             other,
-            other_weights=lambda: not same_values(original, other),
+            other_weights=lambda: stores_other_values(*map(floating_arrays, (original, other))),
             same_layers=False,
         )
 

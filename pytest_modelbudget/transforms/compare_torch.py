@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-import torch
 from torch import nn
 
 from pytest_modelbudget.errors import TransformError
@@ -19,8 +17,9 @@ from pytest_modelbudget.frontends.torch_tracing import Subject
 from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.comparison import Sides
 from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.transforms.stored_values import stores_other_values
 from pytest_modelbudget.transforms.torch_modules import sides
-from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide
+from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide, floating_weights
 from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
@@ -55,7 +54,9 @@ def transformed(job: Job) -> Transformed:
         return replace(
             both,
             notes=notes,
-            other_weights=lambda: stores_other_values(subject.model, other.model),
+            other_weights=lambda: stores_other_values(
+                *map(floating_weights, (subject.model, other.model))
+            ),
         )
 
     def verify(claim: Claim) -> Equivalence:
@@ -73,16 +74,3 @@ def _partners(first: nn.Module, second: nn.Module) -> Iterator[str]:
             f"weights are drawn by name, and {len(alone)} have no partner of their name, such as "
             f"{alone[0]}: let both factories load their weights"
         )
-
-
-def stores_other_values(first: nn.Module, second: nn.Module) -> bool:
-    """Whether the second model holds floating weights whose values the first has nowhere."""
-    known = {_fingerprint(weight) for weight in first.state_dict().values()}
-    return any(_fingerprint(weight) not in known for weight in second.state_dict().values())
-
-
-def _fingerprint(weight: Any) -> tuple[int, ...]:
-    """What two tensors of the same values share, whatever their shape; integers are all alike."""
-    if not isinstance(weight, torch.Tensor) or not weight.is_floating_point():
-        return ()
-    return (weight.numel(), hash(weight.double().flatten().sort().values.numpy().tobytes()))

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
-from onnx import numpy_helper
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.frontends.torch_running import Runnable, stored_dtype
 from pytest_modelbudget.frontends.torch_tracing import Subject
-from pytest_modelbudget.frontends.torch_weights import module_tree, named_weights
 from pytest_modelbudget.transforms.batches import Returned
 from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.comparison import Sides
@@ -21,8 +19,10 @@ from pytest_modelbudget.transforms.divergence import Divergence, first_divergenc
 from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
 from pytest_modelbudget.transforms.onnx_sides import output_types, outputs_of, upcast
+from pytest_modelbudget.transforms.onnx_stored import floating_arrays
+from pytest_modelbudget.transforms.stored_values import stores_other_values
 from pytest_modelbudget.transforms.torch_modules import watched
-from pytest_modelbudget.transforms.torch_sides import TorchSide, array, leaf_specs
+from pytest_modelbudget.transforms.torch_sides import TorchSide, floating_weights, leaf_specs
 from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
 
 Feeds = Mapping[str, Any]
@@ -100,31 +100,12 @@ def _sides(first: TorchSide, models_of: ModelsOf) -> Sides:
         after = OnnxRun(models.exact, float64=True, watched=made)(upcast(second.feeds(inputs)))
         return first_divergence(before, [(name, after[name]) for name in made])
 
-    subject = first.model.subject
-    return Sides(
-        first,
-        second,
-        stored_dtype(subject.model),
-        divergence,
-        other_weights=lambda: stores_other_values(subject, models.exact),
-    )
+    def other_weights() -> bool:
+        constants = (each for each in floating_arrays(models.exact) if each.size > 1)
+        return stores_other_values(floating_weights(module), constants)
 
-
-def stores_other_values(subject: Subject, model: onnx.ModelProto) -> bool:
-    """Whether an ONNX model holds weights, transposed or not, that the torch model has nowhere.
-
-    Folding and merging round to the stored type on a route of their own.
-    """
-    import numpy as np
-
-    def fingerprint(values: Any) -> bytes:
-        return bytes(np.sort(values.astype(np.float64).ravel()).tobytes())
-
-    stored = (weight.tensor for weight in named_weights(module_tree(subject.model)))
-    known = {fingerprint(array(each.detach())) for each in stored if each.is_floating_point()}
-    mine = (numpy_helper.to_array(each) for each in model.graph.initializer)
-    return any(each.dtype.kind == "f" and each.size > 1 and fingerprint(each) not in known
-               for each in mine)  # fmt: skip
+    module = first.model.subject.model
+    return Sides(first, second, stored_dtype(module), divergence, other_weights=other_weights)
 
 
 def _one_run(side: TorchSide) -> Returned:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, TensorSpec
@@ -20,6 +21,7 @@ from pytest_modelbudget.frontends.torch_running import (
     weight_names,
 )
 from pytest_modelbudget.frontends.torch_values import dtype_of
+from pytest_modelbudget.frontends.torch_weights import module_tree, named_weights
 from pytest_modelbudget.ops.op_table import OpTable
 from pytest_modelbudget.transforms.batches import Output, Returned, Row, Specs, drawn
 from pytest_modelbudget.transforms.input_families import FAMILIES, SCALES
@@ -144,6 +146,13 @@ def call_of(specs: InputSpecs, inputs: Arrays) -> CallInputs:
         return torch.from_numpy(next(given).copy()).to(dtype_named(spec.dtype))
 
     return call_inputs(specs, tensor)
+
+
+def floating_weights(model: nn.Module) -> Iterator[NDArray[Any]]:
+    """The values of every stored floating tensor."""
+    for weight in named_weights(module_tree(model)):
+        if weight.tensor.is_floating_point():
+            yield array(weight.tensor)
 
 
 def array(tensor: torch.Tensor) -> NDArray[Any]:
