@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.ir.tensor import least_precise
+from pytest_modelbudget.transforms.array_errors import ALGEBRA
 from pytest_modelbudget.transforms.batches import (
     Batch,
     Returned,
@@ -23,7 +24,6 @@ from pytest_modelbudget.transforms.batches import (
 from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.divergence import Divergence, worst_element
 from pytest_modelbudget.transforms.equivalence import (
-    ALGEBRA,
     ALL_FAMILIES,
     ROUNDING,
     Basis,

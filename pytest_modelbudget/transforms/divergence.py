@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_modelbudget.transforms.array_errors import ALGEBRA, relative_error
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Values = NDArray[Any]
 
-SAME = 1e-10  # of the size of a layer's output, in float64
 Watched = Sequence[tuple[str, "Values"]]  # (scope, output) in execution order
 
 
@@ -61,7 +62,7 @@ def first_divergence(original: Watched, transformed: Watched) -> Divergence | No
     gaps = [(scope, *_gap(scope, values, named, transformed)) for scope, values in original]
     for position, (scope, error, worst) in enumerate(gaps):
         following = gaps[position + 1][1] if position + 1 < len(gaps) else error
-        if not error <= SAME and not following <= SAME:
+        if not error <= ALGEBRA and not following <= ALGEBRA:
             return Divergence(scope, error, worst)
     return None
 
@@ -72,22 +73,11 @@ def _gap(
     """How far the transformed model is from one layer's output, wherever it comes closest."""
     partner = named.get(scope)
     candidates = [] if partner is None else [partner]
-    errors = [_difference(values, each) for each in candidates]
-    if not errors or errors[0] > SAME:
+    errors = [relative_error(values, each) for each in candidates]
+    if not errors or errors[0] > ALGEBRA:
         others = [other for _, other in transformed if other is not partner]
-        if any(_difference(values, other) <= SAME for other in others):
+        if any(relative_error(values, other) <= ALGEBRA for other in others):
             return 0.0, None
     if not candidates or candidates[0].shape != values.shape:
         return float("inf"), None
     return errors[0], worst_element(values, candidates[0])
-
-
-def _difference(values: Values, other: Values) -> float:
-    """‖other - values‖ / ‖values‖; inf for other shapes."""
-    import numpy as np
-
-    if values.shape != other.shape:
-        return float("inf")
-    size = float(np.linalg.norm(values.ravel()))
-    error = float(np.linalg.norm((other - values).ravel()))
-    return error / size if size else (float("inf") if error else 0.0)

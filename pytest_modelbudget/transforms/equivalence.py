@@ -20,6 +20,7 @@ from fractions import Fraction
 from math import inf, isnan, sqrt
 from typing import TYPE_CHECKING, Any
 
+from pytest_modelbudget.transforms.array_errors import ALGEBRA, reals, relative_error, rms, rmse
 from pytest_modelbudget.transforms.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.transforms.divergence import Divergence, Worst, worst_element
 from pytest_modelbudget.transforms.outcome import Outcome
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     Values = NDArray[Any]
 
-ALGEBRA = 1e-10
 ALL_FAMILIES = "all"  # of what is pooled over every family: a layer on the way
 # Unit roundoff, and half the smallest number: what rounding may be off by, relative and absolute.
 ROUNDING: Mapping[str, tuple[float, float]] = {
@@ -202,13 +202,13 @@ class _Said:
 def _shown(pair: OutputPair) -> tuple[Values, Values]:
     """The two runs that figures are about: in the storage type where there are such."""
     if pair.original is not None and pair.transformed is not None:
-        return _reals(pair.original), _reals(pair.transformed)
+        return reals(pair.original), reals(pair.transformed)
     assert pair.algebra is not None  # a pair without any run of the transformed model
-    return _reals(pair.reference), _reals(pair.algebra)
+    return reals(pair.reference), reals(pair.algebra)
 
 
 def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _Said:
-    reference = _reals(pair.reference)
+    reference = reals(pair.reference)
     broken = _non_finite(claim, pair)
     if broken is not None:
         return broken
@@ -216,7 +216,7 @@ def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _
         return _same_integers(pair)
     algebra = None
     if pair.algebra is not None:
-        algebra = relative_error(reference, _reals(pair.algebra))
+        algebra = relative_error(reference, reals(pair.algebra))
         if not algebra <= ALGEBRA:
             words = f"float64 outputs differ by {algebra:.1e} of their size, {ALGEBRA:.0e} allowed"
             return _Said(Outcome.OVER, words, algebra)
@@ -233,7 +233,7 @@ def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _
 def _float64_alone(pair: OutputPair) -> _Said:
     """A model that stores float64 is judged by step 1 on the runs it has."""
     assert pair.transformed is not None
-    algebra = relative_error(_reals(pair.reference), _reals(pair.transformed))
+    algebra = relative_error(reals(pair.reference), reals(pair.transformed))
     if algebra <= ALGEBRA:
         return _Said(Outcome.WITHIN, "", algebra)
     return _Said(Outcome.OVER, f"float64 outputs differ by {algebra:.1e} of their size", algebra)
@@ -245,11 +245,11 @@ def _precise(pair: OutputPair, partial_sums: int, algebra: float | None) -> _Sai
     assert pair.transformed is not None
     if pair.dtype not in ROUNDING:
         return _Said(Outcome.UNKNOWN, f"nothing is known about rounding in {pair.dtype}", algebra)
-    reference = _reals(pair.reference)
+    reference = reals(pair.reference)
     allowed = precision_limit(
-        rms(reference), _rmse(reference, pair.original), pair.dtype, partial_sums
+        rms(reference), rmse(reference, pair.original), pair.dtype, partial_sums
     )
-    error = _rmse(reference, pair.transformed)
+    error = rmse(reference, pair.transformed)
     share = error / allowed if allowed else (inf if error else 0.0)
     if share <= 1:
         return _Said(Outcome.WITHIN, "", algebra, share)
@@ -328,30 +328,6 @@ def _non_finite(claim: Claim, pair: OutputPair) -> _Said | None:
     return None
 
 
-# Sizes of arrays.
-
-
-def _reals(values: Values) -> Values:
-    """Values as float64, complex ones as pairs, and NaN or Inf, which are judged apart, as 0."""
-    import numpy as np
-
-    if values.dtype.kind == "c":
-        values = np.stack((values.real, values.imag), -1)
-    reals = values.astype(np.float64, copy=False)
-    return reals if np.isfinite(reals).all() else np.where(np.isfinite(reals), reals, 0.0)
-
-
-def relative_error(reference: Values, found: Values) -> float:
-    """‖found - reference‖ / ‖reference‖; 0 where both are zero, inf where only reference is."""
-    import numpy as np
-
-    error = float(np.linalg.norm((found - reference).ravel()))
-    size = float(np.linalg.norm(reference.ravel()))
-    if not size:
-        return inf if error else 0.0
-    return error / size
-
-
 def algebra_error(pair: OutputPair) -> float:
     """What step 1 sees of one pair; 0 where it does not look, inf where NaN or Inf differ."""
     import numpy as np
@@ -360,15 +336,4 @@ def algebra_error(pair: OutputPair) -> float:
         return 0.0
     if (np.isfinite(pair.reference) != np.isfinite(pair.algebra)).any():
         return inf
-    return relative_error(_reals(pair.reference), _reals(pair.algebra))
-
-
-def rms(values: Values) -> float:
-    """Root of the mean square; 0 of nothing."""
-    import numpy as np
-
-    return float(np.sqrt(np.mean(values * values))) if values.size else 0.0
-
-
-def _rmse(reference: Values, found: Values) -> float:
-    return rms(_reals(found) - reference)
+    return relative_error(reals(pair.reference), reals(pair.algebra))

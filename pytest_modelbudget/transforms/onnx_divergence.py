@@ -9,8 +9,8 @@ import onnx
 from onnx import NodeProto
 
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
-from pytest_modelbudget.transforms.divergence import SAME, Divergence, worst_element
-from pytest_modelbudget.transforms.equivalence import relative_error
+from pytest_modelbudget.transforms.array_errors import ALGEBRA, relative_error
+from pytest_modelbudget.transforms.divergence import Divergence, worst_element
 from pytest_modelbudget.transforms.onnx_running import OnnxRun
 from pytest_modelbudget.transforms.onnx_stored import names_read
 
@@ -36,10 +36,10 @@ def first_divergence(
     outputs = {value.name for value in original.graph.output}
     for node in nodes:
         name = _result(node)
-        if errors.get(name, 0.0) <= SAME:
+        if errors.get(name, 0.0) <= ALGEBRA:
             continue
         following = [_result(each) for each in nodes if name in names_read((each,))]
-        lost = following and all(errors.get(each, 0.0) <= SAME for each in following)
+        lost = following and all(errors.get(each, 0.0) <= ALGEBRA for each in following)
         if name in outputs or not lost:
             return _told(node, errors[name], before[name], after.get(name))
     return None
@@ -66,17 +66,10 @@ def _floating(values: Values) -> Values:
 
 def _error(name: str, value: Any, others: Values) -> float:
     """How far the other model is from one value, wherever it comes closest; inf for NaN."""
-    error = _apart(value, others[name]) if name in others else float("inf")
-    if error > SAME and any(_apart(value, each) <= SAME for each in others.values()):
+    error = relative_error(value, others[name]) if name in others else float("inf")
+    if error > ALGEBRA and any(relative_error(value, each) <= ALGEBRA for each in others.values()):
         return 0.0
     return error
-
-
-def _apart(value: Any, other: Any) -> float:
-    if value.shape != other.shape:
-        return float("inf")
-    error = relative_error(value, other)
-    return error if error == error else float("inf")
 
 
 def _told(node: NodeProto, error: float, before: Any, after: Any) -> Divergence:

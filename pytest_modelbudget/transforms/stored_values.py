@@ -28,7 +28,7 @@ def _mark(values: Values) -> int:
     """A number that all orders of the same values share."""
     import numpy as np
 
-    wide = values.astype(np.float64, order="C") + 0.0  # there is one zero
+    wide = values.astype(np.float64, order="C", copy=False) + 0.0  # there is one zero
     bits = wide.view(np.uint64)
     mixed = (bits ^ (bits >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return int((mixed ^ (mixed >> np.uint64(32))).sum(dtype=np.uint64))

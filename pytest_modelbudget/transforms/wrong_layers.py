@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from pytest_modelbudget.transforms.array_errors import ALGEBRA
 from pytest_modelbudget.transforms.equivalence import (
-    ALGEBRA,
     ALL_FAMILIES,
     OutputPair,
     algebra_error,

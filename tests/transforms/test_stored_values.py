@@ -11,7 +11,7 @@ from pytest_modelbudget.transforms.stored_values import stores_other_values
 
 A = np.arange(12, dtype="float32").reshape(3, 4) / 7
 B = np.linspace(-1, 1, 5, dtype="float16")
-CHANGED = np.where(A == A[1, 2], np.nextafter(A[1, 2], np.float32(9)), A)
+CHANGED = np.where(A[1, 2] == A, np.nextafter(A[1, 2], np.float32(9)), A)
 
 
 @pytest.mark.parametrize(
