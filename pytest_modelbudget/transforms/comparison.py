@@ -44,12 +44,16 @@ DRAWN, LOADED = "drawn, seed 0", "as loaded"  # what a report says of the weight
 MOST_ROUNDINGS = 64  # of a weight, through all layers of a network
 
 
+Search = Callable[[Mapping[str, "Values"]], Divergence | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Sides:
     """Both models, and what is known of them.
 
     dtype is the least precise floating type that the original stores. divergence looks
-    for the first layer that differs on some inputs. differences name what already
+    for the first layer that differs in float64 on some inputs, rounding for the first one that
+    rounds more than step 2 allows. differences name what already
     distinguishes the two without a run, and disagreements what runs of the second have executed
     otherwise than its graph says. other_weights tells whether the second stores other values
     than the first, which may have been rounded on another way. wrong_layers are rewritten layers
@@ -59,7 +63,8 @@ class Sides:
     original: Runs
     transformed: Runs
     dtype: str
-    divergence: Callable[[Mapping[str, Values]], Divergence | None]
+    divergence: Search
+    rounding: Search
     partial_sums: Callable[[], int] = lambda: 1
     differences: tuple[str, ...] = ()
     disagreements: Callable[[], Iterable[str]] = tuple
@@ -119,12 +124,16 @@ class Comparison:
         )
         if found.outcome is not Outcome.OVER or self.structure:
             return found
-        over = (record for record in found.outputs if record.outcome is Outcome.OVER)
-        is_hidden = all(record.family == ALL_FAMILIES for record in over)
-        divergence = None if is_hidden else self._divergence()
-        if divergence is None:
-            divergence = next(map(divergence_of, self._wrong_layers()), None)
-        return replace(found, first_divergence=divergence)
+        return replace(found, first_divergence=self._first_difference(found))
+
+    def _first_difference(self, found: Equivalence) -> Divergence | None:
+        """The layer where two models part: in float64, else by what they round."""
+        over = [record for record in found.outputs if record.outcome is Outcome.OVER]
+        if all(each.algebra is not None and each.algebra <= ALGEBRA for each in over):
+            return self._searched(self.sides.rounding)
+        is_hidden = all(each.family == ALL_FAMILIES for each in over)
+        seen = None if is_hidden else self._searched(self.sides.divergence)
+        return seen or next(map(divergence_of, self._wrong_layers()), None)
 
     def _wrong_layers(self) -> Sequence[OutputPair]:
         """Rewritten layers that step 1 finds wrong, in the order of execution."""
@@ -173,10 +182,10 @@ class Comparison:
             for x, y in zip(was, now, strict=True):
                 self.structure.extend(differences(x, y, types=types))
 
-    def _divergence(self) -> Divergence | None:
-        """The first layer that differs in float64, on the first inputs that show one."""
+    def _searched(self, search: Search) -> Divergence | None:
+        """What a search finds on the first inputs that show something."""
         try:
-            found = (self.sides.divergence(each) for b in self.batches for each in b.calls())
+            found = (search(inputs) for batch in self.batches for inputs in batch.calls())
             return next(filter(None, found), None)
         except TransformError:  # a side that runs as a whole and not layer by layer
             return None

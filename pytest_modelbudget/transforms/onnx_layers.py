@@ -19,8 +19,8 @@ from pytest_modelbudget.transforms.batches import Row, drawn, joined
 from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.equivalence import OutputPair
 from pytest_modelbudget.transforms.input_families import SCALES, families_of
-from pytest_modelbudget.transforms.onnx_running import OnnxRun
-from pytest_modelbudget.transforms.onnx_sides import spec_of, stored_dtype, upcast
+from pytest_modelbudget.transforms.onnx_running import OnnxRun, upcast
+from pytest_modelbudget.transforms.onnx_sides import spec_of, stored_dtype
 from pytest_modelbudget.transforms.onnx_stored import bound, names_read, with_graph
 from pytest_modelbudget.transforms.onnx_weightless import inferred_types
 

@@ -24,6 +24,7 @@ from pytest_modelbudget.transforms.onnx_stored import FLOATING
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
 FATAL_ONLY = 4  # of ONNX Runtime's log: what it raises says the rest
+Feeds = Mapping[str, Any]  # arrays by name
 
 
 class OnnxRun:
@@ -66,7 +67,7 @@ class OnnxRun:
         """How often each operator stands in the pieces that are run, by its name in rules."""
         return Counter(op_name(node) for piece in self._pieces for node in piece.nodes)
 
-    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def __call__(self, inputs: Feeds) -> Feeds:
         """Outputs in the graph's order, then watched values, by name.
 
         Raises TransformError, with the engine's own words, where a node cannot run.
@@ -82,7 +83,7 @@ class OnnxRun:
             values.update(zip(piece.outputs, results, strict=True))
         return {name: self._value(name, values) for name in (*self.outputs, *self._watched)}
 
-    def _value(self, name: str, values: Mapping[str, Any]) -> Any:
+    def _value(self, name: str, values: Feeds) -> Any:
         """A value by name; an output may be an input or a stored tensor."""
         if name in values:
             return values[name]
@@ -109,6 +110,14 @@ def given_inputs(model: onnx.ModelProto) -> tuple[onnx.ValueInfoProto, ...]:
     return tuple(value for value in model.graph.input if value.name not in stored)
 
 
+def upcast(inputs: Feeds) -> Feeds:
+    """The same values, floating ones in float64."""
+    return {
+        name: value if value.dtype.kind in "biuc" else value.astype("float64")
+        for name, value in inputs.items()
+    }
+
+
 def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with local functions written out."""
     return onnx.inliner.inline_local_functions(model) if model.functions else model
@@ -122,9 +131,7 @@ def _without_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     return frame
 
 
-def _engine(
-    piece: Piece, feeds: Mapping[str, Any], frame: onnx.ModelProto, weights: Weights
-) -> Any:
+def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights) -> Any:
     """A session or a reference evaluator for a piece, with inputs of the types that are fed."""
     made = onnx.ModelProto()
     made.CopyFrom(frame)
@@ -162,7 +169,7 @@ def _beside(array: Any, name: str) -> TensorProto:
     return tensor
 
 
-def session(model: onnx.ModelProto, large: Mapping[str, Any]) -> onnxruntime.InferenceSession:
+def session(model: onnx.ModelProto, large: Feeds) -> onnxruntime.InferenceSession:
     """A session that changes nothing about the graph and gives the same bits every time."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

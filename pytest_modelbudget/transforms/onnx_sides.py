@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
@@ -16,12 +15,11 @@ from pytest_modelbudget.ir.tensor import least_precise
 from pytest_modelbudget.transforms.batches import Output, Returned, Specs
 from pytest_modelbudget.transforms.comparison import Sides
 from pytest_modelbudget.transforms.onnx_divergence import first_divergence
-from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
+from pytest_modelbudget.transforms.onnx_rounding import rounding_search
+from pytest_modelbudget.transforms.onnx_running import Feeds, OnnxRun, given_inputs, upcast
 from pytest_modelbudget.transforms.onnx_shared import changed_layers, common_values, frontier
 from pytest_modelbudget.transforms.onnx_stored import FLOATING
 from pytest_modelbudget.transforms.wrong_layers import WrongLayers
-
-Feeds = Mapping[str, Any]
 
 
 class Original:
@@ -94,14 +92,6 @@ class Transformed:
                 yield f"the graph has {count:,} {name}, and the run executes {executed[name]:,}"
 
 
-def upcast(inputs: Feeds) -> Feeds:
-    """The same values, floating ones in float64."""
-    return {
-        name: value if value.dtype.kind in "biuc" else value.astype("float64")
-        for name, value in inputs.items()
-    }
-
-
 def output_types(model: onnx.ModelProto) -> Mapping[str, str]:
     """The element type that a model declares for each output, in their order."""
     return {value.name: _type_name(value.type) for value in model.graph.output}
@@ -146,6 +136,7 @@ def sides(
         second,
         stored_dtype(original),
         lambda inputs: first_divergence(before, after, upcast(inputs)),
+        rounding_search((before, original, transformed), stored_dtype(original), partial_sums),
         lambda: partial_sums,
         tuple(declared_differences(original, transformed)),
         lambda: second.disagreements(promised),

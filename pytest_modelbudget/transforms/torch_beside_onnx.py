@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import onnx
 
@@ -17,15 +16,13 @@ from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.comparison import Sides
 from pytest_modelbudget.transforms.divergence import Divergence, first_divergence
 from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.onnx_running import OnnxRun, given_inputs
-from pytest_modelbudget.transforms.onnx_sides import output_types, outputs_of, upcast
+from pytest_modelbudget.transforms.onnx_running import Feeds, OnnxRun, given_inputs, upcast
+from pytest_modelbudget.transforms.onnx_sides import output_types, outputs_of
 from pytest_modelbudget.transforms.onnx_stored import floating_arrays
 from pytest_modelbudget.transforms.stored_values import stores_other_values
-from pytest_modelbudget.transforms.torch_modules import watched
 from pytest_modelbudget.transforms.torch_sides import TorchSide, floating_weights, leaf_specs
 from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
-
-Feeds = Mapping[str, Any]
+from pytest_modelbudget.transforms.torch_watching import watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,14 @@ def _sides(first: TorchSide, models_of: ModelsOf) -> Sides:
         return stores_other_values(floating_weights(module), constants)
 
     module = first.model.subject.model
-    return Sides(first, second, stored_dtype(module), divergence, other_weights=other_weights)
+    return Sides(
+        first,
+        second,
+        stored_dtype(module),
+        divergence,
+        rounding=lambda inputs: None,  # layers have other names in the file
+        other_weights=other_weights,
+    )
 
 
 def _one_run(side: TorchSide) -> Returned:

@@ -12,7 +12,6 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import InputSpecs
 from pytest_modelbudget.frontends.torch_building import untouched_globals
 from pytest_modelbudget.frontends.torch_float64 import in_float64
-from pytest_modelbudget.frontends.torch_layers import Layers, layer_outputs
 from pytest_modelbudget.frontends.torch_running import (
     Runnable,
     products_of,
@@ -25,12 +24,12 @@ from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.comparison import Sides
 from pytest_modelbudget.transforms.divergence import Divergence, first_divergence
 from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide, array, call_of
+from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide
 from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
+from pytest_modelbudget.transforms.torch_watching import rounding_search, watched
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.transforms.divergence import Watched
     from pytest_modelbudget.transforms.torch_sides import Arrays
 
 Changer = Callable[[nn.Module], nn.Module]
@@ -108,13 +107,6 @@ def sides(first: TorchSide, second: CountedSide) -> Sides:
         second,
         stored_dtype(first.model.subject.model),
         divergence,
+        rounding_search(first, second),
         disagreements=second.disagreements,
     )
-
-
-def watched(side: TorchSide, inputs: Arrays) -> Watched:
-    """The output of every layer in float64, in the order in which they end."""
-    seen: Layers = []
-    listening = layer_outputs(side.model.exact.model, seen)
-    side.model.run(call_of(side.specs, inputs), float64=True, listening=(listening,))
-    return [(path, array(value)) for path, value in seen]

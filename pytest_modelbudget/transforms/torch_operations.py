@@ -17,6 +17,7 @@ from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.torch_rewriting import Rewrite, rewriting_with
 from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide, array
 from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
+from pytest_modelbudget.transforms.torch_watching import rounding_search
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from pytest_modelbudget.transforms.wrong_layers import WrongLayers
 
@@ -63,12 +64,17 @@ def transformed_operations(
             second.run(inputs, float64=True)
             return next(map(divergence_of, wrong.pairs()), None)
 
+        def partial_sums() -> int:
+            return getattr(rewrite, "partial_sums", 1)
+
+        first = TorchSide(original, specs)
         return Sides(
-            TorchSide(original, specs),
+            first,
             second,
             dtype,
             divergence,
-            partial_sums=lambda: getattr(rewrite, "partial_sums", 1),
+            rounding_search(first, second, partial_sums),
+            partial_sums,
             disagreements=lambda: (*second.disagreements(), *wrong.shapes()),
             wrong_layers=wrong.pairs,
         )
