@@ -150,12 +150,15 @@ def model_record(node_id: str, file: str, line: int, model: MeasuredModel) -> Re
     metrics = {key: measurement_record(each) for key, each in model.measurements.items()}
     metrics.update({key: {"error": str(error)} for key, error in model.failures.items()})
     record["metrics"] = metrics
-    record["ops"] = [
-        {"kind": row.kind, "name": row.name, "count": row.count} for row in model.census
-    ]
+    record["ops"] = census_record(model.census)
     if model.profile is not None:
         record["profile"] = model.profile
     return record
+
+
+def census_record(census: Iterable[OpCount]) -> list[Record]:
+    """How often each operation ran, by kind and foreign name."""
+    return [{"kind": row.kind, "name": row.name, "count": row.count} for row in census]
 
 
 def check_record(node_id: str, verdict: Verdict) -> Record:
