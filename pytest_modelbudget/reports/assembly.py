@@ -18,6 +18,7 @@ from pytest_modelbudget.reports.report import (
     lost_check_record,
     model_record,
     report,
+    sorted_checks,
 )
 
 
@@ -123,7 +124,7 @@ class Assembly:
         """Transforms with their checks, under the id of their model."""
         nested: dict[str, list[Record]] = {}
         for key, transform in self._transforms.items():
-            found = sorted(checks.get(key, ()), key=lambda each: (each["line"] or 0, each["id"]))
+            found = sorted_checks(checks.get(key, ()))
             record = {**transform, "checks": found}
             if key in self._equivalences:
                 record["equivalence"] = self._equivalences[key]

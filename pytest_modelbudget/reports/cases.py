@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE
-from pytest_modelbudget.reports.report import Record, fails, warns
+from pytest_modelbudget.reports.report import Record, fails, numberless_check, warns
 from pytest_modelbudget.units import several
 
 NOTHING = "nothing measured"
@@ -151,14 +151,11 @@ def _checks(transform: Record, model: Record) -> Iterator[Record]:
     yield from transform["checks"]
     told = transform.get(EQUIVALENCE)
     if told and not any(check["metric"] == EQUIVALENCE for check in transform["checks"]):
-        yield {
-            "id": f"{model['id']}::{transform['name']}::{EQUIVALENCE}",
-            "metric": EQUIVALENCE,
-            "limit": None,
-            "actual": None,
-            "baseline": None,
-            "level": told.get("level", "error"),
-            "line": told.get("line"),
-            "outcome": told["outcome"],
-            "reason": told.get("reason") or told["kind"],
-        }
+        yield numberless_check(
+            f"{model['id']}::{transform['name']}::{EQUIVALENCE}",
+            EQUIVALENCE,
+            told["outcome"],
+            told.get("reason") or told["kind"],
+            line=told.get("line"),
+            level=told.get("level", "error"),
+        )
