@@ -43,6 +43,11 @@ class Case(NamedTuple):
         return self.check["line"] or self.model["line"] or 1
 
     @property
+    def place(self) -> str:
+        """Its file and line, for readers: "budgets/a.yaml:8"."""
+        return f"{self.file}:{self.line}"
+
+    @property
     def subject(self) -> str:
         """Model, and variant or transform: "net / tiled"."""
         return " / ".join(self.id.split("::")[1:-1])
@@ -51,6 +56,12 @@ class Case(NamedTuple):
     def name(self) -> str:
         """The limit among those of its subject: "macs", "params@layer4.*"."""
         return self.id.rpartition("::")[2]
+
+    @property
+    def measurement(self) -> Record:
+        """The record of its metric, empty where nothing was measured."""
+        found: Record = self.owner["metrics"].get(self.check["metric"], {})
+        return found
 
     @property
     def outcome(self) -> str:

@@ -90,10 +90,9 @@ def evidence_lines(equivalence: Record) -> Iterator[str]:
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
-    metric = case.owner["metrics"].get(case.check["metric"], {})
     inside = (
         (share["scope"], Fraction(share["value"]))
-        for share in metric.get("shares", ())
+        for share in case.measurement.get("shares", ())
         if is_in_scope(share["scope"], case.check.get("scope"))
     )
     return list(islice(sorted(inside, key=lambda share: -share[1]), LARGEST_SHARES))

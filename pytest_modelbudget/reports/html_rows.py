@@ -75,7 +75,7 @@ def check_row(case: Case) -> CheckRow:
         least=least,
         room=float(left) if left is not None else float("inf"),
         reason=str(check["reason"]),
-        place=f"{case.file}:{case.line}",
+        place=case.place,
         growth=growth(check),
         layers=contributions(case),
     )

@@ -102,7 +102,7 @@ def _of_case(case: Case, seconds: str) -> Reported:
         file=case.file,
         line=case.line,
         message=headline(case),
-        text="\n".join([f"{headline(case)}   {case.file}:{case.line}", *detail_lines(case)]),
+        text="\n".join([f"{headline(case)}   {case.place}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
         problem=case.outcome if case.fails else "",

@@ -150,7 +150,7 @@ def _row(case: Case) -> str:
         _held(case),
         "" if left is None else room(left),
         _baseline(check),
-        code(f"{case.file}:{case.line}"),
+        code(case.place),
     )
     return f"| {' | '.join(cells)} |"
 

@@ -172,8 +172,6 @@ def _bar(check: Record) -> str:
 
 def _figures(check: Record) -> tuple[str, str, str]:
     """Measured, limit and headroom of a row; a lower bound has none that anybody knows."""
-    if "measured" in check:  # a claim, which no one number is held to
-        return check["measured"], check["allowed"], ""
     unit, actual, bound = check.get("unit", ""), check["actual"], _nearer_bound(check)
     is_unknown = check["outcome"] == "unknown"
     share = headroom(check)
@@ -183,7 +181,7 @@ def _figures(check: Record) -> tuple[str, str, str]:
     is_ratio = isinstance(actual, str)
     actual = Fraction(actual)
     if bound is None:
-        return _number(actual, unit), "-", left
+        return readable(actual, unit), "-", left
     measured, limit = readable_pair(actual, bound, unit)
     if is_unknown and is_ratio:  # over unmeasured ops: not even a bound
         return UNTOLD, limit, left
@@ -208,16 +206,12 @@ def _layers(case: Case) -> Iterator[str]:
     """What grew since the baseline, then the largest shares with their part of the whole."""
     indent = " " * (OUTCOME_WIDTH - 2)
     yield from (_cut(indent + line, WIDTH) for line in grown_lines(case.check.get("blame", ())))
-    metric = case.owner["metrics"].get(case.check["metric"], {})
+    metric = case.measurement
     total = Fraction(case.check["actual"] or 0)
     for scope, value in largest_shares(case):
         part = room(value / total) if total and "exact" not in metric else ""
-        text = _number(value, metric["unit"])
+        text = readable(value, metric["unit"])
         yield _cut(f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {scope_text(scope)}", WIDTH)
-
-
-def _number(value: Fraction, unit: str) -> str:
-    return readable(int(value) if value.denominator == 1 else value, unit)
 
 
 def _widths(all_rows: Iterable[Row]) -> Widths:

@@ -48,11 +48,7 @@ def _changed(transform: Record) -> str:
 def _before_after(was: Record, now: Record) -> str:
     """Both numbers, and the difference as a share of the first."""
     first, second = Fraction(was["value"]), Fraction(now["value"])
-    texts = readable_pair(_number(first), _number(second), was["unit"])
+    texts = readable_pair(first, second, was["unit"])
     share = f" ({room((second - first) / first, signed=True)})" if first else ""
     least = "" if was.get("complete", True) and now.get("complete", True) else ", a lower bound"
     return f"{texts[0]} -> {texts[1]}{share}{least}"
-
-
-def _number(value: Fraction) -> int | Fraction:
-    return int(value) if value.denominator == 1 else value
