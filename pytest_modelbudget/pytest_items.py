@@ -12,7 +12,7 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Budget, ModelBudget, Place
 from pytest_modelbudget.budget.problem import BudgetFileError
-from pytest_modelbudget.budget.read_yaml import read_budget
+from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
@@ -41,7 +41,8 @@ class BudgetFile(pytest.File):
         try:
             # An exception in collect() would end the whole session: there must be none.
             with user_code("reading the file", BudgetError):
-                budget = self._budget()
+                using = models_of(self.config).using
+                budget = read(self.path, using, root=self.config.rootpath)
         except ModelBudgetError as error:
             self._declare(1)
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
@@ -51,17 +52,6 @@ class BudgetFile(pytest.File):
 
     def _declare(self, count: int) -> None:
         self.config.stash.setdefault(_DECLARED, {})[self.nodeid] = count
-
-    def _budget(self) -> Budget:
-        using = models_of(self.config).using
-        return read_budget(
-            self.path,
-            root=self.config.rootpath,
-            metrics=using.metrics,
-            front_ends=using.front_ends,
-            ops=using.ops,
-            transforms=using.transforms,
-        )
 
     def _models(self, budget: Budget) -> Iterator[ModelNode]:
         by_name: dict[str, list[ModelBudget]] = {}

@@ -22,11 +22,11 @@ from pytest_modelbudget.budget.compared_revision import (
 )
 from pytest_modelbudget.budget.read_yaml import is_budget
 from pytest_modelbudget.budget.update import UpdateMode
+from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.check.lock_reports import (
     lock_records,
     loosened_records,
     measured_numbers,
-    read,
 )
 from pytest_modelbudget.check.updating import written
 from pytest_modelbudget.errors import ModelBudgetError

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.budget.budget import Limit
-from pytest_modelbudget.budget.read_yaml import read_budget
+from pytest_modelbudget.check.budgets import read
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli import main
-from pytest_modelbudget.frontends.frontend_table import frontend_table
-from pytest_modelbudget.metrics.metric_table import metric_table
-from pytest_modelbudget.ops.op_table import builtin_ops
 from pytest_modelbudget.reports.formula_text import formula_lines
 
 LAB = """
@@ -49,10 +47,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def limits(path: Path, root: Path) -> dict[str, Limit]:
-    budget = read_budget(
-        path, root=root, metrics=metric_table(), front_ends=frontend_table(), ops=builtin_ops()
-    )
-    (model,) = budget.models
+    (model,) = read(path, tables(), root=root).models
     return {limit.metric: limit for limit in model.limits if isinstance(limit, Limit)}
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget.read_yaml import is_budget, read_budget
+from pytest_modelbudget.budget.read_yaml import is_budget
+from pytest_modelbudget.check.budgets import read
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli import parser
-from pytest_modelbudget.frontends.frontend_table import frontend_table
 from pytest_modelbudget.ir.graph import Graph, Op, Operand
 from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor, dense
 from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost
@@ -73,8 +74,7 @@ def test_budgets_in_documents_are_valid(document: str, text: str, tmp_path: Path
     path = tmp_path / "budgets" / "budget.yaml"
     path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
-    tables = {"metrics": metric_table(), "front_ends": frontend_table(), "ops": builtin_ops()}
-    assert read_budget(path, root=tmp_path, **tables).models, document
+    assert read(path, tables(), root=tmp_path).models, document
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=from_root)

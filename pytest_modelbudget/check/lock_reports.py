@@ -11,8 +11,8 @@ from pytest_modelbudget.budget.compared_revision import BaseError, BaseRevision,
 from pytest_modelbudget.budget.lock_file import UPDATE, LockedValue, lock_path, read_value
 from pytest_modelbudget.budget.loosening import Loosening, loosenings
 from pytest_modelbudget.budget.problem import BudgetFileError
-from pytest_modelbudget.budget.read_yaml import read_budget
 from pytest_modelbudget.budget.update import CheckKey
+from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.check.tables import Tables
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.reports.cases import cases
@@ -20,19 +20,6 @@ from pytest_modelbudget.reports.report import Record, loosening_record
 from pytest_modelbudget.units import readable_pair
 
 MOST_NAMED = 3  # stale numbers that one line names
-
-
-def read(path: Path, using: Tables, *, root: Path, text: str | None = None) -> Budget:
-    """The budget of a file under this session's tables; text in place of what it holds."""
-    return read_budget(
-        path,
-        root=root,
-        metrics=using.metrics,
-        front_ends=using.front_ends,
-        ops=using.ops,
-        transforms=using.transforms,
-        text=text,
-    )
 
 
 def measured_numbers(numbers: Mapping[str, Record], budget: Path) -> dict[CheckKey, LockedValue]:
