@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,26 +13,10 @@ from pytest_modelbudget.check import budgets
 from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 
-Read = Callable[[str], Budget]
-Problems = Callable[["str | bytes"], list[str]]
+from .conftest import Problems, Read
+from .texts import VISION, inputs, limits, model
 
 IMAGE = TensorSpec("float32", (1, 3, 224, 224))
-
-VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
-
-
-def model(text: str, *, limits: str = "{params: 1 k}") -> str:
-    """A budget of one torch model with more keys of its own."""
-    body = f"    torch: a:b\n    limits: {limits}\n" if limits else "    torch: a:b\n"
-    return f"model_budget: 1\nmodels:\n  net:\n{body}{text}\n"
-
-
-def inputs(spec: str) -> str:
-    return model(f"    inputs: {spec}")
-
-
-def limits(text: str) -> str:
-    return model("    inputs: float32 1x3", limits=text)
 
 
 def only(budget: Budget) -> ModelBudget:
