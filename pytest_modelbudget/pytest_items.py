@@ -16,8 +16,7 @@ from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.pytest_limits import BudgetItem, LimitItem, baselines_of, models_of
-from pytest_modelbudget.pytest_options import UPDATE
+from pytest_modelbudget.pytest_limits import BudgetItem, LimitItem, keeps_parts, models_of
 from pytest_modelbudget.pytest_transforms import TransformNode
 from pytest_modelbudget.reports.assembly import broken_statement, check_statement
 from pytest_modelbudget.reports.failure_text import one_line
@@ -67,7 +66,8 @@ class BrokenBudget(BudgetItem):
     def __init__(self, *, error: ModelBudgetError, file: str, **kwargs: Any) -> None:
         problems = error.problems if isinstance(error, BudgetFileError) else ()
         place = problems[0].place if problems else Place(file, 1)
-        super().__init__(place=place, title=place.file, **kwargs)
+        super().__init__(place=place, **kwargs)
+        self.title = place.file
         texts = [str(problem) for problem in problems] or [f"{place}:1: {one_line(str(error))}"]
         self.problems = tuple(texts)
 
@@ -118,9 +118,8 @@ class ModelNode(pytest.Collector):
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
-            is_compared = baselines_of(self.config).knows(self.path, self.budget.path)
-            is_locked = is_compared or bool(self.config.getoption(UPDATE))
-            model = models_of(self.config).of(self.budget.source, with_parts=is_locked)
+            with_parts = keeps_parts(self.config, self.path, self.budget_path)
+            model = models_of(self.config).of(self.source, with_parts=with_parts)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
