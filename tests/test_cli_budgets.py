@@ -261,13 +261,14 @@ def test_diff_sorts_layers_by_size(lab: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_diff_in_markdown(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names that could be markup are text."""
-    base = report(lab / "base.json", {"a.yaml::n|<b>": {"params": {"fc": 1}}})
-    head = report(lab / "head.json", {"a.yaml::n|<b>": {"params": {"fc": 3}}})
+    """Names that could be markup or a mention are text, wherever they stand."""
+    base = report(lab / "base.json", {"a.yaml::n|<b>@me": {"model_size": {"fc": 1}}})
+    head = report(lab / "head.json", {"a.yaml::n|<b>@me": {"model_size": {"fc": 3}}})
     assert main(["diff", base, head, "--format", "markdown"]) == 0
     out = capsys.readouterr().out
-    assert "### a.yaml::n\\|&lt;b>" in out
-    assert "| params | 1 -> 3 | +2 (+200.0%) |" in out
+    assert "### a.yaml::n&#124;&#60;b>&#64;me" in out
+    assert "| model_size | 1 -> 3 | +2 (+200.0%) |" in out
+    assert "<details><summary>model_size by layer</summary>" in out
     assert "| +2 | fc | 1 -> 3 |" in out
 
 
