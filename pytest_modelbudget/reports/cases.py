@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE
 from pytest_modelbudget.reports.report import Record, fails, numberless_check, warns
-from pytest_modelbudget.units import several
+from pytest_modelbudget.units import room, several
 
 NOTHING = "nothing measured"
 
@@ -150,6 +150,12 @@ def headroom(check: Record) -> Fraction | None:
     if check.get("min") is not None and (least := Fraction(check["min"])):
         distances.append((actual - least) / least)
     return min(distances, default=None)
+
+
+def headroom_text(check: Record) -> str:
+    """A headroom for eyes: "6.2%", or "" where nobody knows."""
+    left = headroom(check)
+    return "" if left is None else room(left)
 
 
 def _severity(case: Case) -> tuple[bool, bool, Fraction]:

@@ -14,7 +14,7 @@ from pytest_modelbudget.reports.cases import (
     cases,
     counts,
     failing_locks,
-    headroom,
+    headroom_text,
     is_lower_bound,
     maximum,
     unmeasured,
@@ -24,7 +24,7 @@ from pytest_modelbudget.reports.check_text import detail_lines, figure, headline
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.markdown_words import code, preformatted
 from pytest_modelbudget.reports.report import Record
-from pytest_modelbudget.units import room, several
+from pytest_modelbudget.units import several
 
 MOST_BYTES = 1_000_000  # GitHub drops a summary of more than 1 MiB
 DETAILED = 25  # failures whose layers are shown, before the rest is rows alone
@@ -138,15 +138,14 @@ def _folded(some: list[Case]) -> Iterator[Section]:
 
 
 def _row(case: Case) -> str:
-    check, left = case.check, headroom(case.check)
     cells = (
         f"{SIGNS[case.outcome]} {case.outcome}",
         code(case.subject),
         code(case.name),
         _measured(case),
         _held(case),
-        "" if left is None else room(left),
-        _baseline(check),
+        headroom_text(case.check),
+        _baseline(case.check),
         code(case.place),
     )
     return f"| {' | '.join(cells)} |"
