@@ -17,8 +17,8 @@ from pytest_modelbudget.cli.source_words import add_source, shown_model, source_
 from pytest_modelbudget.errors import InputError, UnitError
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
 from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.quantities import quantity
 from pytest_modelbudget.reports.budget_text import budget_text
-from pytest_modelbudget.units import quantity
 
 FOLDER = "budgets"  # where a printed budget is taken to be saved
 
