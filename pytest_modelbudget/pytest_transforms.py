@@ -22,7 +22,7 @@ from pytest_modelbudget.pytest_limits import (
     keeps_parts,
     models_of,
 )
-from pytest_modelbudget.reports.assembly import transform_statement
+from pytest_modelbudget.reports.assembly import check_statement
 from pytest_modelbudget.reports.equivalence_text import equivalence_lines
 from pytest_modelbudget.reports.report import MeasuredModel, Record
 from pytest_modelbudget.reports.transform_record import (
@@ -91,13 +91,15 @@ class TransformNode(pytest.Collector):
     ) -> str:
         """What an item of this transform tells the report: the model before it, too."""
         before = self.parent.told_once()
-        model = (before, self.parent.measured().seconds) if before is not None else None
         told, self._told = self._told, True
         changed = self.transformed()
         record = None
         if not told:
             record = transform_record(self.nodeid, self.check, changed.measured, changed.changes)
-        return transform_statement(check, model, record, equivalence, number)
+        seconds = self.parent.measured().seconds
+        return check_statement(
+            check, before, seconds, number, transform=record, equivalence=equivalence
+        )
 
 
 class EquivalenceItem(BudgetItem):
