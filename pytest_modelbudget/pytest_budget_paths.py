@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.budget.grammar import SUFFIXES
 from pytest_modelbudget.budget.read_yaml import is_budget, misspelt_marker
 from pytest_modelbudget.pytest_options import DEFAULT_PATHS, PATHS, absolute
-
-SUFFIXES = frozenset({".yaml", ".yml"})
 
 
 class BudgetPaths:

@@ -12,12 +12,11 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Budget, ModelBudget, Place
 from pytest_modelbudget.budget.problem import BudgetFileError
-from pytest_modelbudget.budget.read_yaml import read_budget
+from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.pytest_limits import BudgetItem, LimitItem, baselines_of, models_of
-from pytest_modelbudget.pytest_options import UPDATE
+from pytest_modelbudget.pytest_limits import BudgetItem, LimitItem, keeps_parts, models_of
 from pytest_modelbudget.pytest_transforms import TransformNode
 from pytest_modelbudget.reports.assembly import broken_statement, check_statement
 from pytest_modelbudget.reports.failure_text import one_line
@@ -41,7 +40,8 @@ class BudgetFile(pytest.File):
         try:
             # An exception in collect() would end the whole session: there must be none.
             with user_code("reading the file", BudgetError):
-                budget = self._budget()
+                using = models_of(self.config).using
+                budget = read(self.path, using, root=self.config.rootpath)
         except ModelBudgetError as error:
             self._declare(1)
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
@@ -51,17 +51,6 @@ class BudgetFile(pytest.File):
 
     def _declare(self, count: int) -> None:
         self.config.stash.setdefault(_DECLARED, {})[self.nodeid] = count
-
-    def _budget(self) -> Budget:
-        using = models_of(self.config).using
-        return read_budget(
-            self.path,
-            root=self.config.rootpath,
-            metrics=using.metrics,
-            front_ends=using.front_ends,
-            ops=using.ops,
-            transforms=using.transforms,
-        )
 
     def _models(self, budget: Budget) -> Iterator[ModelNode]:
         by_name: dict[str, list[ModelBudget]] = {}
@@ -77,7 +66,8 @@ class BrokenBudget(BudgetItem):
     def __init__(self, *, error: ModelBudgetError, file: str, **kwargs: Any) -> None:
         problems = error.problems if isinstance(error, BudgetFileError) else ()
         place = problems[0].place if problems else Place(file, 1)
-        super().__init__(place=place, title=place.file, **kwargs)
+        super().__init__(place=place, **kwargs)
+        self.title = place.file
         texts = [str(problem) for problem in problems] or [f"{place}:1: {one_line(str(error))}"]
         self.problems = tuple(texts)
 
@@ -128,9 +118,8 @@ class ModelNode(pytest.Collector):
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
-            is_compared = baselines_of(self.config).knows(self.path, self.budget.path)
-            is_locked = is_compared or bool(self.config.getoption(UPDATE))
-            model = models_of(self.config).of(self.budget.source, with_parts=is_locked)
+            with_parts = keeps_parts(self.config, self.path, self.budget_path)
+            model = models_of(self.config).of(self.source, with_parts=with_parts)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements

@@ -49,6 +49,12 @@ def baselines_of(config: pytest.Config) -> Baselines:
     return config.stash.setdefault(BASELINES, Baselines(config.rootpath))
 
 
+def keeps_parts(config: pytest.Config, path: Path, budget_path: str) -> bool:
+    """Whether the parts of a model's numbers are needed: a lock knows it, or is to be written."""
+    is_compared = baselines_of(config).knows(path, budget_path)
+    return is_compared or bool(config.getoption(UPDATE))
+
+
 def _flat(given: Iterable[object]) -> Iterator[object]:
     for each in given:
         if isinstance(each, (list, tuple)):
@@ -68,13 +74,14 @@ class BrokenLimitError(Exception):
 class BudgetItem(pytest.Item):
     """Anything that the plugin adds to a session; place is where it stands in its file.
 
-    statement is what it tells the report, set once it ran.
+    title heads a failure: "net / tiled / macs". statement is what it tells the report, set once
+    it ran.
     """
 
-    def __init__(self, *, place: Place, title: str, **kwargs: Any) -> None:
+    def __init__(self, *, place: Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
-        self.title = title
+        self.title = " / ".join(self.nodeid.split("::")[1:])
         self.statement: str | None = None
         self.add_marker(MARKER)
 
@@ -103,6 +110,11 @@ class BudgetItem(pytest.Item):
             shown.reprcrash.message = lines[0].removesuffix(f"   {self.place}")
         return shown
 
+    def _note(self, check: Record) -> None:
+        """Let pytest's own JUnit file have the check."""
+        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
+        self.user_properties.append((PROPERTY, json.dumps(check)))
+
     def _fail(self, lines: Sequence[str]) -> NoReturn:
         raise BrokenLimitError(lines) from None
 
@@ -126,10 +138,8 @@ class Budgeted(Protocol):
 class LimitItem(BudgetItem):
     """One limit of one model."""
 
-    def __init__(self, *, limit: AnyLimit, parent: Budgeted, name: str, **kwargs: Any) -> None:
-        path = parent.nodeid.split("::")[1:]
-        title = " / ".join((*path, name))
-        super().__init__(place=limit.place, title=title, parent=parent, name=name, **kwargs)
+    def __init__(self, *, limit: AnyLimit, parent: Budgeted, **kwargs: Any) -> None:
+        super().__init__(place=limit.place, parent=parent, **kwargs)
         self.limit = limit
         self.model = parent
 
@@ -141,8 +151,7 @@ class LimitItem(BudgetItem):
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = check_record(self.nodeid, verdict)
         self.statement = self.model.statement(check, self._number(verdict))
-        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
-        self.user_properties.append((PROPERTY, json.dumps(check)))
+        self._note(check)
         if verdict.fails:
             self._fail(failure_lines(verdict, accept=self._accepting(verdict)))
 

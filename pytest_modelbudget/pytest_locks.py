@@ -20,13 +20,14 @@ from pytest_modelbudget.budget.compared_revision import (
     short,
     text_at,
 )
+from pytest_modelbudget.budget.grammar import SUFFIXES
 from pytest_modelbudget.budget.read_yaml import is_budget
 from pytest_modelbudget.budget.update import UpdateMode
+from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.check.lock_reports import (
     lock_records,
     loosened_records,
     measured_numbers,
-    read,
 )
 from pytest_modelbudget.check.updating import written
 from pytest_modelbudget.errors import ModelBudgetError
@@ -38,7 +39,6 @@ CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
 NOT_SET = ("", "0", "false")
 MOST_LINES = 20  # of loosened limits, or of written values, that a terminal shows
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
-SUFFIXES = (".yaml", ".yml")
 
 
 def is_ci() -> bool:

@@ -5,7 +5,6 @@ budgets/vision.yaml::alexnet::tiled::macs, budgets/vision.yaml::alexnet::tiled::
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from shlex import quote
@@ -17,14 +16,13 @@ from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, Tran
 from pytest_modelbudget.check.transforming import TransformedModel, transformed_model, verified
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.pytest_limits import (
-    PROPERTY,
+    Budgeted,
     BudgetItem,
     LimitItem,
-    baselines_of,
+    keeps_parts,
     models_of,
 )
-from pytest_modelbudget.pytest_options import UPDATE
-from pytest_modelbudget.reports.assembly import transform_statement
+from pytest_modelbudget.reports.assembly import check_statement
 from pytest_modelbudget.reports.equivalence_text import equivalence_lines
 from pytest_modelbudget.reports.report import MeasuredModel, Record
 from pytest_modelbudget.reports.transform_record import (
@@ -35,21 +33,12 @@ from pytest_modelbudget.reports.transform_record import (
 from pytest_modelbudget.transforms.outcome import Outcome
 
 
-class BudgetedModel(Protocol):
+class BudgetedModel(Budgeted, Protocol):
     """The node of the model that a transform changes."""
-
-    nodeid: str
-
-    @property
-    def budget_path(self) -> str:
-        """Its name within the file."""
 
     @property
     def source(self) -> ModelSource:
         """Where the model comes from."""
-
-    def measured(self) -> MeasuredModel:
-        """The model's own numbers."""
 
     def told_once(self) -> Record | None:
         """The model's record for the report: at the first call, and never again."""
@@ -84,14 +73,12 @@ class TransformNode(pytest.Collector):
         """The changed model, made and measured at the first call in this process."""
         if self._transformed is None:
             models = models_of(self.config)
-            is_compared = baselines_of(self.config).knows(self.path, self.budget_path)
-            is_locked = is_compared or bool(self.config.getoption(UPDATE))
             self._transformed = transformed_model(
                 self.parent.source,
                 self.check,
                 models.using,
                 root=models.root,
-                with_parts=is_locked,
+                with_parts=keeps_parts(self.config, self.path, self.budget_path),
             )
         return self._transformed
 
@@ -104,23 +91,24 @@ class TransformNode(pytest.Collector):
     ) -> str:
         """What an item of this transform tells the report: the model before it, too."""
         before = self.parent.told_once()
-        model = (before, self.parent.measured().seconds) if before is not None else None
         told, self._told = self._told, True
         changed = self.transformed()
         record = None
         if not told:
             record = transform_record(self.nodeid, self.check, changed.measured, changed.changes)
-        return transform_statement(check, model, record, equivalence, number)
+        seconds = self.parent.measured().seconds
+        return check_statement(
+            check, before, seconds, number, transform=record, equivalence=equivalence
+        )
 
 
 class EquivalenceItem(BudgetItem):
     """The claim that a transformed model computes the same."""
 
     def __init__(
-        self, *, equivalence: EquivalenceCheck, parent: TransformNode, name: str, **kwargs: Any
+        self, *, equivalence: EquivalenceCheck, parent: TransformNode, **kwargs: Any
     ) -> None:
-        title = " / ".join((*parent.nodeid.split("::")[1:], name))
-        super().__init__(place=equivalence.place, title=title, parent=parent, name=name, **kwargs)
+        super().__init__(place=equivalence.place, parent=parent, **kwargs)
         self.check = equivalence
         self.transform = parent
 
@@ -135,7 +123,6 @@ class EquivalenceItem(BudgetItem):
         self.ihook.pytest_model_budget_verified(item=self, equivalence=found)
         check = equivalence_check_record(self.nodeid, self.check, found)
         self.statement = self.transform.statement(check, equivalence=equivalence_record(found))
-        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
-        self.user_properties.append((PROPERTY, json.dumps(check)))
+        self._note(check)
         if found.outcome is not Outcome.WITHIN:
             self._fail(equivalence_lines(found, self.check.place, repeat))

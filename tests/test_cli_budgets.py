@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.budget.budget import Limit
-from pytest_modelbudget.budget.read_yaml import read_budget
+from pytest_modelbudget.check.budgets import read
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli import main
-from pytest_modelbudget.frontends.frontend_table import frontend_table
-from pytest_modelbudget.metrics.metric_table import metric_table
-from pytest_modelbudget.ops.op_table import builtin_ops
 from pytest_modelbudget.reports.formula_text import formula_lines
 
 LAB = """
@@ -49,10 +47,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def limits(path: Path, root: Path) -> dict[str, Limit]:
-    budget = read_budget(
-        path, root=root, metrics=metric_table(), front_ends=frontend_table(), ops=builtin_ops()
-    )
-    (model,) = budget.models
+    (model,) = read(path, tables(), root=root).models
     return {limit.metric: limit for limit in model.limits if isinstance(limit, Limit)}
 
 
@@ -266,13 +261,14 @@ def test_diff_sorts_layers_by_size(lab: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_diff_in_markdown(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names that could be markup are text."""
-    base = report(lab / "base.json", {"a.yaml::n|<b>": {"params": {"fc": 1}}})
-    head = report(lab / "head.json", {"a.yaml::n|<b>": {"params": {"fc": 3}}})
+    """Names that could be markup or a mention are text, wherever they stand."""
+    base = report(lab / "base.json", {"a.yaml::n|<b>@me": {"model_size": {"fc": 1}}})
+    head = report(lab / "head.json", {"a.yaml::n|<b>@me": {"model_size": {"fc": 3}}})
     assert main(["diff", base, head, "--format", "markdown"]) == 0
     out = capsys.readouterr().out
-    assert "### a.yaml::n\\|&lt;b>" in out
-    assert "| params | 1 -> 3 | +2 (+200.0%) |" in out
+    assert "### a.yaml::n&#124;&#60;b>&#64;me" in out
+    assert "| model_size | 1 -> 3 | +2 (+200.0%) |" in out
+    assert "<details><summary>model_size by layer</summary>" in out
     assert "| +2 | fc | 1 -> 3 |" in out
 
 

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget.read_yaml import is_budget, read_budget
+from pytest_modelbudget.budget.read_yaml import is_budget
+from pytest_modelbudget.check.budgets import read
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli import parser
-from pytest_modelbudget.frontends.frontend_table import frontend_table
-from pytest_modelbudget.ir.graph import Graph, Op, Operand
-from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor, dense
-from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost
+from pytest_modelbudget.ir.graph import Op, Operand
+from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.metrics.costed_graph import OpCost
 from pytest_modelbudget.metrics.macs import FLOPS_CONVENTION
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
+from tests import graphs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -27,7 +29,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONVENTIONS = (ROOT / "docs" / "conventions.md").read_text(encoding="utf-8")
 # A file among others, which tests/test_documented_sessions.py runs together.
 NAMED_FILE = re.compile(r"^<!-- file: \S+ -->\n```.*?^```$", re.MULTILINE | re.DOTALL)
-FLOAT32 = DType("float32", 32)
 _serial = count()
 
 
@@ -73,8 +74,7 @@ def test_budgets_in_documents_are_valid(document: str, text: str, tmp_path: Path
     path = tmp_path / "budgets" / "budget.yaml"
     path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
-    tables = {"metrics": metric_table(), "front_ends": frontend_table(), "ops": builtin_ops()}
-    assert read_budget(path, root=tmp_path, **tables).models, document
+    assert read(path, tables(), root=tmp_path).models, document
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=from_root)
@@ -121,16 +121,13 @@ def test_ci_runs_the_readme_and_nothing_of_its_own() -> None:
 
 def tensor(*shape: int) -> Tensor:
     """A dense float32 activation on memory of its own."""
-    name = f"t{next(_serial)}"
-    nbytes = 4 * dense(name, shape, FLOAT32, Storage(name, 0, StorageKind.ACTIVATION)).elements
-    return dense(name, shape, FLOAT32, Storage(name, nbytes, StorageKind.ACTIVATION))
+    return graphs.tensor(f"t{next(_serial)}", *shape)
 
 
 def cost(name: str, *operands: Operand, out: Tensor, **attributes: object) -> OpCost:
     """What the rules say that one operation costs."""
     op = Op(name, operands, (out,), attributes)
-    inputs = tuple(op.tensors())
-    return CostedGraph(Graph((op,), inputs, (out,)), builtin_ops()).costs[0]
+    return graphs.costed(op, inputs=tuple(op.tensors()), outputs=(out,)).costs[0]
 
 
 X = tensor(2, 3, 4, 4)  # 96 elements

@@ -57,8 +57,6 @@ def files(document: str) -> list[tuple[str, str]]:
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """An empty repository, whose modules are forgotten afterwards."""
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("BUILD_NUMBER", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     pytester.syspathinsert()
     pytester.mkdir("budgets")

@@ -17,7 +17,7 @@ from pytest_modelbudget.frontends import frontend_table
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.ir.graph import Graph, Op
-from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor, dense
+from pytest_modelbudget.ir.tensor import Tensor
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.ops.op_rule import OpRule
 from pytest_modelbudget.reports import report_table
@@ -33,6 +33,7 @@ from pytest_modelbudget.transforms.transform import (
     Transform,
     Transformed,
 )
+from tests.graphs import tensor
 
 BUDGET = """
 model_budget: 1
@@ -52,13 +53,9 @@ def pytest_model_budget_extensions(config):
 """
 
 
-def _tensor(name: str) -> Tensor:
-    return dense(name, (1, 6), DType("float32", 32), Storage(name, 24, StorageKind.ACTIVATION))
-
-
 def load(source: object, rules: object) -> LoadedModel:
     """A model of one operation that no rule of the project knows, on six elements."""
-    x, y = _tensor("x"), _tensor("y")
+    x, y = tensor("x", 1, 6), tensor("y", 1, 6)
     return LoadedModel(
         Graph((Op("dummy::mystery", (x,), (y,), scope="only"),), (x,), (y,)), "dummy"
     )

@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pytest_modelbudget"
 ORDER = (
-    "errors", "units", "ir", "ops", "metrics", "frontends", "transforms", "budget", "verdict",
-    "reports", "check", "cli", "pytest_hookspecs", "pytest_options", "pytest_limits",
+    "errors", "units", "quantities", "ir", "ops", "metrics", "frontends", "transforms", "budget",
+    "verdict", "reports", "check", "cli", "pytest_hookspecs", "pytest_options", "pytest_limits",
     "pytest_transforms", "pytest_items", "pytest_fixture", "pytest_locks", "pytest_budget_paths",
     "pytest_gate", "pytest_github", "pytest_progress", "pytest_plugin",
 )  # fmt: skip

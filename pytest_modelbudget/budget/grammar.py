@@ -11,6 +11,7 @@ from pytest_modelbudget.metrics.measurement import Metric
 
 VERSION = 1
 MARKER = "model_budget"
+SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
 MOST_DIMENSIONS = 16
 LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value

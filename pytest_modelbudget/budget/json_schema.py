@@ -23,9 +23,10 @@ from pytest_modelbudget.budget.transform_grammar import (
 )
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
 from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.quantities import quantity_pattern
 from pytest_modelbudget.transforms.transform import Transform
 from pytest_modelbudget.transforms.transform_table import transform_table
-from pytest_modelbudget.units import quantity_pattern, unit_named
+from pytest_modelbudget.units import unit_named
 
 Schema = dict[str, Any]
 

@@ -14,7 +14,8 @@ from pytest_modelbudget.budget.reading import Entry, Reading
 from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node, Text
 from pytest_modelbudget.errors import UnitError
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.units import Number, quantity, unit_named
+from pytest_modelbudget.quantities import quantity
+from pytest_modelbudget.units import Number, unit_named
 
 OP_NAME_PATTERN = r"[A-Za-z_][\w.]*::[A-Za-z_][\w.]*"
 _OP_NAME = re.compile(OP_NAME_PATTERN)

@@ -11,27 +11,15 @@ from pytest_modelbudget.budget.compared_revision import BaseError, BaseRevision,
 from pytest_modelbudget.budget.lock_file import UPDATE, LockedValue, lock_path, read_value
 from pytest_modelbudget.budget.loosening import Loosening, loosenings
 from pytest_modelbudget.budget.problem import BudgetFileError
-from pytest_modelbudget.budget.read_yaml import read_budget
 from pytest_modelbudget.budget.update import CheckKey
+from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.check.tables import Tables
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.reports.report import Record, checks_of, loosening_record
+from pytest_modelbudget.reports.cases import cases
+from pytest_modelbudget.reports.report import Record, loosening_record
 from pytest_modelbudget.units import readable_pair
 
 MOST_NAMED = 3  # stale numbers that one line names
-
-
-def read(path: Path, using: Tables, *, root: Path, text: str | None = None) -> Budget:
-    """The budget of a file under this session's tables; text in place of what it holds."""
-    return read_budget(
-        path,
-        root=root,
-        metrics=using.metrics,
-        front_ends=using.front_ends,
-        ops=using.ops,
-        transforms=using.transforms,
-        text=text,
-    )
 
 
 def measured_numbers(numbers: Mapping[str, Record], budget: Path) -> dict[CheckKey, LockedValue]:
@@ -63,9 +51,7 @@ def lock_records(
     base = baselines.base
     if base is not None and not base.commit:
         said.append({"file": None, "state": "unreachable", "text": base.why_not})
-    grows = {
-        model["file"] for model in record["models"] for check in checks_of(model) if "grow" in check
-    }
+    grows = {case.model["file"] for case in cases(record) if "grow" in case.check}
     for path in files:
         file = baselines.shown(path)
         today = measured_numbers(numbers, path)

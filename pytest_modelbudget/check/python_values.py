@@ -44,7 +44,10 @@ def model_source(
     kwargs: Mapping[str, object] = NOTHING,
     dims: Mapping[str, int] = NOTHING_BOUND,
 ) -> ModelSource:
-    """The source that Python code means; a path is relative to base."""
+    """The source that Python code means; a path is relative to base.
+
+    Raises SourceError for what no front end reads, and InputError for what is no input.
+    """
     specs = input_specs(inputs, using)
     key = source_format(source, using)
     target = str(source) if isinstance(source, Path) else source
@@ -52,7 +55,7 @@ def model_source(
 
 
 def source_format(source: object, using: Tables) -> str:
-    """The key of the front end that reads a source, told by its look."""
+    """The key of the front end that reads a source, told by its look; raises SourceError."""
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
     suffix = Path(source).suffix
@@ -64,7 +67,7 @@ def source_format(source: object, using: Tables) -> str:
 
 
 def input_specs(inputs: object, using: Tables) -> InputSpecs:
-    """Inputs as specs: one, several in order, or several by name."""
+    """Inputs as specs: one, several in order, or several by name; raises InputError."""
     if inputs is None:
         return InputSpecs()
     if isinstance(inputs, InputSpecs):

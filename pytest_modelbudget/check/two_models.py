@@ -40,7 +40,7 @@ def check_equivalence(
 
     ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each
     output is apart, ``.first_divergence`` in which layer the two part. Raises ModelBudgetError
-    where a model cannot be loaded.
+    where a model cannot be loaded, and InputError for a kind, seeds or bounds that hold nothing.
     """
     using, here = tables(), Path.cwd()
     claim = _claim(kind, seeds, bounds)

@@ -13,7 +13,7 @@ from pytest_modelbudget.budget.read_yaml import budget_text
 from pytest_modelbudget.budget.update import CheckKey, Update, UpdateMode, update
 from pytest_modelbudget.budget.write_yaml import Edit, edited, replace_file, scalar_at
 from pytest_modelbudget.budget.yaml_nodes import tree
-from pytest_modelbudget.check.lock_reports import read
+from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.check.tables import Tables
 from pytest_modelbudget.errors import BudgetError
 

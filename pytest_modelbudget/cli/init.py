@@ -10,15 +10,15 @@ from fractions import Fraction
 from pathlib import Path
 from shlex import quote
 
-from pytest_modelbudget.budget.read_yaml import read_budget
-from pytest_modelbudget.check.tables import Tables, tables
+from pytest_modelbudget.check.budgets import read
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.errors import InputError, UnitError
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
 from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.quantities import quantity
 from pytest_modelbudget.reports.budget_text import budget_text
-from pytest_modelbudget.units import quantity
 
 FOLDER = "budgets"  # where a printed budget is taken to be saved
 
@@ -54,7 +54,7 @@ def init(options: argparse.Namespace) -> int:
         headroom=headroom,
         versions=using.versions(source.format),
     )
-    _must_be_readable(text, path, using)
+    read(path, using, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -84,16 +84,3 @@ def _target(source: ModelSource, path: Path, front_ends: Mapping[str, FrontEnd])
     if not front_ends[source.format].suffixes:
         return target
     return Path(os.path.relpath(source.base / target, source.base / path.parent)).as_posix()
-
-
-def _must_be_readable(text: str, path: Path, using: Tables) -> None:
-    """Refuse to hand out what the gate would not take; raises BudgetFileError."""
-    read_budget(
-        path,
-        root=Path.cwd(),
-        metrics=using.metrics,
-        front_ends=using.front_ends,
-        ops=using.ops,
-        transforms=using.transforms,
-        text=text,
-    )

@@ -71,7 +71,7 @@ def shown_model(source: ModelSource, using: Tables) -> CostedModel:
 
 
 def source_of(options: argparse.Namespace, using: Tables) -> ModelSource:
-    """The model source that the command's words name."""
+    """The model source that the command's words name; raises ModelBudgetError for other words."""
     base = Path.cwd()
     words = Words(Reading(base, base, using.metrics, using.front_ends, using.ops))
     key = source_format(options.source, using)
@@ -92,7 +92,10 @@ def source_of(options: argparse.Namespace, using: Tables) -> ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The command line's values, read as the same words in a budget file are."""
+    """The command line's values, read as the same words in a budget file are.
+
+    Raises InputError for a value that cannot be read so.
+    """
 
     reading: Reading
 

@@ -124,7 +124,7 @@ class GraphReader:
                 self._result_types(step, frame)
 
     def operand(self, name: str, reader: str, frame: Frame) -> Tensor:
-        """The tensor of a value, stored ones made on first use."""
+        """The tensor of a value, stored ones made on first use; raises SourceError without any."""
         tensor = frame.tensor(name)
         if tensor is not None:
             return tensor

@@ -119,7 +119,10 @@ def untouched_globals(seed: int = 0) -> Iterator[None]:
 
 
 def resolved(target: str) -> object:
-    """What ``module:attribute`` names; attributes may be dotted."""
+    """What ``module:attribute`` names; attributes may be dotted.
+
+    Raises SourceError where it names nothing, or importing it raises.
+    """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
@@ -160,7 +163,8 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
     """The module that a source names: an instance as it is, a class or function called.
 
     Parameters of a called one hold arbitrary memory, unless ``initialised`` or its builder computes
-    with their values. What it draws comes from ``seed``.
+    with their values. What it draws comes from ``seed``. Raises SourceError where no module comes
+    of it.
     """
     named = resolved(source.target) if isinstance(source.target, str) else source.target
     what = source.target if isinstance(source.target, str) else type(named).__name__
@@ -197,7 +201,7 @@ def _called(named: Callable[..., object], source: ModelSource, what: str, seed: 
 
 
 def converted(dtype: str | None) -> torch.dtype | None:
-    """The floating type that a budget's ``dtype:`` asks for."""
+    """The floating type that a budget's ``dtype:`` asks for; raises SourceError for another."""
     if dtype is None:
         return None
     found = getattr(torch, dtype, None)

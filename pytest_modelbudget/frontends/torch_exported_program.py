@@ -38,7 +38,10 @@ def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = N
 
 
 def true_subject(source: ModelSource) -> tuple[Subject, InputSpecs]:
-    """The file's program with its weights, and what it takes."""
+    """The file's program with its weights, and what it takes.
+
+    Raises SourceError for what is no exported program, or is to be converted.
+    """
     path = existing_file(source, "an exported program (.pt2)")
     must_be(path, "exported")
     refusal = f"{path.name} is not an exported program: reading it"

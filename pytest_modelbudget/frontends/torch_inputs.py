@@ -64,7 +64,7 @@ def drawn(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """torch's element type of this name."""
+    """torch's element type of this name; raises InputError where there is none."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise InputError(f"'{name}' is no element type of torch: write float32, int64, bool, …")

@@ -20,7 +20,11 @@ from pytest_modelbudget.ops.op_table import OpTable
 
 
 def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
-    """The graph of the module that ``source`` names, in eval mode."""
+    """The graph of the module that ``source`` names, in eval mode.
+
+    Raises SourceError where no module comes of it, and InputError or TraceError where it does not
+    run on its inputs.
+    """
     dtype = converted(source.dtype)
     model = built(source)
     if isinstance(model, torch.jit.ScriptModule):

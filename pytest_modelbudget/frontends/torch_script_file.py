@@ -35,7 +35,10 @@ def true_subject(source: ModelSource) -> Subject:
 
 
 def opener(source: ModelSource) -> Opener:
-    """Reads the file that a source names onto a device."""
+    """Reads the file that a source names onto a device.
+
+    Raises SourceError for what is no TorchScript file, or is to be converted.
+    """
     path = existing_file(source, "a TorchScript file")
     must_be(path, "torchscript")
     if source.dtype is not None:

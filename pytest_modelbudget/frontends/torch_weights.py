@@ -40,7 +40,10 @@ def module_tree(model: nn.Module) -> ModuleTree:
 
 
 def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
-    """Every parameter and buffer of every module, in module order."""
+    """Every parameter and buffer of every module, in module order.
+
+    Raises TraceError for a lazy module's parameter, which has no shape yet.
+    """
     for path, module in modules:
         prefix = f"{path}." if path else ""
         for name, parameter in module._parameters.items():

@@ -108,7 +108,8 @@ class Weight:
 class Graph:
     """A valid program: every operand exists before it is used; checked once, here.
 
-    weights holds every stored tensor, also those that no op reads.
+    weights holds every stored tensor, also those that no op reads. Raises GraphError for what is
+    no valid program.
     """
 
     ops: tuple[Op, ...]

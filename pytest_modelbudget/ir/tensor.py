@@ -120,7 +120,10 @@ class Tensor:
 
 
 def dense(name: str, shape: tuple[int, ...], dtype: DType, storage: Storage) -> Tensor:
-    """A row-major tensor that starts at the beginning of its storage."""
+    """A row-major tensor that starts at the beginning of its storage.
+
+    Raises GraphError for a negative dimension.
+    """
     if shape and min(shape) < 0:
         raise GraphError(f"tensor {name} has a negative dimension: {shape}")
     return Tensor(name, shape, dtype, storage, 0, contiguous_strides(shape))

@@ -39,6 +39,8 @@ class Measurement:
     shares stand in execution order and add up to the value, unless it is a ratio. parts split the
     value by another view (bandwidth: read, weights, write). unreduced is the pair a ratio was
     made from. With unmeasured ops the value is a lower bound.
+
+    Raises ExtensionError where the shares of an int do not add up to it.
     """
 
     value: Number

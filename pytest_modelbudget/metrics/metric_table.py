@@ -34,7 +34,10 @@ METRICS: tuple[Metric, ...] = (
 
 
 def metric_table(extra: Iterable[Metric] = ()) -> Mapping[str, Metric]:
-    """Metrics by YAML key, an extension's after the project's own; a key claimed twice fails."""
+    """Metrics by YAML key, an extension's after the project's own.
+
+    Raises ExtensionError where a key is claimed twice.
+    """
     table: dict[str, Metric] = {}
     for metric in (*METRICS, *extra):
         if metric.key in table:

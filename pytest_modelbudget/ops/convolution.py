@@ -88,11 +88,12 @@ CONVOLUTION: tuple[OpRule, ...] = (
         names=under(
             "aten::conv_transpose1d aten::conv_transpose2d aten::conv_transpose3d "
             "aten::slow_conv_transpose2d aten::slow_conv_transpose3d "
-            "aten::cudnn_convolution_transpose",
+            "aten::cudnn_convolution_transpose onnx::ConvTranspose",
             "x",
             "weight",
             "bias",
-        ),
+        )
+        | under("com.microsoft::ConvTransposeWithDynamicPads", "x", "weight", "pads", "bias"),
         macs=transposed_convolution_macs,
         flops=bias_flops,
         because="one multiply-add per input element and weight of its filter",
@@ -106,7 +107,10 @@ CONVOLUTION: tuple[OpRule, ...] = (
     ),
     OpRule(
         kind="deformable_convolution",
-        names={"torchvision::deform_conv2d": ("x", "weight", "offset", "mask", "bias")},
+        names={
+            "torchvision::deform_conv2d": ("x", "weight", "offset", "mask", "bias"),
+            "onnx::DeformConv": ("x", "weight", "offset", "bias", "mask"),
+        },
         macs=convolution_macs,
         flops=None,
         because="a convolution over sampled positions; the sampling itself contracts nothing",
@@ -131,20 +135,5 @@ CONVOLUTION: tuple[OpRule, ...] = (
         macs=convolution_macs,
         flops=fused_convolution_flops,
         because="a depthwise convolution over the present and past steps",
-    ),
-    OpRule(
-        kind="convolution",
-        names=under("onnx::ConvTranspose", "x", "weight", "bias")
-        | under("com.microsoft::ConvTransposeWithDynamicPads", "x", "weight", "pads", "bias"),
-        macs=transposed_convolution_macs,
-        flops=bias_flops,
-        because="one multiply-add per input element and weight of its filter",
-    ),
-    OpRule(
-        kind="deformable_convolution",
-        names={"onnx::DeformConv": ("x", "weight", "offset", "bias", "mask")},
-        macs=convolution_macs,
-        flops=None,
-        because="a convolution over sampled positions; the sampling itself contracts nothing",
     ),
 )

@@ -147,12 +147,15 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     free(
         "nonzero",
-        under("aten::nonzero aten::argwhere aten::nonzero_numpy aten::nonzero_static", "x"),
+        under(
+            "aten::nonzero aten::argwhere aten::nonzero_numpy aten::nonzero_static onnx::NonZero",
+            "x",
+        ),
         "reads a mask and writes the positions it holds",
     ),
     free(
         "one_hot",
-        under("aten::one_hot", "x"),
+        {"aten::one_hot": ("x",), "onnx::OneHot": ("x", "depth", "values")},
         "writes a one at each index; nothing is computed",
     ),
     free(
@@ -195,7 +198,8 @@ INDEXING: tuple[OpRule, ...] = (
         under(
             "aten::index_put aten::scatter aten::index_copy aten::index_fill "
             "aten::masked_scatter aten::slice_scatter aten::select_scatter "
-            "aten::diagonal_scatter",
+            "aten::diagonal_scatter onnx::Scatter onnx::ScatterElements onnx::ScatterND "
+            "onnx::TensorScatter",
             "x",
             "*sources",
         ),
@@ -248,20 +252,5 @@ INDEXING: tuple[OpRule, ...] = (
         "rows of a packed table, dequantised: one product per element",
         flops=one_per_output,
         reads=packed_rows_read,
-    ),
-    free("nonzero", under("onnx::NonZero", "x"), "reads a mask and writes the positions it holds"),
-    free(
-        "one_hot",
-        under("onnx::OneHot", "x", "depth", "values"),
-        "writes a one at each index; nothing is computed",
-    ),
-    free(
-        "scatter",
-        under(
-            "onnx::Scatter onnx::ScatterElements onnx::ScatterND onnx::TensorScatter",
-            "x",
-            "*sources",
-        ),
-        "copies the target and writes into the copy",
     ),
 )

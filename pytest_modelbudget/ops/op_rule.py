@@ -42,6 +42,8 @@ class OpRule:
     writes: bytes written, where that is not every output (indexed writes).
     shares_storage_of: the role whose memory the output is, for formats that do not tell.
     because: why the formula is right, or why the op is free.
+
+    Raises ExtensionError without a because, or where a formula asks for what is no role.
     """
 
     kind: str
@@ -67,7 +69,10 @@ class OpRule:
                     )
 
     def bind(self, op: Op) -> dict[str, Operand]:
-        """Operands of ``op`` by role; absent trailing ones are None."""
+        """Operands of ``op`` by role; absent trailing ones are None.
+
+        Raises UnmeasurableError where there are more operands than roles.
+        """
         roles = self.names[op.name]
         bound: dict[str, Operand] = dict.fromkeys(_bare(roles))
         operands = op.operands
@@ -85,7 +90,10 @@ class OpRule:
     def evaluate(
         self, formula: Callable[..., Result], op: Op, bound: Mapping[str, Operand]
     ) -> Result:
-        """The value of one of this rule's formulas for one op."""
+        """The value of one of this rule's formulas for one op.
+
+        Raises UnmeasurableError where the formula does, or cannot be worked out.
+        """
         wanted: dict[str, Bound] = {}
         for name in _parameters(formula):
             if name in bound:

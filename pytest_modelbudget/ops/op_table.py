@@ -45,7 +45,7 @@ FAMILIES: tuple[tuple[OpRule, ...], ...] = (
 
 
 class OpTable(Mapping[str, OpRule]):
-    """Rules by foreign name; two rules that claim one name are refused."""
+    """Rules by foreign name; raises ExtensionError where two rules claim one name."""
 
     def __init__(self, rules: Iterable[OpRule]) -> None:
         self._by_name: dict[str, OpRule] = {}

@@ -111,7 +111,8 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     OpRule(
         "add",
-        under("quantized::add quantized::add_scalar", "x", "y", "into"),
+        under("quantized::add quantized::add_scalar", "x", "y", "into")
+        | under("com.microsoft::QLinearAdd", *INTEGER_PAIR),
         "one sum per output element, requantised",
         flops=one_per_element,
     ),
@@ -123,7 +124,9 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     OpRule(
         "mul",
-        under("quantized::mul quantized::mul_scalar", "x", "y", "into"),
+        under("quantized::mul quantized::mul_scalar", "x", "y", "into")
+        | under("com.microsoft::QLinearMul", *INTEGER_PAIR)
+        | under("com.microsoft::MulInteger", "x", "x_zero_point", "y", "y_zero_point"),
         "one product per output element, requantised",
         flops=one_per_element,
     ),
@@ -150,14 +153,15 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     free(
         "cat",
-        under("quantized::cat quantized::cat_relu", "*parts"),
+        under("quantized::cat quantized::cat_relu", "*parts")
+        | under("com.microsoft::QLinearConcat", "out_scale", "out_zero_point", "*parts"),
         "reads every part and writes it into the result",
     ),
     OpRule(
         "quantize",
         under(
             "aten::quantize_per_tensor aten::quantize_per_channel "
-            "aten::quantize_per_tensor_dynamic",
+            "aten::quantize_per_tensor_dynamic onnx::QuantizeLinear com.microsoft::QuantizeLinear",
             "x",
             "scale",
             "zero_point",
@@ -167,7 +171,10 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     OpRule(
         "dequantize",
-        under("aten::dequantize", "x"),
+        under("aten::dequantize", "x")
+        | under(
+            "onnx::DequantizeLinear com.microsoft::DequantizeLinear", "x", "scale", "zero_point"
+        ),
         "one product per element",
         flops=one_per_element,
     ),
@@ -240,14 +247,8 @@ QUANTISED: tuple[OpRule, ...] = (
             "weight_scale",
             "weight_zero_point",
             "bias",
-        ),
-        INTEGERS,
-        macs=linear_macs,
-        flops=bias_flops,
-    ),
-    OpRule(
-        "linear",
-        under(
+        )
+        | under(
             "com.microsoft::MatMulIntegerToFloat",
             "x",
             "weight",
@@ -278,33 +279,9 @@ QUANTISED: tuple[OpRule, ...] = (
         flops=bias_flops,
     ),
     OpRule(
-        "add",
-        under("com.microsoft::QLinearAdd", *INTEGER_PAIR),
-        "one sum per output element, requantised",
-        flops=one_per_element,
-    ),
-    OpRule(
-        "mul",
-        under("com.microsoft::QLinearMul", *INTEGER_PAIR)
-        | under("com.microsoft::MulInteger", "x", "x_zero_point", "y", "y_zero_point"),
-        "one product per output element, requantised",
-        flops=one_per_element,
-    ),
-    OpRule(
         "activation",
         under("com.microsoft::QLinearSigmoid com.microsoft::QLinearLeakyRelu", *REQUANTISED),
         "one operation per output element",
-        flops=one_per_element,
-    ),
-    free(
-        "cat",
-        under("com.microsoft::QLinearConcat", "out_scale", "out_zero_point", "*parts"),
-        "reads every part and writes it into the result",
-    ),
-    OpRule(
-        "quantize",
-        under("onnx::QuantizeLinear com.microsoft::QuantizeLinear", "x", "scale", "zero_point"),
-        "one division and rounding per element, counted as one operation",
         flops=one_per_element,
     ),
     OpRule(
@@ -312,11 +289,5 @@ QUANTISED: tuple[OpRule, ...] = (
         under("onnx::DynamicQuantizeLinear", "x"),
         "a maximum, a minimum, and one rounding per element",
         flops=three_per_element,
-    ),
-    OpRule(
-        "dequantize",
-        under("onnx::DequantizeLinear com.microsoft::DequantizeLinear", "x", "scale", "zero_point"),
-        "one product per element",
-        flops=one_per_element,
     ),
 )

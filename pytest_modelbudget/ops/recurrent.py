@@ -78,6 +78,7 @@ def rnn_cell_flops(*, state: Tensor, input_bias: Tensor | None, hidden_bias: Ten
     return _cell_flops(state, 2, input_bias, hidden_bias)
 
 
+CELL_ROLES = ("x", "state", "input_weight", "hidden_weight", "input_bias", "hidden_bias")
 STACKED_ROLES = ("x", "weight", "hidden_weight", "bias", "lengths", "state")
 
 
@@ -143,46 +144,21 @@ RECURRENT: tuple[OpRule, ...] = (
     ),
     OpRule(
         kind="lstm_cell",
-        names={
-            "aten::lstm_cell": (
-                "x",
-                "state",
-                "input_weight",
-                "hidden_weight",
-                "input_bias",
-                "hidden_bias",
-            )
-        },
+        names=under("aten::lstm_cell", *CELL_ROLES),
         macs=cell_macs,
         flops=lstm_cell_flops,
         because="one LSTM step: torch.nn.LSTMCell",
     ),
     OpRule(
         kind="gru_cell",
-        names=under(
-            "aten::gru_cell",
-            "x",
-            "state",
-            "input_weight",
-            "hidden_weight",
-            "input_bias",
-            "hidden_bias",
-        ),
+        names=under("aten::gru_cell", *CELL_ROLES),
         macs=cell_macs,
         flops=gru_cell_flops,
         because="one GRU step: torch.nn.GRUCell",
     ),
     OpRule(
         kind="rnn_cell",
-        names=under(
-            "aten::rnn_tanh_cell aten::rnn_relu_cell",
-            "x",
-            "state",
-            "input_weight",
-            "hidden_weight",
-            "input_bias",
-            "hidden_bias",
-        ),
+        names=under("aten::rnn_tanh_cell aten::rnn_relu_cell", *CELL_ROLES),
         macs=cell_macs,
         flops=rnn_cell_flops,
         because="one RNN step: torch.nn.RNNCell",

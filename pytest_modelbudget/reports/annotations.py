@@ -29,6 +29,7 @@ from pytest_modelbudget.reports.check_text import (
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.units import several
 
 MOST = 10  # annotations of one kind that GitHub keeps
 LAYERS = 3  # lines below a message
@@ -94,8 +95,8 @@ def _of_case(case: Case, kind: str) -> Annotation:
 def _of_unloaded(case: Case) -> Annotation:
     """One for all limits of a model that could not be measured at all, on the model's line."""
     limits = len(case.owner["checks"])
-    unknown = f"{limits} limit{' is' if limits == 1 else 's are'} unknown for it"
-    message = f"{one_line(case.owner['error'])}\n{unknown}"
+    unknown = several(limits, "limit is", "limits are")
+    message = f"{one_line(case.owner['error'])}\n{unknown} unknown for it"
     return Annotation(ERROR, case.file, case.owner["line"] or 1, case.subject, message)
 
 

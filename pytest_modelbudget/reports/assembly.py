@@ -18,43 +18,29 @@ from pytest_modelbudget.reports.report import (
     lost_check_record,
     model_record,
     report,
+    sorted_checks,
 )
 
 
 def check_statement(
-    check: Record, model: Record | None, seconds: float, number: Record | None = None
+    check: Record,
+    model: Record | None,
+    seconds: float,
+    number: Record | None = None,
+    *,
+    transform: Record | None = None,
+    equivalence: Record | None = None,
 ) -> str:
-    """What an item says about its limit, and about the model if it is the first to know it.
+    """What an item says about its check, and about what it is the first to know.
 
     number is the measured one as a lock file has it, and the path of the budget that it belongs
-    to; no report shows it.
+    to; no report shows it. model took so many seconds to measure.
     """
-    statement: Record = {"check": check}
-    if number is not None:
-        statement["number"] = number
+    told: Record = {"number": number, "transform": transform, "equivalence": equivalence}
     if model is not None:
-        statement |= {"model": model, "seconds": f"{seconds:.3f}"}
-    return json.dumps(statement)
-
-
-def transform_statement(
-    check: Record,
-    model: tuple[Record, float] | None,
-    transform: Record | None,
-    equivalence: Record | None = None,
-    number: Record | None = None,
-) -> str:
-    """What an item below a transform says: its check, and what nobody has told yet."""
-    statement: Record = {"check": check}
-    if model is not None:
-        statement |= {"model": model[0], "seconds": f"{model[1]:.3f}"}
-    if transform is not None:
-        statement["transform"] = transform
-    if number is not None:
-        statement["number"] = number
-    if equivalence is not None:
-        statement["equivalence"] = equivalence
-    return json.dumps(statement)
+        told |= {"model": model, "seconds": f"{seconds:.3f}"}
+    known = {key: each for key, each in told.items() if each is not None}
+    return json.dumps({"check": check, **known})
 
 
 def broken_statement(node_id: str, problems: tuple[str, ...]) -> str:
@@ -123,7 +109,7 @@ class Assembly:
         """Transforms with their checks, under the id of their model."""
         nested: dict[str, list[Record]] = {}
         for key, transform in self._transforms.items():
-            found = sorted(checks.get(key, ()), key=lambda each: (each["line"] or 0, each["id"]))
+            found = sorted_checks(checks.get(key, ()))
             record = {**transform, "checks": found}
             if key in self._equivalences:
                 record["equivalence"] = self._equivalences[key]

@@ -9,7 +9,8 @@ from fractions import Fraction
 
 from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
-from pytest_modelbudget.units import exact, percentage, readable, snug_quantity
+from pytest_modelbudget.quantities import snug_quantity
+from pytest_modelbudget.units import exact, percentage, readable
 
 HELD = ("params", "model_size", "macs", "peak_activation", "bandwidth")  # the rest is commented out
 COMMENT_AT = 40  # column at which what was measured stands

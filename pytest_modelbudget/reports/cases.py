@@ -14,8 +14,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE
-from pytest_modelbudget.reports.report import Record, fails, warns
-from pytest_modelbudget.units import several
+from pytest_modelbudget.reports.report import Record, fails, numberless_check, warns
+from pytest_modelbudget.units import room, several
 
 NOTHING = "nothing measured"
 
@@ -43,6 +43,11 @@ class Case(NamedTuple):
         return self.check["line"] or self.model["line"] or 1
 
     @property
+    def place(self) -> str:
+        """Its file and line, for readers: "budgets/a.yaml:8"."""
+        return f"{self.file}:{self.line}"
+
+    @property
     def subject(self) -> str:
         """Model, and variant or transform: "net / tiled"."""
         return " / ".join(self.id.split("::")[1:-1])
@@ -51,6 +56,12 @@ class Case(NamedTuple):
     def name(self) -> str:
         """The limit among those of its subject: "macs", "params@layer4.*"."""
         return self.id.rpartition("::")[2]
+
+    @property
+    def measurement(self) -> Record:
+        """The record of its metric, empty where nothing was measured."""
+        found: Record = self.owner["metrics"].get(self.check["metric"], {})
+        return found
 
     @property
     def outcome(self) -> str:
@@ -141,6 +152,12 @@ def headroom(check: Record) -> Fraction | None:
     return min(distances, default=None)
 
 
+def headroom_text(check: Record) -> str:
+    """A headroom for eyes: "6.2%", or "" where nobody knows."""
+    left = headroom(check)
+    return "" if left is None else room(left)
+
+
 def _severity(case: Case) -> tuple[bool, bool, Fraction]:
     left = headroom(case.check)
     return (case.outcome != "unknown", left is not None, left or Fraction(0))
@@ -151,14 +168,11 @@ def _checks(transform: Record, model: Record) -> Iterator[Record]:
     yield from transform["checks"]
     told = transform.get(EQUIVALENCE)
     if told and not any(check["metric"] == EQUIVALENCE for check in transform["checks"]):
-        yield {
-            "id": f"{model['id']}::{transform['name']}::{EQUIVALENCE}",
-            "metric": EQUIVALENCE,
-            "limit": None,
-            "actual": None,
-            "baseline": None,
-            "level": told.get("level", "error"),
-            "line": told.get("line"),
-            "outcome": told["outcome"],
-            "reason": told.get("reason") or told["kind"],
-        }
+        yield numberless_check(
+            f"{model['id']}::{transform['name']}::{EQUIVALENCE}",
+            EQUIVALENCE,
+            told["outcome"],
+            told.get("reason") or told["kind"],
+            line=told.get("line"),
+            level=told.get("level", "error"),
+        )

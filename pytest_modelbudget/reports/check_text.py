@@ -18,12 +18,12 @@ from unicodedata import category
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE
 from pytest_modelbudget.ir.scopes import is_in_scope
-from pytest_modelbudget.reports.cases import Case, headroom, maximum
+from pytest_modelbudget.reports.cases import Case, headroom_text, maximum
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import Record
-from pytest_modelbudget.reports.scope_text import scope_text
-from pytest_modelbudget.units import exact, room
+from pytest_modelbudget.reports.scope_text import scope_text, share_lines
+from pytest_modelbudget.units import exact
 
 LARGEST_SHARES = 5
 PLAIN = re.compile(r"[\n\t -~]*")  # most text, which needs no look at each letter
@@ -48,9 +48,8 @@ def figures(case: Case) -> Iterator[tuple[str, str]]:
         value = check.get(key)
         if value is not None:
             yield label, value if case.is_claim else figure(value, check.get("unit", ""))
-    left = headroom(check)
-    if left is not None:
-        yield "headroom", room(left)
+    if left := headroom_text(check):
+        yield "headroom", left
     yield "outcome", check["outcome"]
     yield "level", check["level"]
 
@@ -90,10 +89,9 @@ def evidence_lines(equivalence: Record) -> Iterator[str]:
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
-    metric = case.owner["metrics"].get(case.check["metric"], {})
     inside = (
         (share["scope"], Fraction(share["value"]))
-        for share in metric.get("shares", ())
+        for share in case.measurement.get("shares", ())
         if is_in_scope(share["scope"], case.check.get("scope"))
     )
     return list(islice(sorted(inside, key=lambda share: -share[1]), LARGEST_SHARES))
@@ -103,13 +101,8 @@ def largest_lines(case: Case) -> Iterator[str]:
     """A line for each of the largest shares, where it is a maximum that they add up to."""
     if maximum(case.check) is None:
         return
-    shares = [
-        (f"{value.numerator:,}", scope)
-        for scope, value in largest_shares(case)
-        if value.denominator == 1
-    ]
-    width = max((len(value) for value, _ in shares), default=0)
-    yield from (f"  {value:>{width}}  {scope_text(scope)}" for value, scope in shares)
+    shares = largest_shares(case)
+    yield from share_lines((scope, int(value)) for scope, value in shares if value.denominator == 1)
 
 
 def printable(text: str) -> str:

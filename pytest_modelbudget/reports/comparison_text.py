@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from pytest_modelbudget.reports.comparison import LayerChange, ModelChange, NumberChange
+from pytest_modelbudget.reports.markdown_words import plain
 from pytest_modelbudget.reports.scope_text import scope_text
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
@@ -94,28 +95,22 @@ def _exact(value: Number) -> str:
 
 
 def _model_markdown(change: ModelChange) -> Iterator[str]:
-    yield f"### {_cell(change.path)}{f' ({change.words})' if change.words else ''}"
+    yield f"### {plain(change.path)}{f' ({change.words})' if change.words else ''}"
     yield ""
     if change.numbers:
         yield "| metric | before -> after | change |"
         yield "|---|---|---|"
         for number in change.numbers:
-            yield f"| {_cell(number.metric)} | {_from_to(number)} | {_delta(number)} |"
+            yield f"| {plain(number.metric)} | {_from_to(number)} | {_delta(number)} |"
         yield ""
     for number in change.numbers if not change.words else ():
         if number.layers:
-            yield f"<details><summary>{_cell(number.metric)} by layer</summary>"
+            yield f"<details><summary>{plain(number.metric)} by layer</summary>"
             yield ""
             yield "| change | layer | before -> after |"
             yield "|---:|---|---|"
             for delta, scope, figures in _layer_rows(number):
-                yield f"| {delta} | {_cell(scope)} | {figures} |"
+                yield f"| {delta} | {plain(scope)} | {figures} |"
             yield ""
             yield "</details>"
             yield ""
-
-
-def _cell(text: str) -> str:
-    """A name that breaks no table and starts no HTML."""
-    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
-    return "".join(f"\\{each}" if each in "*_`[]" else each for each in escaped)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pytest_modelbudget.budget.budget import Limit
 from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import blame_record
-from pytest_modelbudget.reports.scope_text import scope_text
+from pytest_modelbudget.reports.scope_text import share_lines
 from pytest_modelbudget.units import percentage, readable_pair
 from pytest_modelbudget.verdict import Outcome, Verdict
 
@@ -60,9 +60,7 @@ def _largest(verdict: Verdict) -> Iterator[str]:
     if measurement is None or not _is_maximum(verdict):
         return
     shares = sorted(measurement.shares, key=lambda share: -share.value)[:LARGEST_SHARES]
-    width = max((len(f"{share.value:,}") for share in shares), default=0)
-    for share in shares:
-        yield f"  {share.value:>{width},}  {scope_text(share.scope)}"
+    yield from share_lines((share.scope, int(share.value)) for share in shares)
 
 
 def _is_maximum(verdict: Verdict) -> bool:

@@ -52,11 +52,11 @@ def contributions(case: Case) -> tuple[Contribution, ...]:
     if check.get("blame"):
         grown = (each for each in check["blame"] if each["delta"])
         return tuple(_grown(each, unit) for each in grown)
-    most, metric = maximum(check), case.owner["metrics"].get(check["metric"], {})
+    most = maximum(check)
     actual = Fraction(check["actual"] or 0)
     if check["outcome"] != "over" or most is None or actual <= most:
         return ()
-    if "exact" in metric or "ops" in check:  # a ratio is not made of its shares
+    if "exact" in case.measurement or "ops" in check:  # a ratio is not made of its shares
         return ()
     return tuple(
         Contribution(scope_text(scope), exact(value, unit), room(value / actual))

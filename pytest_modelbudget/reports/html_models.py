@@ -11,6 +11,7 @@ from pytest_modelbudget.reports.html_numbers import exact_number, number
 from pytest_modelbudget.reports.html_rows import CheckRow, check_row, model_name, worst
 from pytest_modelbudget.reports.html_transforms import TransformView, transform_view
 from pytest_modelbudget.reports.report import Record
+from pytest_modelbudget.reports.scope_text import scope_text
 
 DEFINITIONS = {metric.key: metric.definition for metric in METRICS}
 
@@ -110,7 +111,7 @@ def _lacking(metrics: Mapping[str, Record]) -> Iterator[Lacking]:
             entry = (str(op["op"]), int(op["count"]), str(op["scope"]), str(op["why"]))
             keys.setdefault(entry, []).append(key)
     for (op, count, scope, why), lacking in keys.items():
-        yield Lacking(op, count, scope, why, ", ".join(lacking))
+        yield Lacking(op, count, scope_text(scope), why, ", ".join(lacking))
 
 
 def _memory_limit(model: Record) -> int | None:

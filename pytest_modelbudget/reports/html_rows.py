@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.reports.cases import Case, headroom, is_lower_bound, maximum
+from pytest_modelbudget.reports.cases import Case, headroom, headroom_text, is_lower_bound, maximum
 from pytest_modelbudget.reports.html_growth import Contribution, contributions, growth
 from pytest_modelbudget.reports.html_numbers import ABSENT, exact_number, number, parsed
 from pytest_modelbudget.reports.report import Record
-from pytest_modelbudget.units import readable, readable_pair, room
+from pytest_modelbudget.units import readable, readable_pair
 
 STATUSES = ("over", "unknown", "warn", "within")  # worst first
 MARK = 75  # per cent of a bar's width at which its limit stands
@@ -69,13 +69,13 @@ def check_row(case: Case) -> CheckRow:
         metric=case.id.removeprefix(f"{case.model['id']}::"),
         measured=measured,
         limit=limit,
-        headroom="?" if case.outcome == "unknown" else room(left) if left is not None else "",
+        headroom="?" if case.outcome == "unknown" else headroom_text(check),
         exact=_exact(check),
         fill=fill,
         least=least,
         room=float(left) if left is not None else float("inf"),
         reason=str(check["reason"]),
-        place=f"{case.file}:{case.line}",
+        place=case.place,
         growth=growth(check),
         layers=contributions(case),
     )

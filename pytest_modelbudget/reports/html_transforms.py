@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.reports.html_numbers import ABSENT, exact_number, parsed
+from pytest_modelbudget.reports.html_numbers import ABSENT, exact_number
 from pytest_modelbudget.reports.html_rows import MARK
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.reports.scope_text import scope_text
@@ -85,7 +85,7 @@ def _changes(before: Record, after: Record) -> Iterator[Change]:
         if old.get("value") is None or new.get("value") is None:
             continue
         first, second, unit = Fraction(old["value"]), Fraction(new["value"]), new["unit"]
-        was, now = readable_pair(parsed(old["value"]), parsed(new["value"]), unit)
+        was, now = readable_pair(first, second, unit)
         yield Change(
             metric=key,
             before=was,

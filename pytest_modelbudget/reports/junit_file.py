@@ -21,12 +21,11 @@ from xml.etree import ElementTree
 
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
-from pytest_modelbudget.reports.cases import Case, cases, failing_locks, headroom, unmeasured
+from pytest_modelbudget.reports.cases import Case, cases, failing_locks, headroom_text, unmeasured
 from pytest_modelbudget.reports.check_text import detail_lines, headline, printable
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.growth_text import grown_name
 from pytest_modelbudget.reports.report import Record
-from pytest_modelbudget.units import room
 
 SUITES = "model budget"
 LOOSENED, LOCK, UNANSWERED = "loosened", "lock", "unanswered"
@@ -90,9 +89,8 @@ def _reported(report: Record) -> Iterator[Reported]:
 def _of_case(case: Case, seconds: str) -> Reported:
     check = case.check
     properties = {key: str(check[key]) for key in FIGURES if check.get(key) is not None}
-    left = headroom(check)
-    if left is not None:
-        properties["headroom"] = room(left)
+    if left := headroom_text(check):
+        properties["headroom"] = left
     for number, entry in enumerate(check.get("blame", ()), 1):
         properties[f"blame.{number}"] = f"{entry['delta']:+d} {grown_name(entry)}"
     return Reported(
@@ -102,7 +100,7 @@ def _of_case(case: Case, seconds: str) -> Reported:
         file=case.file,
         line=case.line,
         message=headline(case),
-        text="\n".join([f"{headline(case)}   {case.file}:{case.line}", *detail_lines(case)]),
+        text="\n".join([f"{headline(case)}   {case.place}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
         problem=case.outcome if case.fails else "",

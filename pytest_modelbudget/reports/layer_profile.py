@@ -23,6 +23,7 @@ from pytest_modelbudget.metrics.bandwidth import bandwidth
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.params import weight_memory
+from pytest_modelbudget.reports.layer_record import calls_record
 from pytest_modelbudget.reports.layer_table import (
     OWN_OPERATIONS,
     OWN_PARAMETERS,
@@ -81,12 +82,7 @@ def _with_ancestors(scope: str) -> list[str]:
 
 def _row(row: LayerRow, stored: _Amounts, moved: _Amounts) -> Record:
     return {
-        "scope": row.scope,
-        "depth": row.depth,
-        "type": row.type,
-        "calls": row.calls,
-        "inputs": [list(shape) for shape in row.inputs],
-        "outputs": [list(shape) for shape in row.outputs],
+        **calls_record(row),
         "params": row.params,
         "weight_bytes": stored.of(row),
         "macs": row.macs,

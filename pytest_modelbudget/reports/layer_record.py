@@ -11,7 +11,7 @@ from pytest_modelbudget.metrics.census import census
 from pytest_modelbudget.metrics.costed_graph import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports.layer_table import LayerRow, LayerTable
-from pytest_modelbudget.reports.report import Record, measurement_record
+from pytest_modelbudget.reports.report import Record, census_record, measurement_record
 
 SCHEMA = "model-budget-layers/1"
 
@@ -38,14 +38,13 @@ def layer_record(
 def op_record(costed: CostedGraph) -> Record:
     """The census and every operation in execution order."""
     return {
-        "census": [
-            {"kind": row.kind, "name": row.name, "count": row.count} for row in census(costed)
-        ],
+        "census": census_record(census(costed)),
         "ops": [_op(cost) for cost in costed.costs],
     }
 
 
-def _row(row: LayerRow) -> Record:
+def calls_record(row: LayerRow) -> Record:
+    """Which module a row stands for, how often it was called, and on what shapes."""
     return {
         "scope": row.scope,
         "depth": row.depth,
@@ -53,6 +52,12 @@ def _row(row: LayerRow) -> Record:
         "calls": row.calls,
         "inputs": [list(shape) for shape in row.inputs],
         "outputs": [list(shape) for shape in row.outputs],
+    }
+
+
+def _row(row: LayerRow) -> Record:
+    return {
+        **calls_record(row),
         "kernel": list(row.kernel),
         "params": row.params,
         "macs": row.macs,

@@ -1,13 +1,11 @@
 """``--model-budget-summary``: the Markdown that GitHub shows on the page of a run.
 
 What fails stands first, with the layers behind it, then what a change loosened, warnings, and what
-changed; what is within and unchanged is folded. Everything that a user named is written so that
-neither Markdown nor HTML, nor a mention, can come of it.
+changed; what is within and unchanged is folded.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,22 +14,21 @@ from pytest_modelbudget.reports.cases import (
     cases,
     counts,
     failing_locks,
-    headroom,
+    headroom_text,
     is_lower_bound,
     maximum,
     unmeasured,
     worst_first,
 )
-from pytest_modelbudget.reports.check_text import detail_lines, figure, headline, printable
+from pytest_modelbudget.reports.check_text import detail_lines, figure, headline
 from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.reports.markdown_words import code, preformatted
 from pytest_modelbudget.reports.report import Record
-from pytest_modelbudget.units import room, several
+from pytest_modelbudget.units import several
 
 MOST_BYTES = 1_000_000  # GitHub drops a summary of more than 1 MiB
 DETAILED = 25  # failures whose layers are shown, before the rest is rows alone
 SIGNS = {"over": "❌", "warn": "⚠️", "within": "✅", "unknown": "❓"}
-# All but what means nothing in the middle of a line, as an underscore within a word does.
-MARKUP = re.compile(r"""(?![\w .,:;/+%=>()'"!?-])[\s\S]|(?<![^\W_])_|_(?![^\W_])""")
 COLUMNS = "| | model | limit on | measured | limit | headroom | baseline | where |"
 RULE = "|---|---|---|--:|--:|--:|--:|---|"
 
@@ -141,16 +138,15 @@ def _folded(some: list[Case]) -> Iterator[Section]:
 
 
 def _row(case: Case) -> str:
-    check, left = case.check, headroom(case.check)
     cells = (
         f"{SIGNS[case.outcome]} {case.outcome}",
         code(case.subject),
         code(case.name),
         _measured(case),
         _held(case),
-        "" if left is None else room(left),
-        _baseline(check),
-        code(f"{case.file}:{case.line}"),
+        headroom_text(case.check),
+        _baseline(case.check),
+        code(case.place),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -196,7 +192,7 @@ def _details(failing: list[Case]) -> Iterator[Section]:
     rows = [
         f"<details><summary>{code(f'{case.subject} / {case.name}')}: "
         f"{code(headline(case))}</summary>\n\n"
-        f"<pre>{_unmarked(chr(10).join(detail_lines(case)))}</pre>\n</details>\n"
+        f"<pre>{preformatted(chr(10).join(detail_lines(case)))}</pre>\n</details>\n"
         for case in failing[:DETAILED]
     ]
     if rows:
@@ -225,14 +221,3 @@ def _notes(report: Record) -> Iterator[Section]:
     ]
     if rows:
         yield Section("### Lock files\n\n", rows)
-
-
-def _unmarked(text: str) -> str:
-    """Text inside <pre>, where only a tag and an entity mean anything."""
-    return printable(text).replace("&", "&amp;").replace("<", "&lt;")
-
-
-def code(text: str) -> str:
-    """Text as it is, in a fixed-width face: no Markdown, HTML, mention or link comes of it."""
-    written = MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
-    return f"<code>{written.replace('//', '/&#47;').replace('www.', 'www&#46;')}</code>"

@@ -150,12 +150,15 @@ def model_record(node_id: str, file: str, line: int, model: MeasuredModel) -> Re
     metrics = {key: measurement_record(each) for key, each in model.measurements.items()}
     metrics.update({key: {"error": str(error)} for key, error in model.failures.items()})
     record["metrics"] = metrics
-    record["ops"] = [
-        {"kind": row.kind, "name": row.name, "count": row.count} for row in model.census
-    ]
+    record["ops"] = census_record(model.census)
     if model.profile is not None:
         record["profile"] = model.profile
     return record
+
+
+def census_record(census: Iterable[OpCount]) -> list[Record]:
+    """How often each operation ran, by kind and foreign name."""
+    return [{"kind": row.kind, "name": row.name, "count": row.count} for row in census]
 
 
 def check_record(node_id: str, verdict: Verdict) -> Record:
@@ -250,15 +253,23 @@ def _bound(value: Number | None) -> int | str | None:
 
 def lost_check_record(node_id: str, reason: str) -> Record:
     """A limit whose item ended before it could answer, such as in a crashed worker."""
+    metric = node_id.rpartition("::")[2].partition("@")[0]
+    return numberless_check(node_id, metric, "unknown", reason, line=None)
+
+
+def numberless_check(
+    node_id: str, metric: str, outcome: str, reason: str, *, line: int | None, level: str = "error"
+) -> Record:
+    """A check that no one number answers, before what else its kind has to say."""
     return {
         "id": node_id,
-        "metric": node_id.rpartition("::")[2].partition("@")[0],
+        "metric": metric,
         "limit": None,
         "actual": None,
         "baseline": None,
-        "outcome": "unknown",
-        "level": "error",
-        "line": None,
+        "outcome": outcome,
+        "level": level,
+        "line": line,
         "reason": reason,
     }
 
@@ -266,12 +277,6 @@ def lost_check_record(node_id: str, reason: str) -> Record:
 def fails(check: Record) -> bool:
     """Whether a check makes the gate red."""
     return is_red(Outcome(check["outcome"]), Level(check["level"]))
-
-
-def checks_of(model: Record) -> list[Record]:
-    """Every check of a model's record: its own, and those of its transforms."""
-    below = (check for each in model["transforms"] for check in each["checks"])
-    return [*model["checks"], *below]
 
 
 def warns(check: Record) -> bool:
@@ -317,7 +322,7 @@ def report(
         "models": [
             {
                 **model,
-                "checks": _sorted_checks(checks.get(model["id"], ())),
+                "checks": sorted_checks(checks.get(model["id"], ())),
                 "transforms": sorted(
                     transforms.get(model["id"], ()), key=lambda each: (each["line"], each["id"])
                 ),
@@ -332,5 +337,6 @@ def report(
     }
 
 
-def _sorted_checks(checks: Iterable[Record]) -> list[Record]:
+def sorted_checks(checks: Iterable[Record]) -> list[Record]:
+    """Checks in the order of their lines."""
     return sorted(checks, key=lambda each: (each["line"] or 0, each["id"]))

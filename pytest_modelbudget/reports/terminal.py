@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from fractions import Fraction
 from itertools import groupby
+from textwrap import wrap
 from typing import NamedTuple
 
 from pytest_modelbudget.reports.cases import (
@@ -24,6 +25,7 @@ from pytest_modelbudget.reports.cases import (
     cases_of,
     counts,
     headroom,
+    headroom_text,
     is_lower_bound,
     maximum,
 )
@@ -129,7 +131,8 @@ def rows(model: Record, detail: int) -> list[Row]:
     shown = {case.id: _row(case, detail) for case in told}
     for last in {id(case.owner): case for case in told if case.owner is not model}.values():
         row = shown[last.id]
-        shown[last.id] = row._replace(layers=(*row.layers, *costs(model, last.owner)))
+        told_costs = (line for each in costs(model, last.owner) for line in _wrapped(each))
+        shown[last.id] = row._replace(layers=(*row.layers, *told_costs))
     return list(shown.values())
 
 
@@ -172,18 +175,15 @@ def _bar(check: Record) -> str:
 
 def _figures(check: Record) -> tuple[str, str, str]:
     """Measured, limit and headroom of a row; a lower bound has none that anybody knows."""
-    if "measured" in check:  # a claim, which no one number is held to
-        return check["measured"], check["allowed"], ""
     unit, actual, bound = check.get("unit", ""), check["actual"], _nearer_bound(check)
     is_unknown = check["outcome"] == "unknown"
-    share = headroom(check)
-    left = UNTOLD if is_unknown else "" if share is None else room(share)
+    left = UNTOLD if is_unknown else headroom_text(check)
     if actual is None:
         return "-", "-", left
     is_ratio = isinstance(actual, str)
     actual = Fraction(actual)
     if bound is None:
-        return _number(actual, unit), "-", left
+        return readable(actual, unit), "-", left
     measured, limit = readable_pair(actual, bound, unit)
     if is_unknown and is_ratio:  # over unmeasured ops: not even a bound
         return UNTOLD, limit, left
@@ -208,16 +208,17 @@ def _layers(case: Case) -> Iterator[str]:
     """What grew since the baseline, then the largest shares with their part of the whole."""
     indent = " " * (OUTCOME_WIDTH - 2)
     yield from (_cut(indent + line, WIDTH) for line in grown_lines(case.check.get("blame", ())))
-    metric = case.owner["metrics"].get(case.check["metric"], {})
+    metric = case.measurement
     total = Fraction(case.check["actual"] or 0)
     for scope, value in largest_shares(case):
         part = room(value / total) if total and "exact" not in metric else ""
-        text = _number(value, metric["unit"])
+        text = readable(value, metric["unit"])
         yield _cut(f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {scope_text(scope)}", WIDTH)
 
 
-def _number(value: Fraction, unit: str) -> str:
-    return readable(int(value) if value.denominator == 1 else value, unit)
+def _wrapped(text: str) -> list[str]:
+    indent = " " * OUTCOME_WIDTH
+    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
 def _widths(all_rows: Iterable[Row]) -> Widths:

@@ -1,18 +1,15 @@
-"""What a transform costs: every metric before → after, in a few lines of the terminal's table."""
+"""What a transform costs: every metric before → after, in a few sentences."""
 
 from __future__ import annotations
 
-import textwrap
 from fractions import Fraction
 
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import readable_pair, room
 
-WIDTH, INDENT = 79, " " * 8
-
 
 def costs(model: Record, transform: Record) -> list[str]:
-    """Lines: how much was changed, the metrics that differ with both numbers, then the others."""
+    """How much was changed, the metrics that differ with both numbers, then the others."""
     before, after = model["metrics"], transform["metrics"]
     told = [_changed(transform)] if transform.get("changes") else []
     same = []
@@ -26,13 +23,7 @@ def costs(model: Record, transform: Record) -> list[str]:
             told.append(f"{key} {_before_after(was, now)}")
     if same:
         told.append(f"{', '.join(same)} unchanged")
-    return [
-        line
-        for each in told
-        for line in textwrap.wrap(
-            each, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT + "  "
-        )
-    ]
+    return told
 
 
 def _changed(transform: Record) -> str:
@@ -48,11 +39,7 @@ def _changed(transform: Record) -> str:
 def _before_after(was: Record, now: Record) -> str:
     """Both numbers, and the difference as a share of the first."""
     first, second = Fraction(was["value"]), Fraction(now["value"])
-    texts = readable_pair(_number(first), _number(second), was["unit"])
+    texts = readable_pair(first, second, was["unit"])
     share = f" ({room((second - first) / first, signed=True)})" if first else ""
     least = "" if was.get("complete", True) and now.get("complete", True) else ", a lower bound"
     return f"{texts[0]} -> {texts[1]}{share}{least}"
-
-
-def _number(value: Fraction) -> int | Fraction:
-    return int(value) if value.denominator == 1 else value

@@ -16,7 +16,12 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, TransformCheck
-from pytest_modelbudget.reports.report import MeasuredModel, Record, model_record
+from pytest_modelbudget.reports.report import (
+    MeasuredModel,
+    Record,
+    model_record,
+    numberless_check,
+)
 from pytest_modelbudget.transforms.array_errors import ALGEBRA
 from pytest_modelbudget.transforms.divergence import Divergence, Worst
 from pytest_modelbudget.transforms.equivalence import Equivalence, OutputRecord
@@ -50,16 +55,9 @@ def equivalence_check_record(
     algebra = [record.algebra for record in equivalence.outputs if record.algebra is not None]
     noise = [record.figures.sqnr for record in equivalence.outputs]
     measured = f"{min(noise):.1f} dB" if noise else "-"
+    outcome, reason = equivalence.outcome.value, equivalence.reason
     return {
-        "id": node_id,
-        "metric": EQUIVALENCE,
-        "limit": None,
-        "actual": None,
-        "baseline": None,
-        "outcome": equivalence.outcome.value,
-        "level": "error",
-        "line": check.place.line,
-        "reason": equivalence.reason,
+        **numberless_check(node_id, EQUIVALENCE, outcome, reason, line=check.place.line),
         "measured": decimal(max(algebra)) if algebra else measured,
         "allowed": decimal(ALGEBRA) if algebra else "-",
     }

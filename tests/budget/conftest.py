@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.problem import BudgetFileError
-from pytest_modelbudget.budget.read_yaml import read_budget
-from pytest_modelbudget.frontends.frontend_table import frontend_table
-from pytest_modelbudget.metrics.metric_table import metric_table
-from pytest_modelbudget.ops.op_table import builtin_ops
+from pytest_modelbudget.check import budgets
+from pytest_modelbudget.check.tables import tables
 
 Read = Callable[["str | bytes"], Budget]
 Problems = Callable[["str | bytes"], list[str]]
@@ -24,7 +21,13 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
     root = tmp_path_factory.mktemp("project")
     path = root / "budgets" / "b.yaml"
     path.parent.mkdir()
-    return lambda text: _read(text, path, root)
+    using = tables()
+
+    def of(text: str | bytes) -> Budget:
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return budgets.read(path, using, root=root)
+
+    return of
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +43,3 @@ def problems(read: Read) -> Problems:
         return []
 
     return found
-
-
-def _read(text: str | bytes, path: Path, root: Path) -> Budget:
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return read_budget(
-        path, root=root, metrics=metric_table(), front_ends=frontend_table(), ops=builtin_ops()
-    )

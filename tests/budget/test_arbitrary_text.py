@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_modelbudget.budget.read_yaml import is_budget
 
-Problems = Callable[["str | bytes"], list[str]]
+from .conftest import Problems
+from .texts import VISION
 
-VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
 PIECES = ("{", "}", "[", "]", ": ", "- ", "&a ", "*a", "<<: ", "!!int ", "'", '"', "|", ">", "#",
           "\t", "\n", "? ", "%YAML 1.1\n", "---\n", "...\n", "~", ".nan", "1e99", "\\U99999999",
           "\x00", "\ud800", "\u2028", "é", ",", "::", "-1", "auto", "ops", "scopes: ",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from pytest_modelbudget.frontends.frontend_table import frontend_table
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.transforms.transform_table import transform_table
 
-Problems = Callable[[str], list[str]]
+from .conftest import Problems
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "budget-format.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")

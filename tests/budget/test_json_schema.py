@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from pytest_modelbudget.frontends.frontend_table import frontend_table
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.metric_table import metric_table
 
-Problems = Callable[[str], list[str]]
-
-VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
+from .conftest import Problems
+from .texts import VISION
 
 
 @cache

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.loosening import loosenings
 from pytest_modelbudget.metrics.metric_table import metric_table
 
-Read = Callable[["str | bytes"], Budget]
-VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
+from .conftest import Read
+from .texts import VISION
 
 
 def limits(text: str, model: str = "net") -> str:

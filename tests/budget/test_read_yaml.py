@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget, Level, Limit, ModelBudget, OpsLimit, Place
-from pytest_modelbudget.budget.read_yaml import is_budget, read_budget
-from pytest_modelbudget.frontends.frontend_table import frontend_table
+from pytest_modelbudget.budget.read_yaml import is_budget
+from pytest_modelbudget.check import budgets
+from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.metrics.metric_table import metric_table
-from pytest_modelbudget.ops.op_table import builtin_ops
 
-Read = Callable[[str], Budget]
-Problems = Callable[["str | bytes"], list[str]]
+from .conftest import Problems, Read
+from .texts import VISION, inputs, limits, model
 
 IMAGE = TensorSpec("float32", (1, 3, 224, 224))
-
-VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
-
-
-def model(text: str, *, limits: str = "{params: 1 k}") -> str:
-    """A budget of one torch model with more keys of its own."""
-    body = f"    torch: a:b\n    limits: {limits}\n" if limits else "    torch: a:b\n"
-    return f"model_budget: 1\nmodels:\n  net:\n{body}{text}\n"
-
-
-def inputs(spec: str) -> str:
-    return model(f"    inputs: {spec}")
-
-
-def limits(text: str) -> str:
-    return model("    inputs: float32 1x3", limits=text)
 
 
 def only(budget: Budget) -> ModelBudget:
@@ -206,26 +188,14 @@ def test_outside_root(tmp_path: Path) -> None:
     """A budget outside the project is named by its whole path, and its own folder holds it."""
     path = tmp_path / "b.yaml"
     path.write_text(VISION.replace("../models/", "models/"))
-    budget = read_budget(
-        path,
-        root=tmp_path / "elsewhere",
-        metrics=metric_table(),
-        front_ends=frontend_table(),
-        ops=builtin_ops(),
-    )
+    budget = budgets.read(path, tables(), root=tmp_path / "elsewhere")
     assert budget.file == path.as_posix()
 
 
 def test_no_file(problems: Problems, tmp_path: Path) -> None:
     """A file that cannot be read is a broken budget."""
     with pytest.raises(Exception, match=r"gone\.yaml:1:1: the file cannot be read: No such"):
-        read_budget(
-            tmp_path / "gone.yaml",
-            root=tmp_path,
-            metrics=metric_table(),
-            front_ends=frontend_table(),
-            ops=builtin_ops(),
-        )
+        budgets.read(tmp_path / "gone.yaml", tables(), root=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,8 @@ import torchvision
 from torch import nn
 from torchvision.models import detection, optical_flow, quantization, segmentation, video
 
-from pytest_modelbudget.frontends.frontend_table import frontend_table
-from pytest_modelbudget.frontends.model_source import (
-    InputSpec,
-    InputSpecs,
-    ModelSource,
-    TensorSpec,
-)
-from pytest_modelbudget.metrics.costed_graph import CostedGraph
-from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.metric_table import METRICS
-from pytest_modelbudget.ops.op_table import builtin_ops
+from pytest_modelbudget import Measurements, measure
+from pytest_modelbudget.frontends.model_source import InputSpec, TensorSpec
 
 CLASSIFIERS = torchvision.models.list_models(module=torchvision.models)
 
@@ -38,15 +29,13 @@ def metadata(builder: Any) -> dict[str, Any]:
     return first
 
 
-def measured(build: Any, *inputs: InputSpec, **kwargs: Any) -> tuple[str, dict[str, Measurement]]:
+def measured(build: Any, *inputs: InputSpec, **kwargs: Any) -> tuple[str, Measurements]:
     """How a model was traced, and all its metrics."""
-    source = ModelSource("torch", build, InputSpecs(inputs), kwargs=kwargs)
-    loaded = frontend_table()["torch"].load(source, builtin_ops())
-    graph = CostedGraph(loaded.graph, builtin_ops())
-    return loaded.traced, {metric.key: metric.measure(graph) for metric in METRICS}
+    found = measure(build, inputs, kwargs=kwargs)
+    return found.traced, found
 
 
-def published(measurements: dict[str, Measurement]) -> tuple[int, float]:
+def published(measurements: Measurements) -> tuple[int, float]:
     """Params and rounded GMACs, as torchvision publishes them; both complete."""
     assert measurements["macs"].complete
     gmacs = round(int(measurements["macs"].value) / 1e9, 3)

@@ -45,6 +45,11 @@ class Project:
         """A budget file; ``models`` is its part below ``models:``, which is line 4 and on."""
         return self.write(name, HEAD + models)
 
+    def configure(self, text: str) -> None:
+        """Add to the user's conftest.py."""
+        path = self.path / "conftest.py"
+        path.write_text(path.read_text(encoding="utf-8") + text, encoding="utf-8")
+
     def run(self, *args: str, switch: bool = True) -> pytest.RunResult:
         """Pytest in this process, with every warning an error."""
         given = ("--model-budget", *args) if switch else args
@@ -70,8 +75,6 @@ class Project:
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(frontend_table, "FRONT_ENDS", frontend_table.FRONT_ENDS)
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("BUILD_NUMBER", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     pytester.syspathinsert()
     return Project(pytester)

@@ -28,8 +28,14 @@ def check(report: Any) -> Any:
     return only
 
 
-def grown_by_a_tenth(repository: Repository) -> None:
-    """Five commits on main that widen its layer from 8 to 10: 60 parameters, and their lock."""
+def behind_a_base_that_grew(repository: Repository) -> None:
+    """A branch that leaves the model alone, behind five commits on main that widen its layer.
+
+    From 8 to 10: 60 parameters, and their lock.
+    """
+    repository.branch("change")
+    repository.write("note", "nothing to do with the model")
+    repository.commit()
     repository.git("checkout", "-q", "main")
     for number in range(4):
         repository.write(f"note{number}", "unrelated")
@@ -40,20 +46,14 @@ def grown_by_a_tenth(repository: Repository) -> None:
 
 def test_a_branch_behind_a_base_that_grew_has_grown_by_nothing(repository: Repository) -> None:
     """Main gained 12 parameters in five commits; the branch, which lacks them, gained none."""
-    repository.branch("change")
-    repository.write("note", "nothing to do with the model")
-    repository.commit()
-    grown_by_a_tenth(repository)
+    behind_a_base_that_grew(repository)
     found = check(repository.project.report(AGAINST))
     assert (found["baseline"], found["actual"], found["outcome"]) == (48, 48, "within")
 
 
 def test_the_merge_of_such_a_branch_has_grown_by_nothing(repository: Repository) -> None:
     """What GitHub checks out holds main's growth: its first parent does too."""
-    repository.branch("change")
-    repository.write("note", "nothing to do with the model")
-    repository.commit()
-    grown_by_a_tenth(repository)
+    behind_a_base_that_grew(repository)
     main = repository.git("rev-parse", "main")
     repository.merged("change")
     report = repository.project.report(AGAINST)
@@ -64,10 +64,7 @@ def test_the_merge_of_such_a_branch_has_grown_by_nothing(repository: Repository)
 def test_a_stale_base_blames_no_growth_of_main_on_the_change(repository: Repository) -> None:
     """A base commit of yesterday is passed over for the merge's first parent."""
     yesterday = repository.git("rev-parse", "main")
-    repository.branch("change")
-    repository.write("note", "nothing to do with the model")
-    repository.commit()
-    grown_by_a_tenth(repository)
+    behind_a_base_that_grew(repository)
     repository.merged("change")
     found = check(repository.project.report(f"--model-budget-base={yesterday}"))
     assert found["baseline"] == found["actual"] == 60

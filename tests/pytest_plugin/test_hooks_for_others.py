@@ -22,8 +22,7 @@ def pytest_model_budget_report(config, report):
 
 def test_hooks_hear_of_models_verdicts_and_the_report(project: Project) -> None:
     """Each hook is called once for what it is about, and may add to the report."""
-    with (project.path / "conftest.py").open("a") as conftest:
-        conftest.write(LISTENER)
+    project.configure(LISTENER)
     project.budget("  net: {widths: net.widths, limits: {params: 48, macs: 47 MAC}}\n")
     result = project.run("-s", "--model-budget-json", "out.json")
     lines = [line.lstrip(".F") for line in result.outlines]
@@ -39,8 +38,7 @@ def test_hooks_hear_of_models_verdicts_and_the_report(project: Project) -> None:
 
 def test_a_listener_that_raises_fails_the_item_in_one_line(project: Project) -> None:
     """The limit is then unknown, in the report too."""
-    with (project.path / "conftest.py").open("a") as conftest:
-        conftest.write("def pytest_model_budget_judged(item, verdict):\n    raise KeyError('x')\n")
+    project.configure("def pytest_model_budget_judged(item, verdict):\n    raise KeyError('x')\n")
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
     result = project.run()
     result.assert_outcomes(failed=1)
@@ -68,8 +66,7 @@ def test_a_report_that_cannot_be_made_is_not_green(
     project: Project, body: str, remark: str
 ) -> None:
     """The session fails with a sentence, below a table that shows what was measured."""
-    with (project.path / "conftest.py").open("a") as conftest:
-        conftest.write(f"def pytest_model_budget_report(config, report):\n    {body}\n")
+    project.configure(f"def pytest_model_budget_report(config, report):\n    {body}\n")
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
     result = project.run("--model-budget-json", "out.json")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -81,8 +78,7 @@ def test_a_report_that_cannot_be_made_is_not_green(
 
 def test_the_table_shows_what_was_measured_whatever_a_hook_does(project: Project) -> None:
     """The record is the hook's to change; the verdicts are not."""
-    with (project.path / "conftest.py").open("a") as conftest:
-        conftest.write("def pytest_model_budget_report(config, report):\n    report.clear()\n")
+    project.configure("def pytest_model_budget_report(config, report):\n    report.clear()\n")
     project.budget("  net: {widths: net.widths, limits: {params: 47}}\n")
     result = project.run()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -91,13 +87,12 @@ def test_the_table_shows_what_was_measured_whatever_a_hook_does(project: Project
 
 def test_a_broken_extension_fails_every_file_once(project: Project) -> None:
     """An extension that cannot be joined is said in place of the file's limits."""
-    with (project.path / "conftest.py").open("a") as conftest:
-        conftest.write(
-            "class Extension:\n"
-            "    METRICS = ['params']\n\n"
-            "def pytest_model_budget_extensions(config):\n"
-            "    return Extension\n"
-        )
+    project.configure(
+        "class Extension:\n"
+        "    METRICS = ['params']\n\n"
+        "def pytest_model_budget_extensions(config):\n"
+        "    return Extension\n"
+    )
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
     result = project.run()
     result.assert_outcomes(failed=1)
@@ -106,8 +101,7 @@ def test_a_broken_extension_fails_every_file_once(project: Project) -> None:
 
 def test_an_extensions_hook_that_raises_does_not_end_the_session(project: Project) -> None:
     """Ordinary tests still run; the file says who raised what."""
-    with (project.path / "conftest.py").open("a") as conftest:
-        conftest.write("def pytest_model_budget_extensions(config):\n    raise OSError('gone')\n")
+    project.configure("def pytest_model_budget_extensions(config):\n    raise OSError('gone')\n")
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
     project.write("test_ordinary.py", "def test_ordinary(): pass\n")
     result = project.run()

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_modelbudget.reports import report_table
 
-from .conftest import CONFTEST, Project
+from .conftest import Project
 
 MODELS = "".join(
     f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, limits: {{params: {46 + n}}}}}\n"
@@ -38,7 +38,7 @@ def test_the_page_is_the_same_for_any_number_of_workers(project: Project) -> Non
 def test_profiles_are_made_only_if_a_page_is_asked_for(project: Project) -> None:
     """Hooks see them in the record; the JSON file says the same with and without."""
     project.budget(MODELS)
-    project.write("conftest.py", CONFTEST + TELLING)
+    project.configure(TELLING)
     texts = []
     for page, profiled in (((), "False False False\n"), (("page.html",), "True True True\n")):
         options = [f"--model-budget-html={path}" for path in page]

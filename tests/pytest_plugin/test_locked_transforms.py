@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import CONFTEST, Project
+from .conftest import Project
 from .repository import Repository
 
 WIDEN = """
@@ -40,7 +40,7 @@ BUDGET = """  net:
 @pytest.fixture
 def repository(project: Project) -> Repository:
     """A net of 48 parameters; its twin has 9 x 4 + 2 x 9 = 54, over its limit of 50."""
-    project.write("conftest.py", CONFTEST + WIDEN)
+    project.configure(WIDEN)
     project.write("wide_engine.py", ENGINE)
     project.write("budgets/wide.widths", "4 9 2")
     project.budget(BUDGET)

@@ -39,12 +39,11 @@ def test_the_junit_file_is_as_red_as_the_session(project: Project) -> None:
 def test_a_skipped_limit_is_red_in_every_file(project: Project) -> None:
     """The session fails, so no dashboard and no comment may be green."""
     project.budget(OVER.replace("47", "48"))
-    with (project.path / "conftest.py").open("a") as conftest:
-        conftest.write(
-            "import pytest\n"
-            "def pytest_collection_modifyitems(items):\n"
-            "    items[0].add_marker(pytest.mark.skip)\n"
-        )
+    project.configure(
+        "import pytest\n"
+        "def pytest_collection_modifyitems(items):\n"
+        "    items[0].add_marker(pytest.mark.skip)\n"
+    )
     result = project.run("--model-budget-junit", "j.xml", "--model-budget-comment", "c.md")
     assert result.ret == 1
     assert ElementTree.parse(project.path / "j.xml").getroot().get("errors") == "1"

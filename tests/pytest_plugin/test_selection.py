@@ -169,13 +169,12 @@ def test_one_ordinary_test_by_its_id_is_green(two_models: Project) -> None:
 
 def test_a_skipped_limit_is_not_green(two_models: Project) -> None:
     """A conftest that skips all it does not know leaves limits unmeasured, and says so."""
-    with (two_models.path / "conftest.py").open("a") as conftest:
-        conftest.write(
-            "import pytest\n"
-            "def pytest_collection_modifyitems(items):\n"
-            "    for item in items:\n"
-            "        item.add_marker(pytest.mark.skip)\n"
-        )
+    two_models.configure(
+        "import pytest\n"
+        "def pytest_collection_modifyitems(items):\n"
+        "    for item in items:\n"
+        "        item.add_marker(pytest.mark.skip)\n"
+    )
     result = two_models.run("-k", "params")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["model budget: 2 limits skipped or stopped, and so not measured"])
