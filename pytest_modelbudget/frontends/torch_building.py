@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import random
 import sys
@@ -19,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.frontends.targets import resolved
 from pytest_modelbudget.frontends.user_code import user_code
 
 INITIALISERS = frozenset(
@@ -116,41 +116,6 @@ def untouched_globals(seed: int = 0) -> Iterator[None]:
             numpy_random.set_state(numpy_state)
         random.setstate(random_state)
         torch.set_rng_state(torch_state)
-
-
-def resolved(target: str) -> object:
-    """What ``module:attribute`` names; attributes may be dotted.
-
-    Raises SourceError where it names nothing, or importing it raises.
-    """
-    module_name, colon, attribute = target.partition(":")
-    if not colon or not module_name or not attribute:
-        raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
-    with user_code(f"importing {module_name}", SourceError):
-        found: object = _imported(module_name)
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise SourceError(f"{module_name} has no '{name}'{_suggestion(name, found)}")
-        found = getattr(found, name)
-    return found
-
-
-def _imported(name: str) -> object:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
-            raise
-        raise SourceError(
-            f"there is no module '{error.name}': is it installed, or on the pythonpath?"
-        ) from error
-
-
-def _suggestion(name: str, owner: object) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, [n for n in dir(owner) if not n.startswith("_")], 1)
-    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def is_an_instance(source: ModelSource) -> bool:

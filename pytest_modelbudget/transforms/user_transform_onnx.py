@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
+from pytest_modelbudget.frontends.targets import transform_named
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.transforms.compare_onnx import beside
 from pytest_modelbudget.transforms.onnx_loading import model_with_weights, weight_files
@@ -19,11 +18,12 @@ from pytest_modelbudget.transforms.transform import Job, Transformed
 def transformed(job: Job) -> Transformed:
     """The model in the file that the user's callable makes of a copy of the job's."""
     target = str(job.settings["apply"])
+    call = transform_named(target)
     path = existing_file(job.source, "an ONNX model")
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(path, Path(folder))
         with user_code(f"calling {target}", TransformError):
-            made = named(target)(copy)
+            made = call(copy)
         if not isinstance(made, (str, Path)):
             raise TransformError(f"{target} returned {type(made).__name__}, not the path of a file")
         if not Path(made).is_file():
@@ -39,14 +39,3 @@ def copied(path: Path, folder: Path) -> Path:
         there.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, there)
     return folder / path.name
-
-
-def named(target: str) -> Callable[[Path], object]:
-    """What ``module:attribute`` names; attributes may be dotted."""
-    module, _, attributes = target.partition(":")
-    found: object = import_module(module)
-    for name in attributes.split("."):
-        found = getattr(found, name)
-    if not callable(found):
-        raise TransformError(f"{target} is a {type(found).__name__}, and cannot be called")
-    return found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.frontends.torch_building import resolved
+from pytest_modelbudget.frontends.targets import transform_named
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.transforms.torch_modules import transformed_module
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
@@ -18,10 +18,7 @@ from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 def transformed(job: Job) -> Transformed:
     """What the user's callable makes of a copy of the model."""
     target = str(job.settings["apply"])
-    named = resolved(target)
-    if not callable(named):
-        raise TransformError(f"{target} is a {type(named).__name__}, and cannot be called")
-    call: Callable[..., Any] = named
+    call = transform_named(target)
 
     def changer(model: nn.Module) -> nn.Module:
         with user_code(f"calling {target}", TransformError):

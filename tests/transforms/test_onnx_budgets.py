@@ -115,6 +115,14 @@ BROKEN = {
                       "none of which layers: selects"),
     "no batch norm": ("{fold_batchnorm: {}, equivalence: exact_algebra}", "the model has none"),
     "bits": ("{quantize_weights: {bits: 5}, equivalence: {kind: lossy, sqnr: 9}}", "write 8 or 4"),
+    "a name that is not there": (
+        '{apply: "compiler:twise", equivalence: exact_algebra}',
+        "compiler has no 'twise'; did you mean 'twice'?",
+    ),
+    "a number for a transform": (
+        '{apply: "compiler:onnx.IR_VERSION", equivalence: exact_algebra}',
+        "compiler:onnx.IR_VERSION is a int, and cannot be called",
+    ),
 }  # fmt: skip
 
 
