@@ -13,27 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from onnx import TensorProto
 
 from pytest_modelbudget.transforms.onnx_linear_operations import LinearOperation
 from pytest_modelbudget.transforms.onnx_rewriting import Replacement
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Sizes of a tile: m rows (None for all of them), k contracted and n output elements.
-
-    With pads, what is left at an edge is filled up with zeros to a whole tile; without, the last
-    tile is smaller.
-    """
-
-    k: int
-    n: int
-    m: int | None = None
-    pads: bool = False
+from pytest_modelbudget.transforms.tile_grid import Cut, Tile, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,35 +39,6 @@ class Layer:
     stem: str
     leading: tuple[int | None, ...] | None
     shared: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """An axis cut into tiles: their sizes, and how many zeros stand behind it."""
-
-    sizes: tuple[int, ...]
-    zeros: int = 0
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        return (0, *accumulate(self.sizes))[:-1]
-
-    @property
-    def regions(self) -> tuple[tuple[int, int, int], ...]:
-        """(start, number of tiles, tile) for the whole tiles, and for the remainder."""
-        whole = self.sizes.count(self.sizes[0])
-        regions = [(0, whole, self.sizes[0])]
-        if whole < len(self.sizes):
-            regions.append((whole * self.sizes[0], 1, self.sizes[-1]))
-        return tuple(regions)
-
-
-def cut(size: int, tile: int, *, pads: bool) -> Cut:
-    """The tiles of an axis, the last one smaller or filled up with zeros."""
-    whole, rest = divmod(size, tile)
-    if pads:
-        return Cut((tile,) * (whole + bool(rest)), (tile - rest) % tile)
-    return Cut((tile,) * whole + ((rest,) if rest else ()))
 
 
 def unrolled(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:

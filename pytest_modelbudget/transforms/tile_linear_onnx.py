@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -33,10 +33,17 @@ from pytest_modelbudget.transforms.onnx_stored import (
     with_graph,
     without_spent,
 )
-from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer, Tile
+from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer
 from pytest_modelbudget.transforms.onnx_verifying import Rewrite, Rewritten, transformed_file
 from pytest_modelbudget.transforms.onnx_weightless import inferred_types
 from pytest_modelbudget.transforms.onnx_writing import write_model
+from pytest_modelbudget.transforms.tile_grid import (
+    Tile,
+    became,
+    must_be_complete,
+    tile_of,
+    tiles_along,
+)
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
 OLDEST_OPSET = 13  # from which Split and ReduceSum take sizes and axes as operands
@@ -76,8 +83,10 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
         layer = _layer(found, stored, types, names.stem(found.weight, "_"))
         _rewrite(into, layer, tiling)
         replacements[found.node.output[0]] = into
-        changes.append(Change(found.scope, op_name(found.node), became=_became(layer, tiling.tile)))
-        partial_sums = max(partial_sums, -(-found.k // tiling.tile.k))
+        rows = prod(size or 0 for size in layer.leading or ())
+        what = became(tiling.tile, found.k, found.n, rows=rows)
+        changes.append(Change(found.scope, op_name(found.node), what))
+        partial_sums = max(partial_sums, tiles_along(found.k, tiling.tile.k))
     return Rewritten(_replaced(model, replacements), tuple(changes), partial_sums)
 
 
@@ -144,15 +153,6 @@ def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
     return into.store(layer.weight.dtype.type(value), part)
 
 
-def _became(layer: Layer, tile: Tile) -> str:
-    """What one operation was changed into, for the table of changes."""
-    count = -(-layer.operation.k // tile.k) * -(-layer.operation.n // tile.n)
-    if tile.m is not None:
-        count *= -(-prod(size or 0 for size in layer.leading or ()) // tile.m)
-    sizes = "x".join(str(size) for size in (tile.m, tile.k, tile.n) if size)
-    return f"{count:,} {'product' if count == 1 else 'products'} of {sizes}"
-
-
 def _replaced(model: onnx.ModelProto, replacements: Mapping[str, Replacement]) -> onnx.ModelProto:
     """The model with new nodes in the place of others, and without what nobody reads any more."""
     nodes: list[NodeProto] = []
@@ -185,31 +185,14 @@ def write_tiled(
 
 
 def _rewrite_of(settings: Mapping[str, object], dims: Mapping[str, int]) -> Rewrite:
-    m, k, n = cast("tuple[int | None, int, int]", settings["tile"])
-    tile = Tile(k, n, m, pads=settings["edge"] == "pad")
+    tile = tile_of(settings)
     tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
 
     def rewrite(model: onnx.ModelProto) -> Rewritten:
-        if m is not None:  # rows are cut where the graph is written, so their number is fixed
+        if tile.m is not None:  # rows are cut where the graph is written, so their number is fixed
             model = bound(model, dims)
         found = tiled_linears(model, tiling)
-        must_be_complete(found.changes)
+        must_be_complete(found.changes, "tile_linear", "linear operations")
         return found
 
     return rewrite
-
-
-def must_be_complete(changes: Sequence[Change]) -> None:
-    """Raises TransformError where a selected linear operation stayed whole, or none was changed."""
-    whole = [each for each in changes if not each.became and each.why != LEFT_OUT]
-    if whole:
-        named = "; ".join(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole[:3])
-        raise TransformError(
-            f"tile_linear left {len(whole)} linear operations whole: {named}: leave them out "
-            "with 'layers:'"
-        )
-    if not any(each.became for each in changes):
-        seen = f"has {len(changes)}, none of which" if changes else "has none that"
-        raise TransformError(
-            f"tile_linear changed nothing: of linear operations the model {seen} layers: selects"
-        )

@@ -58,7 +58,8 @@ def numbers(done: Transformed) -> dict[str, Any]:
 def test_products_are_counted(k: int, n: int, tile: Any, products: int) -> None:
     """⌈m⌉ · ⌈K/k⌉ · ⌈N/n⌉ products, and one addition less than there are, per column."""
     done = tiled(linear(k, n), tile)
-    assert done.changes[0].became.startswith(f"{products} products of ")
+    word = "product" if products == 1 else "products"
+    assert done.changes[0].became.startswith(f"{products} {word} of ")
     ops = [op.name for op in done.loaded.graph.ops]
     assert ops.count("aten::linear") == products
     columns = products // -(-k // tile[1])
