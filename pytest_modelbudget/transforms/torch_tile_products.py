@@ -81,7 +81,8 @@ def columns(linear: Linear, tile: Tile, column: Column, outputs: int) -> list[to
         biases = linear.bias.split_with_sizes(widths)
     found = [column(parts, w, b) for w, b in zip(weights, biases, strict=True)]
     if outputs < n:
-        found[-1] = found[-1].narrow(linear.axis, 0, widths[-1] - (n - outputs))
+        last = found[-1].narrow(linear.axis, 0, widths[-1] - (n - outputs))
+        found[-1] = last if len(found) > 1 else last.contiguous()  # a reader may take a view of it
     return found
 
 

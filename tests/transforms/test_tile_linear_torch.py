@@ -75,6 +75,23 @@ def test_ragged_tiles_multiply_as_much_and_padded_ones_more() -> None:
         assert numbers(each)["params"] == 200 * 130 + 130
 
 
+@pytest.mark.parametrize("n", [5, 70], ids=["one column", "two columns"])
+def test_padded_outputs_can_be_viewed(n: int) -> None:
+    """What is left of a padded column lies in memory as the layer's own output does."""
+
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(70, n)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.fc(x)
+            return out.view(-1)
+
+    source = ModelSource("torch", Viewed(), InputSpecs((TensorSpec("float32", (3, 70)),)))
+    assert tiled(source, edge="pad").verify(Claim(seeds=(0,))).outcome == "within"
+
+
 def test_traffic_of_tiles_is_the_closed_form() -> None:
     """x once for each column, weights and bias once, partial sums written and read by each add."""
     rows, k, n, tile = 2, 128, 192, 64
