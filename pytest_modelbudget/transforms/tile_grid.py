@@ -18,6 +18,8 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
 from pytest_modelbudget.transforms.transform import Change
 
+ONE_CHANNEL = "one input channel a group"  # why a depthwise convolution has nothing to split
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
