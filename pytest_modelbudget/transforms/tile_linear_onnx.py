@@ -9,44 +9,24 @@ from pathlib import Path
 from typing import cast
 
 import onnx
-from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
 from pytest_modelbudget.frontends.onnx_steps import op_name
-from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen
-from pytest_modelbudget.transforms.onnx_linear_operations import (
-    FoundOperation,
-    LinearOperation,
-    linear_operations,
-)
+from pytest_modelbudget.transforms.onnx_found_operations import WholeOperation
+from pytest_modelbudget.transforms.onnx_linear_operations import LinearOperation, linear_operations
 from pytest_modelbudget.transforms.onnx_loading import with_all_weights
-from pytest_modelbudget.transforms.onnx_rewriting import Names, Replacement
-from pytest_modelbudget.transforms.onnx_stored import (
-    StoredTensors,
-    bound,
-    names_read,
-    opset_of,
-    stored_tensors,
-    with_graph,
-    without_spent,
-)
+from pytest_modelbudget.transforms.onnx_rewriting import Replacement
+from pytest_modelbudget.transforms.onnx_stored import StoredTensors, bound, stored_tensors
 from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer
+from pytest_modelbudget.transforms.onnx_tiled_graph import TiledGraph
 from pytest_modelbudget.transforms.onnx_verifying import Rewrite, Rewritten, transformed_file
 from pytest_modelbudget.transforms.onnx_weightless import inferred_types
 from pytest_modelbudget.transforms.onnx_writing import write_model
-from pytest_modelbudget.transforms.tile_grid import (
-    Tile,
-    became,
-    must_be_complete,
-    tile_of,
-    tiles_along,
-)
+from pytest_modelbudget.transforms.tile_grid import Tile, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
-
-OLDEST_OPSET = 13  # from which Split and ReduceSum take sizes and axes as operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +37,6 @@ class Tiling:
     form: str = "unrolled"
     layers: tuple[str, ...] = ("*",)
 
-    def selects(self, scope: str) -> bool:
-        return is_chosen(scope, self.layers)
-
 
 def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
     """The model with its selected linear operations written as products of tiles.
@@ -69,35 +46,20 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
     """
     stored = stored_tensors(model)
     types = inferred_types(model)
-    names = Names(model)
-    opset = opset_of(model)
-    replacements: dict[str, Replacement] = {}
-    changes = []
-    partial_sums = 1
+    graph = TiledGraph(model, tiling.tile, tiling.layers)
     for found in linear_operations(model, stored):
-        why = _why_whole(found, tiling, opset, types)
-        if why or not isinstance(found, LinearOperation):
-            changes.append(Change(found.scope, op_name(found.node), why=why))
+        why = found.why if isinstance(found, WholeOperation) else _why_whole(found, tiling, types)
+        if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
             continue
-        into = Replacement(found.node, names.stem(found.node.output[0], "/tiles"))
-        layer = _layer(found, stored, types, names.stem(found.weight, "_"))
-        _rewrite(into, layer, tiling)
-        replacements[found.node.output[0]] = into
+        layer = _layer(found, stored, types, graph.names.stem(found.weight, "_"))
         rows = prod(size or 0 for size in layer.leading or ())
-        what = became(tiling.tile, found.k, found.n, rows=rows)
-        changes.append(Change(found.scope, op_name(found.node), what))
-        partial_sums = max(partial_sums, tiles_along(found.k, tiling.tile.k))
-    return Rewritten(_replaced(model, replacements), tuple(changes), partial_sums)
+        into = graph.replacement(found.node, found.k, found.n, rows=rows)
+        _rewrite(into, layer, tiling)
+    return graph.result()
 
 
-def _why_whole(found: FoundOperation, tiling: Tiling, opset: int, types: DeclaredTypes) -> str:
-    """Why an operation stays as it is; "" where it is rewritten."""
-    if not tiling.selects(found.scope):
-        return LEFT_OUT
-    if not isinstance(found, LinearOperation):
-        return found.why
-    if opset < OLDEST_OPSET:
-        return f"operator set {opset} is older than {OLDEST_OPSET}: convert the file first"
+def _why_whole(found: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> str:
+    """Why a form cannot take an operation; "" where it can."""
     leading = _leading(found, types)
     needs_rank = tiling.form == "batched" or tiling.tile.pads or tiling.tile.m is not None
     if leading is None and needs_rank:
@@ -151,20 +113,6 @@ def _rewrite(into: Replacement, layer: Layer, tiling: Tiling) -> None:
 
 def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
     return into.store(layer.weight.dtype.type(value), part)
-
-
-def _replaced(model: onnx.ModelProto, replacements: Mapping[str, Replacement]) -> onnx.ModelProto:
-    """The model with new nodes in the place of others, and without what nobody reads any more."""
-    nodes: list[NodeProto] = []
-    tensors: list[TensorProto] = []
-    for node in model.graph.node:
-        into = replacements.get(node.output[0]) if node.output else None
-        nodes.extend(into.nodes if into else (node,))
-        tensors.extend(into.stored if into else ())
-    outputs = frozenset(value.name for value in model.graph.output)
-    nodes, spent = without_spent(nodes, names_read(model.graph.node), outputs)
-    kept = (tensor for tensor in model.graph.initializer if tensor.name not in spent)
-    return with_graph(model, nodes, (*kept, *tensors))
 
 
 def transformed(job: Job) -> Transformed:
