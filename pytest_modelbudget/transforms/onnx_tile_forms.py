@@ -72,10 +72,10 @@ def _stored_tiles(
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     return tuple(
         tuple(
-            _stored_part(into, layer, weight[row : row + height, column : column + width], k, n)
-            for k, (row, height) in enumerate(zip(rows.starts, rows.sizes, strict=True))
+            _stored_part(into, layer, weight[row, column], k, n)
+            for k, row in enumerate(rows.slices)
         )
-        for n, (column, width) in enumerate(zip(columns.starts, columns.sizes, strict=True))
+        for n, column in enumerate(columns.slices)
     )
 
 

@@ -49,8 +49,15 @@ class Cut:
     zeros: int = 0
 
     @property
-    def starts(self) -> tuple[int, ...]:
-        return (0, *accumulate(self.sizes))[:-1]
+    def slices(self) -> tuple[slice, ...]:
+        """Where each tile lies."""
+        ends = tuple(accumulate(self.sizes))
+        return tuple(map(slice, (0, *ends), ends))
+
+    @property
+    def filled(self) -> tuple[int, ...]:
+        """Sizes of the tiles without the zeros."""
+        return (*self.sizes[:-1], self.sizes[-1] - self.zeros)
 
     @property
     def regions(self) -> tuple[tuple[int, int, int], ...]:

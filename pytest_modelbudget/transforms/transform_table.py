@@ -50,7 +50,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "tile_conv",
         "splits every convolution into partial ones over tiles of channels",
-        engines=torch_engines("tile_conv_torch"),
+        engines=torch_engines("tile_conv_torch") | onnx_engine("tile_conv_onnx"),
         settings=(
             Setting(
                 "tile",
