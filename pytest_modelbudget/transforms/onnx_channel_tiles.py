@@ -122,10 +122,10 @@ def _stored_tiles(
     ends = (outputs.zeros, inputs.zeros, *(0 for _ in layer.weight.shape[2:]))
     grids: list[Sequence[Names]] = []
     for g, group in enumerate(np.split(layer.weight, found.groups)):
-        group = np.pad(_turned(group, found), [(0, end) for end in ends])
+        whole = np.pad(_turned(group, found), [(0, end) for end in ends])
         place = f"g{g}_" if found.groups > 1 else ""
         columns = [
-            [_stored(into, layer, group[column, row], f"{place}k{k}_n{n}")
+            [_stored(into, layer, whole[column, row], f"{place}k{k}_n{n}")
              for k, row in enumerate(inputs.slices)]
             for n, column in enumerate(outputs.slices)
         ]  # fmt: skip

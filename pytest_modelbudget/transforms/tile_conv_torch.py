@@ -91,14 +91,14 @@ class TileConv(TileRewrite):
         weight = call.argument(1, "weight")
         scope = call.owner(weight) if isinstance(weight, torch.Tensor) else call.scope_now()
         if not is_chosen(scope, self.layers):
-            return self.left(scope, call, LEFT_OUT)
+            return self.leave(scope, call, LEFT_OUT)
         if call.name not in SPLIT:
-            return self.left(scope, call, WHOLE)
+            return self.leave(scope, call, WHOLE)
         found = convolution_of(call)
         if found.groups > 1 and found.inputs == 1:
-            return self.left(scope, call, ONE_CHANNEL)
+            return self.leave(scope, call, ONE_CHANNEL)
         groups = found.parts()
-        self.replaces(scope, call, groups[0], groups=len(groups))
+        self.note(scope, call, groups[0], groups=len(groups))
         outputs = [part for each in groups for part in self.columns(each, found.product)]
         return joined(outputs, found.axis)
 

@@ -108,6 +108,6 @@ def must_be_complete(
         raise TransformError(f"{left}: {named}: leave them out with 'layers:'")
     if not any(each.became for each in changes):
         reasons = "; ".join(sorted({each.why for each in changes}))
-        seen = f"all {len(changes)} {operations} stay as they are ({reasons})"
+        seen = f"{len(changes)} of {len(changes)} {operations} stay as they are ({reasons})"
         why = seen if changes else f"the model has no {operations}"
         raise TransformError(f"{transform} changed nothing: {why}")

@@ -54,12 +54,12 @@ class TileLinear(TileRewrite):
             return NotImplemented  # both operands are activations: attention and its like
         scope = call.scope_now() if weight is None else call.owner(weight)
         if not is_chosen(scope, self.layers):
-            return self.left(scope, call, LEFT_OUT)
+            return self.leave(scope, call, LEFT_OUT)
         linear = linear_of(call)
         if linear is None:
-            return self.left(scope, call, WHOLE)
+            return self.leave(scope, call, WHOLE)
         rows = linear.x[..., 0].numel()
-        self.replaces(scope, call, linear, rows=rows)
+        self.note(scope, call, linear, rows=rows)
         with one_thread():
             return self._tiled(linear, rows)
 

@@ -52,15 +52,15 @@ class TileRewrite:
         self.changes: list[Change] = []
         self.partial_sums = 1
 
-    def left(self, scope: str, call: Call, why: str) -> Any:
-        """What says that an operation stays as it is."""
+    def leave(self, scope: str, call: Call, why: str) -> Any:
+        """Note that an operation stays as it is, and let it run so."""
         self.changes.append(Change(scope, call.name, why=why))
         return NotImplemented
 
-    def replaces(
+    def note(
         self, scope: str, call: Call, linear: Linear, *, rows: int = 1, groups: int = 1
     ) -> None:
-        """Note that products take an operation's place; linear is one of its groups."""
+        """Note what takes an operation's place; linear is one of its groups."""
         n, k = linear.weight.shape[:2]
         what = became(self.tile, k, n, rows=rows, groups=groups)
         self.changes.append(Change(scope, call.name, what))
