@@ -62,7 +62,9 @@ def test_its_twin(
     ("words", "sentence"),
     [
         pytest.param(["--tile", "1", "2"], "one size or three", id="two sizes"),
-        pytest.param(["--layers", "head"], "none of which layers: selects", id="no layer"),
+        pytest.param(
+            ["--layers", "head"], "stay as they are (layers: leaves it out)", id="no layer"
+        ),
     ],
 )
 def test_what_is_wrong_is_said(

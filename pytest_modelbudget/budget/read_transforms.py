@@ -110,15 +110,16 @@ def _size(node: Node, reading: Reading) -> int | None:
 
 
 def _tile(node: Node, setting: Setting, reading: Reading) -> tuple[int | None, ...] | None:
-    """(m, k, n); one number is k and n, and then all rows are one tile's."""
+    """(m, k, n); one number is k and n. All rows are one tile's where m is not given."""
     if not isinstance(node, Listing):
         size = _size(node, reading)
         return None if size is None else (None, size, size)
     sizes = [_size(item, reading) for item in node.items]
-    if len(sizes) != 3:
-        reading.refuse(node.place, f"a tile of {len(sizes)} sizes: write 64, or [m, k, n]")
+    if len(sizes) != len(setting.axes):
+        axes = ", ".join(setting.axes)
+        reading.refuse(node.place, f"a tile of {len(sizes)} sizes: write 64, or [{axes}]")
         return None
-    return tuple(sizes)
+    return tuple(dict(zip(setting.axes, sizes, strict=True)).get(axis) for axis in "mkn")
 
 
 def _word(node: Node, setting: Setting, reading: Reading) -> str | None:

@@ -115,10 +115,10 @@ def _setting_schema(setting: Setting, front_ends: Mapping[str, FrontEnd]) -> Sch
     size: Schema = {"type": "integer", "minimum": 1}
     text: Schema = {"type": "string", "minLength": 1}
     several: Schema = {"type": "array", "items": text, "minItems": 1}
+    count = len(setting.axes)
+    sizes: Schema = {"type": "array", "items": size, "minItems": count, "maxItems": count}
     schemas: Mapping[SettingForm, Schema] = {
-        SettingForm.TILE: {
-            "anyOf": [size, {"type": "array", "items": size, "minItems": 3, "maxItems": 3}]
-        },
+        SettingForm.TILE: {"anyOf": [size, sizes]},
         SettingForm.WORD: {"enum": list(setting.words)},
         SettingForm.GLOBS: {"anyOf": [text, several]},
         SettingForm.INTEGER: {"type": "integer"},

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Union
 
 import onnx
-from onnx import AttributeProto, NodeProto
+from onnx import NodeProto
 
-from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_steps import op_name
-from pytest_modelbudget.transforms.onnx_stored import (
-    FLOATING,
-    StoredTensors,
-    attribute,
+from pytest_modelbudget.transforms.onnx_found_operations import (
+    WholeOperation,
+    found_operations,
+    why_unusable,
 )
+from pytest_modelbudget.transforms.onnx_stored import StoredTensors, attribute
 
 PRODUCTS = frozenset({"onnx::Gemm", "onnx::MatMul"})
 # Products with weights that are written in other ways, and stay whole.
@@ -36,7 +36,6 @@ class LinearOperation:
     """
 
     node: NodeProto
-    scope: str
     weight: str
     k: int
     n: int
@@ -45,15 +44,6 @@ class LinearOperation:
     bias: str = ""
     alpha: float = 1.0
     beta: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class WholeOperation:
-    """A linear operation that cannot be rewritten, and why."""
-
-    node: NodeProto
-    scope: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,65 +62,28 @@ def linear_operations(model: onnx.ModelProto, stored: StoredTensors) -> Iterator
 
     A MatMul of two activations, as in attention, is none: nothing of it is a weight.
     """
-    functions = {f"{each.domain}::{each.name}": each for each in model.functions}
-    for node in model.graph.node:
-        found = _operation(node, stored)
-        if found is not None:
-            yield found
-        if _multiplies(op_name(node), functions) and any(name in stored for name in node.input):
-            why = f"it calls the model's own function {op_name(node)}: inline that first"
-            yield WholeOperation(node, scope_of(node), why)
-        for body in _bodies(node):
-            yield from _inside(body, op_name(node))
-
-
-def _multiplies(name: str, functions: Mapping[str, onnx.FunctionProto]) -> bool:
-    """Whether a function of the model, or one that it calls, holds a product."""
-    if name not in functions:
-        return False
-    names = {op_name(node) for node in functions[name].node}
-    return not names.isdisjoint(PRODUCTS | OTHER_PRODUCTS) or any(
-        _multiplies(each, functions) for each in names
-    )
-
-
-def _bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
-    for each in node.attribute:
-        if each.type == AttributeProto.GRAPH:
-            yield each.g
-
-
-def _inside(body: onnx.GraphProto, owner: str) -> Iterator[WholeOperation]:
-    names = {tensor.name for tensor in body.initializer}
-    for node in body.node:
-        reads_weight = op_name(node) == "onnx::Gemm" or not names.isdisjoint(node.input)
-        if op_name(node) in PRODUCTS | OTHER_PRODUCTS and reads_weight:
-            yield WholeOperation(node, scope_of(node), f"it stands in a body of {owner}")
-        for inner in _bodies(node):
-            yield from _inside(inner, owner)
+    names = PRODUCTS | OTHER_PRODUCTS
+    return found_operations(model, stored, names, _operation, weighted={"onnx::Gemm"})
 
 
 def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation | None:
-    name, scope = op_name(node), scope_of(node)
+    name = op_name(node)
     if name in OTHER_PRODUCTS:
-        return WholeOperation(node, scope, f"{name} is rewritten by no form of tiles")
-    if name not in PRODUCTS:
-        return None
+        return WholeOperation(node, f"{name} is rewritten by no form of tiles")
     weight = weight_behind(node.input[1], stored)
     if weight is None and name == "onnx::MatMul":
-        return _left_operand(node, scope, stored)
+        return _left_operand(node, stored)
     if weight is None:
-        return WholeOperation(node, scope, "its weight is computed in the graph")
+        return WholeOperation(node, "its weight is computed in the graph")
     if isinstance(weight, str):
-        return WholeOperation(node, scope, weight)
+        return WholeOperation(node, weight)
     shape = stored.shape(weight.name)
     turned = weight.turned != bool(attribute(node, "transB", 0))
     k, n = reversed(shape) if turned else shape
     if name == "onnx::MatMul":
-        return LinearOperation(node, scope, weight.name, k, n, weight_turned=turned)
+        return LinearOperation(node, weight.name, k, n, weight_turned=turned)
     return LinearOperation(
         node,
-        scope,
         weight.name,
         k,
         n,
@@ -142,11 +95,11 @@ def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation | None:
     )
 
 
-def _left_operand(node: NodeProto, scope: str, stored: StoredTensors) -> WholeOperation | None:
+def _left_operand(node: NodeProto, stored: StoredTensors) -> WholeOperation | None:
     """A product whose first operand is the weight, W·x; None for one of two activations."""
     if weight_behind(node.input[0], stored) is None:
         return None
-    return WholeOperation(node, scope, "its weight is the left operand")
+    return WholeOperation(node, "its weight is the left operand")
 
 
 def weight_behind(name: str, stored: StoredTensors) -> StoredWeight | str | None:
@@ -166,11 +119,7 @@ def weight_behind(name: str, stored: StoredTensors) -> StoredWeight | str | None
     shape = stored.shape(name)
     if len(shape) != 2:
         return f"its weight has rank {len(shape)}, not 2"
-    if name in stored.replaceable:
-        return f"its weight '{name}' is an input too, which a caller may replace"
-    if stored.tensors[name].data_type not in FLOATING:
-        return f"its weight '{name}' is not floating"
-    return StoredWeight(name, turned)
+    return why_unusable(name, stored) or StoredWeight(name, turned)
 
 
 def _is_constant(node: NodeProto, stored: StoredTensors) -> bool:

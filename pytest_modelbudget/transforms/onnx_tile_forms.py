@@ -13,27 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from onnx import TensorProto
 
 from pytest_modelbudget.transforms.onnx_linear_operations import LinearOperation
 from pytest_modelbudget.transforms.onnx_rewriting import Replacement
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Sizes of a tile: m rows (None for all of them), k contracted and n output elements.
-
-    With pads, what is left at an edge is filled up with zeros to a whole tile; without, the last
-    tile is smaller.
-    """
-
-    k: int
-    n: int
-    m: int | None = None
-    pads: bool = False
+from pytest_modelbudget.transforms.onnx_tile_products import column_sums, first_along, joined, split
+from pytest_modelbudget.transforms.tile_grid import Cut, Tile, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,35 +40,6 @@ class Layer:
     stem: str
     leading: tuple[int | None, ...] | None
     shared: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """An axis cut into tiles: their sizes, and how many zeros stand behind it."""
-
-    sizes: tuple[int, ...]
-    zeros: int = 0
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        return (0, *accumulate(self.sizes))[:-1]
-
-    @property
-    def regions(self) -> tuple[tuple[int, int, int], ...]:
-        """(start, number of tiles, tile) for the whole tiles, and for the remainder."""
-        whole = self.sizes.count(self.sizes[0])
-        regions = [(0, whole, self.sizes[0])]
-        if whole < len(self.sizes):
-            regions.append((whole * self.sizes[0], 1, self.sizes[-1]))
-        return tuple(regions)
-
-
-def cut(size: int, tile: int, *, pads: bool) -> Cut:
-    """The tiles of an axis, the last one smaller or filled up with zeros."""
-    whole, rest = divmod(size, tile)
-    if pads:
-        return Cut((tile,) * (whole + bool(rest)), (tile - rest) % tile)
-    return Cut((tile,) * whole + ((rest,) if rest else ()))
 
 
 def unrolled(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
@@ -114,10 +72,10 @@ def _stored_tiles(
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     return tuple(
         tuple(
-            _stored_part(into, layer, weight[row : row + height, column : column + width], k, n)
-            for k, (row, height) in enumerate(zip(rows.starts, rows.sizes, strict=True))
+            _stored_part(into, layer, weight[row, column], k, n)
+            for k, row in enumerate(rows.slices)
         )
-        for n, (column, width) in enumerate(zip(columns.starts, columns.sizes, strict=True))
+        for n, column in enumerate(columns.slices)
     )
 
 
@@ -132,8 +90,8 @@ def _cut_tiles(
     """Names of tiles that Split cuts out of the one stored weight, by column and then by row."""
     weight = _shared_weight(into, layer, rows, columns)
     return tuple(
-        _split(into, column, rows.sizes, f"weight.n{n}", axis=0)
-        for n, column in enumerate(_split(into, weight, columns.sizes, "weight", axis=1))
+        split(into, column, rows.sizes, f"weight.n{n}", axis=0)
+        for n, column in enumerate(split(into, weight, columns.sizes, "weight", axis=1))
     )
 
 
@@ -162,38 +120,20 @@ def _without_zeros(into: Replacement, result: str, columns: Cut) -> str:
     """A result without the columns that only zeros made."""
     if not columns.zeros:
         return result
-    bounds = {"starts": [0], "ends": [sum(columns.sizes) - columns.zeros], "axes": [-1]}
-    names = [into.integers(values, part) for part, values in bounds.items()]
-    return into.node("Slice", (result, *names), "sliced")
+    return first_along(into, result, sum(columns.sizes) - columns.zeros, "sliced", axis=-1)
 
 
 def _row_of_tiles(
     into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str
 ) -> str:
-    """All columns for some rows of x: the products of a column are summed in the order of K."""
-    parts = _split(into, x, rows.sizes, f"{prefix}x", axis=-1)
-    columns = []
-    for n, column in enumerate(tiles):
-        total = ""
-        for k, (part, weight) in enumerate(zip(parts, column, strict=True)):
-            product = into.node("MatMul", (part, weight), f"{prefix}product.k{k}.n{n}")
-            total = into.node("Add", (total, product), f"{prefix}sum.k{k}.n{n}") if k else product
-        columns.append(total)
-    return _joined(into, columns, f"{prefix}joined", axis=-1)
+    """All columns for some rows of x."""
 
+    def product(part: str, weight: str, k: int, n: int) -> str:
+        return into.node("MatMul", (part, weight), f"{prefix}product.k{k}.n{n}")
 
-def _split(
-    into: Replacement, x: str, sizes: Sequence[int], part: str, *, axis: int
-) -> tuple[str, ...]:
-    """Parts of a value along one axis; one part is the value itself."""
-    if len(sizes) == 1:
-        return (x,)
-    names = [f"{part}.{each}" for each in range(len(sizes))]
-    return into.split_node("Split", (x, into.integers(sizes, f"{part}.sizes")), names, axis=axis)
-
-
-def _joined(into: Replacement, parts: Sequence[str], part: str, *, axis: int) -> str:
-    return parts[0] if len(parts) == 1 else into.node("Concat", parts, part, axis=axis)
+    parts = split(into, x, rows.sizes, f"{prefix}x", axis=-1)
+    found = column_sums(into, parts, tiles, product, prefix)
+    return joined(into, found, f"{prefix}joined", axis=-1)
 
 
 def _rows_tiled(
@@ -212,16 +152,14 @@ def _rows_tiled(
         x = into.node("Reshape", (x, into.integers([count, sum(rows.sizes)], "flat")), "rows")
     if edges.zeros:
         x = into.node("Pad", (x, into.integers([0, 0, edges.zeros, 0], "row_pads")), "row_padded")
-    parts = _split(into, x, edges.sizes, "rows", axis=0)
-    joined = [
+    parts = split(into, x, edges.sizes, "rows", axis=0)
+    stacked = [
         _row_of_tiles(into, part, rows, tiles, f"m{m}." if len(parts) > 1 else "")
         for m, part in enumerate(parts)
     ]
-    result = _joined(into, joined, "stacked", axis=0)
+    result = joined(into, stacked, "stacked", axis=0)
     if edges.zeros:
-        bounds = {"row_start": [0], "row_end": [count], "row_axis": [0]}
-        names = [into.integers(values, part) for part, values in bounds.items()]
-        result = into.node("Slice", (result, *names), "rows_sliced")
+        result = first_along(into, result, count, "rows_sliced", axis=0)
     if flat:
         shape = into.integers([*leading, -1], "unflat")
         result = into.node("Reshape", (result, shape), "unflattened")
@@ -233,7 +171,7 @@ def batched(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
     rows, columns = _cuts(layer, tile)
     batches = (_cut_batches if layer.shared else _stored_batches)(into, layer, rows, columns)
     x = _padded_x(into, layer, x, rows.zeros)
-    parts = _split(into, x, [count * size for _, count, size in rows.regions], "x", axis=-1)
+    parts = split(into, x, [count * size for _, count, size in rows.regions], "x", axis=-1)
     axes = len(layer.leading or ())
     results = []
     for n, (_, wide, width) in enumerate(columns.regions):
@@ -249,7 +187,7 @@ def batched(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
             total = into.node("Transpose", (total,), f"n{n}.rows", perm=_rows_swapped(axes))
         shape = into.integers([*[0] * axes, wide * width], f"n{n}.shape")
         results.append(into.node("Reshape", (total, shape), f"n{n}"))
-    return _without_zeros(into, _joined(into, results, "joined", axis=-1), columns)
+    return _without_zeros(into, joined(into, results, "joined", axis=-1), columns)
 
 
 def _tiles_of_x(into: Replacement, x: str, sizes: tuple[int, int, int], edge: str) -> str:
@@ -299,10 +237,10 @@ def _cut_batches(
     widths = [wide * width for _, wide, width in columns.regions]
     heights = [high * height for _, high, height in rows.regions]
     names = []
-    for n, column in enumerate(_split(into, weight, widths, "weight", axis=1)):
+    for n, column in enumerate(split(into, weight, widths, "weight", axis=1)):
         _, wide, width = columns.regions[n]
         batches = []
-        for k, region in enumerate(_split(into, column, heights, f"weight.n{n}", axis=0)):
+        for k, region in enumerate(split(into, column, heights, f"weight.n{n}", axis=0)):
             _, high, height = rows.regions[k]
             part = f"weight.k{k}.n{n}"
             shape = into.integers([high, height, wide, width], f"{part}.shape")

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import cast
 
 import onnx
-from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
 from pytest_modelbudget.frontends.onnx_steps import op_name
-from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen
-from pytest_modelbudget.transforms.onnx_linear_operations import (
-    FoundOperation,
-    LinearOperation,
-    linear_operations,
-)
+from pytest_modelbudget.transforms.onnx_found_operations import WholeOperation
+from pytest_modelbudget.transforms.onnx_linear_operations import LinearOperation, linear_operations
 from pytest_modelbudget.transforms.onnx_loading import with_all_weights
-from pytest_modelbudget.transforms.onnx_rewriting import Names, Replacement
-from pytest_modelbudget.transforms.onnx_stored import (
-    StoredTensors,
-    bound,
-    names_read,
-    opset_of,
-    stored_tensors,
-    with_graph,
-    without_spent,
-)
-from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer, Tile
+from pytest_modelbudget.transforms.onnx_rewriting import Replacement
+from pytest_modelbudget.transforms.onnx_stored import StoredTensors, bound, stored_tensors
+from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer
+from pytest_modelbudget.transforms.onnx_tiled_graph import TiledGraph
 from pytest_modelbudget.transforms.onnx_verifying import Rewrite, Rewritten, transformed_file
 from pytest_modelbudget.transforms.onnx_weightless import inferred_types
 from pytest_modelbudget.transforms.onnx_writing import write_model
+from pytest_modelbudget.transforms.tile_grid import Tile, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
-
-OLDEST_OPSET = 13  # from which Split and ReduceSum take sizes and axes as operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +37,6 @@ class Tiling:
     form: str = "unrolled"
     layers: tuple[str, ...] = ("*",)
 
-    def selects(self, scope: str) -> bool:
-        return is_chosen(scope, self.layers)
-
 
 def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
     """The model with its selected linear operations written as products of tiles.
@@ -62,33 +46,20 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
     """
     stored = stored_tensors(model)
     types = inferred_types(model)
-    names = Names(model)
-    opset = opset_of(model)
-    replacements: dict[str, Replacement] = {}
-    changes = []
-    partial_sums = 1
+    graph = TiledGraph(model, tiling.tile, tiling.layers)
     for found in linear_operations(model, stored):
-        why = _why_whole(found, tiling, opset, types)
-        if why or not isinstance(found, LinearOperation):
-            changes.append(Change(found.scope, op_name(found.node), why=why))
+        why = found.why if isinstance(found, WholeOperation) else _why_whole(found, tiling, types)
+        if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
             continue
-        into = Replacement(found.node, names.stem(found.node.output[0], "/tiles"))
-        layer = _layer(found, stored, types, names.stem(found.weight, "_"))
+        layer = _layer(found, stored, types, graph.names.stem(found.weight, "_"))
+        rows = prod(size or 0 for size in layer.leading or ())
+        into = graph.replacement(found.node, found.k, found.n, rows=rows)
         _rewrite(into, layer, tiling)
-        replacements[found.node.output[0]] = into
-        changes.append(Change(found.scope, op_name(found.node), became=_became(layer, tiling.tile)))
-        partial_sums = max(partial_sums, -(-found.k // tiling.tile.k))
-    return Rewritten(_replaced(model, replacements), tuple(changes), partial_sums)
+    return graph.result()
 
 
-def _why_whole(found: FoundOperation, tiling: Tiling, opset: int, types: DeclaredTypes) -> str:
-    """Why an operation stays as it is; "" where it is rewritten."""
-    if not tiling.selects(found.scope):
-        return LEFT_OUT
-    if not isinstance(found, LinearOperation):
-        return found.why
-    if opset < OLDEST_OPSET:
-        return f"operator set {opset} is older than {OLDEST_OPSET}: convert the file first"
+def _why_whole(found: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> str:
+    """Why a form cannot take an operation; "" where it can."""
     leading = _leading(found, types)
     needs_rank = tiling.form == "batched" or tiling.tile.pads or tiling.tile.m is not None
     if leading is None and needs_rank:
@@ -144,29 +115,6 @@ def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
     return into.store(layer.weight.dtype.type(value), part)
 
 
-def _became(layer: Layer, tile: Tile) -> str:
-    """What one operation was changed into, for the table of changes."""
-    count = -(-layer.operation.k // tile.k) * -(-layer.operation.n // tile.n)
-    if tile.m is not None:
-        count *= -(-prod(size or 0 for size in layer.leading or ()) // tile.m)
-    sizes = "x".join(str(size) for size in (tile.m, tile.k, tile.n) if size)
-    return f"{count:,} {'product' if count == 1 else 'products'} of {sizes}"
-
-
-def _replaced(model: onnx.ModelProto, replacements: Mapping[str, Replacement]) -> onnx.ModelProto:
-    """The model with new nodes in the place of others, and without what nobody reads any more."""
-    nodes: list[NodeProto] = []
-    tensors: list[TensorProto] = []
-    for node in model.graph.node:
-        into = replacements.get(node.output[0]) if node.output else None
-        nodes.extend(into.nodes if into else (node,))
-        tensors.extend(into.stored if into else ())
-    outputs = frozenset(value.name for value in model.graph.output)
-    nodes, spent = without_spent(nodes, names_read(model.graph.node), outputs)
-    kept = (tensor for tensor in model.graph.initializer if tensor.name not in spent)
-    return with_graph(model, nodes, (*kept, *tensors))
-
-
 def transformed(job: Job) -> Transformed:
     """The file's model with its linear operations tiled; TransformError where one stayed whole."""
     return transformed_file(job, _rewrite_of(job.settings, job.source.dims))
@@ -185,31 +133,14 @@ def write_tiled(
 
 
 def _rewrite_of(settings: Mapping[str, object], dims: Mapping[str, int]) -> Rewrite:
-    m, k, n = cast("tuple[int | None, int, int]", settings["tile"])
-    tile = Tile(k, n, m, pads=settings["edge"] == "pad")
+    tile = tile_of(settings)
     tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
 
     def rewrite(model: onnx.ModelProto) -> Rewritten:
-        if m is not None:  # rows are cut where the graph is written, so their number is fixed
+        if tile.m is not None:  # rows are cut where the graph is written, so their number is fixed
             model = bound(model, dims)
         found = tiled_linears(model, tiling)
-        must_be_complete(found.changes)
+        must_be_complete(found.changes, "tile_linear", "linear operations")
         return found
 
     return rewrite
-
-
-def must_be_complete(changes: Sequence[Change]) -> None:
-    """Raises TransformError where a selected linear operation stayed whole, or none was changed."""
-    whole = [each for each in changes if not each.became and each.why != LEFT_OUT]
-    if whole:
-        named = "; ".join(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole[:3])
-        raise TransformError(
-            f"tile_linear left {len(whole)} linear operations whole: {named}: leave them out "
-            "with 'layers:'"
-        )
-    if not any(each.became for each in changes):
-        seen = f"has {len(changes)}, none of which" if changes else "has none that"
-        raise TransformError(
-            f"tile_linear changed nothing: of linear operations the model {seen} layers: selects"
-        )

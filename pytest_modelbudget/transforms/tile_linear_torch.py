@@ -10,9 +10,9 @@ nn.Linear owns, and Swin reads the weights of the modules that it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -20,41 +20,30 @@ import torch.nn.functional as F
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen
+from pytest_modelbudget.transforms.tile_grid import Tile, cut, must_be_complete, tile_of
 from pytest_modelbudget.transforms.torch_operations import transformed_operations
 from pytest_modelbudget.transforms.torch_rewriting import Call
-from pytest_modelbudget.transforms.transform import Change, Job, Transformed
+from pytest_modelbudget.transforms.torch_tile_products import (
+    WHOLE,
+    Linear,
+    Tensors,
+    TileRewrite,
+    columns,
+    joined,
+    padded,
+    summed,
+)
+from pytest_modelbudget.transforms.transform import Job, Transformed
 
 # Kinds that multiply by a weight; those of them that tiles cannot replace are told.
 LINEAR = frozenset({"linear", "matmul", "einsum", "bilinear"})
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """One linear operation: x (..., K), weight (N, K), bias (N,) or None."""
-
-    x: torch.Tensor
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Sizes of a tile: rows (None takes all), contracted elements, outputs."""
-
-    m: int | None
-    k: int
-    n: int
-
-
-class TileLinear:
+class TileLinear(TileRewrite):
     """Replaces the linear operations that globs on scopes select."""
 
     def __init__(self, tile: Tile, *, pad: bool, layers: tuple[str, ...]) -> None:
-        self.tile = tile
-        self.pad = pad
-        self.layers = layers
-        self.changes: list[Change] = []
-        self.partial_sums = 1
+        super().__init__(replace(tile, pads=pad), layers)
 
     def result(self, call: Call) -> Any:
         """The tile products in place of a linear operation."""
@@ -65,66 +54,36 @@ class TileLinear:
             return NotImplemented  # both operands are activations: attention and its like
         scope = call.scope_now() if weight is None else call.owner(weight)
         if not is_chosen(scope, self.layers):
-            self.changes.append(Change(scope, call.name, why=LEFT_OUT))
-            return NotImplemented
+            return self.leave(scope, call, LEFT_OUT)
         linear = linear_of(call)
         if linear is None:
-            self.changes.append(Change(scope, call.name, why=f"{WHOLE} {call.name}"))
-            return NotImplemented
-        return self._tiled(scope, call.name, linear)
-
-    def _tiled(self, scope: str, name: str, linear: Linear) -> torch.Tensor:
-        (n, k), (rows, tile) = linear.weight.shape, (linear.x[..., 0].numel(), self.tile)
-        sums = -(-k // tile.k)
-        products = sums * -(-n // tile.n) * (-(-rows // tile.m) if tile.m else 1)
-        self.partial_sums = max(self.partial_sums, sums)
-        sizes = "x".join(str(size) for size in (tile.m, tile.k, tile.n) if size)
-        self.changes.append(Change(scope, name, f"{products:,} products of {sizes}"))
+            return self.leave(scope, call, WHOLE)
+        rows = linear.x[..., 0].numel()
+        self.note(scope, call, linear, rows=rows)
         with one_thread():
-            if tile.m is None or linear.x.dim() == 1:
-                return self.columns(linear)
-            flat = linear.x.reshape(-1, k)
-            parts = [
-                self.columns(Linear(part, linear.weight, linear.bias))
-                for part in flat.split_with_sizes(_pieces(rows, tile.m))
-            ]
-            return torch.cat(parts).view(*linear.x.shape[:-1], n)
+            return self._tiled(linear, rows)
+
+    def _tiled(self, linear: Linear, rows: int) -> torch.Tensor:
+        (n, k), m = linear.weight.shape, self.tile.m
+        if m is None or linear.x.dim() == 1:
+            return self.columns(linear)
+        parts = [
+            self.columns(Linear(part, linear.weight, linear.bias))
+            for part in linear.x.reshape(-1, k).split_with_sizes(cut(rows, m).sizes)
+        ]
+        return torch.cat(parts).view(*linear.x.shape[:-1], n)
 
     def columns(self, linear: Linear) -> torch.Tensor:
         """All outputs, one column of tiles after the other."""
-        n = linear.weight.shape[0]
-        if self.pad:
-            linear = padded(linear, self.tile)
-        outputs, contracted = linear.weight.shape
-        rows = linear.x.split_with_sizes(_pieces(contracted, self.tile.k), -1)
-        widths = _pieces(outputs, self.tile.n)
-        weights = linear.weight.split_with_sizes(widths)
-        biases: Sequence[torch.Tensor | None] = [None] * len(weights)
-        if linear.bias is not None:
-            biases = linear.bias.split_with_sizes(widths)
-        columns = [
-            self.column(rows, weight, bias) for weight, bias in zip(weights, biases, strict=True)
-        ]
-        out = torch.cat(columns, -1) if len(columns) > 1 else columns[0]
-        return out.narrow(-1, 0, n) if self.pad and out.shape[-1] != n else out
+        whole = padded(linear, self.tile) if self.tile.pads else linear
+        found = columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
+        return joined(found, linear.axis)
 
     def column(
-        self, rows: Sequence[torch.Tensor], weight: torch.Tensor, bias: torch.Tensor | None
+        self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
-        total: torch.Tensor | None = None
-        tiles = weight.split_with_sizes(_pieces(weight.shape[1], self.tile.k), 1)
-        for x, tile in zip(rows, tiles, strict=True):
-            product = F.linear(x, tile, bias if total is None else None)
-            total = product if total is None else total + product
-        assert total is not None, "a weight has at least one column of tiles"
-        return total
-
-
-def _pieces(size: int, tile: int) -> list[int]:
-    """Sizes of the tiles of one dimension; the last one is what is left."""
-    whole, left = divmod(size, tile)
-    return [tile] * whole + ([left] if left else [])
+        return summed(rows, weight, bias, self.tile, F.linear)
 
 
 @contextmanager
@@ -136,23 +95,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-WHOLE = "no tiling is known for"
-
-
-def padded(linear: Linear, tile: Tile) -> Linear:
-    """The same operation with K and N filled up with zeros to whole tiles."""
-    n, k = linear.weight.shape
-    more_k, more_n = -k % tile.k, -n % tile.n
-    if not more_k and not more_n:
-        return linear
-    bias = linear.bias
-    return Linear(
-        F.pad(linear.x, (0, more_k)) if more_k else linear.x,
-        F.pad(linear.weight, (0, more_k, 0, more_n)),
-        F.pad(bias, (0, more_n)) if bias is not None and more_n else bias,
-    )
 
 
 def linear_of(call: Call) -> Linear | None:
@@ -189,19 +131,11 @@ def transformed(job: Job) -> Transformed:
     """The model with its linear operations tiled; raises TransformError where one stayed whole."""
     if job.settings.get("form", "unrolled") != "unrolled":
         raise TransformError("form: batched is a form of ONNX graphs: leave it out")
-    m, k, n = cast("tuple[int | None, int, int]", job.settings["tile"])
+    tile = tile_of(job.settings)
     layers = cast("tuple[str, ...]", job.settings["layers"])
-    rewrite = TileLinear(Tile(m, k, n), pad=job.settings["edge"] == "pad", layers=layers)
-    return transformed_operations(job, rewrite, must_be_complete=_must_be_complete)
 
+    def complete(rewrite: TileLinear) -> None:
+        must_be_complete(rewrite.changes, "tile_linear", "linear operations")
 
-def _must_be_complete(rewrite: TileLinear) -> None:
-    whole = [change for change in rewrite.changes if change.why.startswith(WHOLE)]
-    if whole:
-        named = "; ".join(f"{each.why} in '{each.scope}'" for each in whole[:3])
-        raise TransformError(f"tile_linear left {len(whole)} linear operations whole: {named}: "
-                             "leave them out with 'layers:'")  # fmt: skip
-    if not any(change.became for change in rewrite.changes):
-        seen = f"has {len(rewrite.changes)} linear operations, none of which" if (
-            rewrite.changes) else "has no linear operation that"  # fmt: skip
-        raise TransformError(f"tile_linear changed nothing: the model {seen} layers: selects")
+    rewrite = TileLinear(tile, pad=tile.pads, layers=layers)
+    return transformed_operations(job, rewrite, must_be_complete=complete)

@@ -28,7 +28,7 @@ EXTRAS = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnx", "onnx_ir": "o
 class SettingForm(str, Enum):
     """What the value of a setting looks like, and the Python value it is read as."""
 
-    TILE = "tile"  # 64 or [1, 64, 64]: (m, k, n), m None where one number is given
+    TILE = "tile"  # 64, or a list of the setting's axes: (m, k, n), m None where none is given
     WORD = "word"  # one of the setting's words
     GLOBS = "globs"  # one glob on module paths, or a list: a tuple of str
     INTEGER = "integer"  # an int
@@ -40,7 +40,10 @@ class SettingForm(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a transform, and the value it has where a budget gives none."""
+    """One setting of a transform, and the value it has where a budget gives none.
+
+    words are what a WORD may be; axes those whose sizes the list of a TILE gives.
+    """
 
     key: str
     form: SettingForm
@@ -48,6 +51,7 @@ class Setting:
     default: object = None
     required: bool = False
     words: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ("m", "k", "n")
 
 
 @dataclass(frozen=True, slots=True)

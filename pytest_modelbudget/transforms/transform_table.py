@@ -10,6 +10,13 @@ from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transf
 
 HERE = "pytest_modelbudget.transforms"
 LAYERS = Setting("layers", SettingForm.GLOBS, "globs on module paths; all layers", default=("*",))
+EDGE = Setting(
+    "edge",
+    SettingForm.WORD,
+    "the last tile is smaller (ragged), or filled up with zeros (pad)",
+    default="ragged",
+    words=("ragged", "pad"),
+)
 
 
 def torch_engines(module: str) -> dict[str, str]:
@@ -29,13 +36,7 @@ TRANSFORMS: tuple[Transform, ...] = (
         engines=torch_engines("tile_linear_torch") | onnx_engine("tile_linear_onnx"),
         settings=(
             Setting("tile", SettingForm.TILE, "64, or [m, k, n]", required=True),
-            Setting(
-                "edge",
-                SettingForm.WORD,
-                "the last tile is smaller (ragged), or filled up with zeros (pad)",
-                default="ragged",
-                words=("ragged", "pad"),
-            ),
+            EDGE,
             Setting(
                 "form",
                 SettingForm.WORD,
@@ -43,6 +44,22 @@ TRANSFORMS: tuple[Transform, ...] = (
                 default="unrolled",
                 words=("unrolled", "batched"),
             ),
+            LAYERS,
+        ),
+    ),
+    Transform(
+        "tile_conv",
+        "splits every convolution into partial ones over tiles of channels",
+        engines=torch_engines("tile_conv_torch") | onnx_engine("tile_conv_onnx"),
+        settings=(
+            Setting(
+                "tile",
+                SettingForm.TILE,
+                "64, or [k, n]: input and output channels, of a group",
+                required=True,
+                axes=("k", "n"),
+            ),
+            EDGE,
             LAYERS,
         ),
     ),

@@ -22,6 +22,9 @@ from torch import nn
 def net():
     return nn.Sequential(nn.Linear(100, 70), nn.ReLU(), nn.Linear(70, 5))
 
+def convolution():
+    return nn.Sequential(nn.Unflatten(1, (20, 5)), nn.Conv1d(20, 18, 3))
+
 SHARED = net()
 
 class Shy(nn.Module):
@@ -139,6 +142,19 @@ def test_a_tiled_model_has_limits_and_a_claim(project: Project) -> None:
     families = [output["family"] for output in transform["equivalence"]["outputs"]]
     assert families == ["normal", "uniform", "large", "zeros"]
     assert transform["metrics"]["macs"]["value"] == MACS
+
+
+def test_convolutions_are_tiled_by_their_channels(project: Project) -> None:
+    """[8, 4] cuts 20 channels to 18 into ⌈20/8⌉ · ⌈18/4⌉ products, over 3 positions and taps."""
+    result = project.run(
+        "      tiled:\n        tile_conv: {tile: [8, 4]}\n        equivalence: exact_algebra\n"
+        "        limits: {macs: 12960 MAC, params: 1098, ops: {max: {convolution: 15}}}\n",
+        "nets:convolution",
+    )
+    result.assert_outcomes(passed=4)
+    (change,) = project.transform["changes"]
+    assert (change["scope"], change["became"]) == ("1", "15 products of 8x4")
+    assert project.transform["metrics"]["macs"]["value"] == 4 * 3 * 3 * 20 * 18
 
 
 def test_a_limit_after_the_transform_breaks_alone(project: Project) -> None:
@@ -312,6 +328,7 @@ def test_problems_of_the_file_are_told_in_place(project: Project) -> None:
         "      macs: {tile_linear: {tile: [1, 2]}}\n"
         "      c: {equivalence: lossy}\n"
         "      d: {apply: x.y, equivalence: {kind: lossy}}\n"
+        "      f: {tile_conv: {tile: [1, 2, 3]}}\n"
         "      e: {compare: {torch: 'x:y', onnx: a.onnx},\n"
         "          equivalence: {kind: exact_algebra, mse: 1}}\n"
     )
@@ -326,6 +343,7 @@ def test_problems_of_the_file_are_told_in_place(project: Project) -> None:
         "*10:7: 'c' does not say what is done: give one of tile_linear*",
         "*11:18: 'x.y' is no callable: write package.module:callable*",
         "*11:23: 'lossy' declares no bound*",
-        "*12:20: a comparison needs one second model*",
+        "*12:29: a tile of 3 sizes: write 64, or [[]k, n[]]*",
+        "*13:20: a comparison needs one second model*",
         "*exact_algebra has a criterion of its own*",
     ])  # fmt: skip

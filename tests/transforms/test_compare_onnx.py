@@ -15,7 +15,8 @@ from pytest_modelbudget.transforms.equivalence import Basis, Equivalence
 from pytest_modelbudget.transforms.fold_batchnorm_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.onnx_writing import linear_model, write_model
 from pytest_modelbudget.transforms.outcome import Outcome
-from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_linears
+from pytest_modelbudget.transforms.tile_grid import Tile
+from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
 from ..frontends.onnx_graphs import node
 from .onnx_linears import linear
@@ -35,7 +36,7 @@ def compared(first: onnx.ModelProto, second: onnx.ModelProto, folder: Path) -> E
 def test_a_twin_made_elsewhere(pads: bool, tmp_path: Path) -> None:
     """A tiled file is the same model: its weights are the same numbers in other tensors."""
     proto = network("float32")
-    twin = tiled_linears(proto, Tiling(Tile(64, 64, pads=pads))).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64, pads=pads))).model
     found = compared(proto, twin, tmp_path)
     assert (found.outcome, found.basis, found.weights) == (
         Outcome.WITHIN, Basis.NETWORK, "as loaded",

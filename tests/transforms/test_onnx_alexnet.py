@@ -18,7 +18,8 @@ from pytest_modelbudget.transforms.onnx_loading import measured_graph
 from pytest_modelbudget.transforms.onnx_sides import sides
 from pytest_modelbudget.transforms.onnx_verifying import Judge, Rewritten
 from pytest_modelbudget.transforms.outcome import Outcome
-from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_linears
+from pytest_modelbudget.transforms.tile_grid import Tile
+from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
 from .onnx_linears import operators
 from .test_onnx_equivalence import change
@@ -47,7 +48,7 @@ def judged(proto: onnx.ModelProto, twin: Rewritten) -> Equivalence:
 @pytest.mark.slow
 def test_every_product_is_a_node(alexnet: onnx.ModelProto) -> None:
     """17 nodes stay; a linear layer is a Split, products, sums, a Concat and a bias."""
-    twin = tiled_linears(alexnet, Tiling(Tile(64, 64)))
+    twin = tiled_linears(alexnet, Tiling(Tile(None, 64, 64)))
     assert [change.became for change in twin.changes] == [
         "9,216 products of 64x64", "4,096 products of 64x64", "1,024 products of 64x64",
     ]  # fmt: skip
@@ -67,7 +68,7 @@ def test_every_product_is_a_node(alexnet: onnx.ModelProto) -> None:
 @pytest.mark.slow
 def test_what_runs_is_what_was_measured(alexnet: onnx.ModelProto) -> None:
     """The graph that costs are read from has the products of the graph that is run."""
-    twin = tiled_linears(alexnet, Tiling(Tile(64, 64))).model
+    twin = tiled_linears(alexnet, Tiling(Tile(None, 64, 64))).model
     loaded = measured_graph(twin, "alexnet.onnx", {"batch": 1}, tables().ops)
     names = [op.name for op in loaded.graph.ops]
     assert names.count("onnx::MatMul") == PRODUCTS
@@ -79,7 +80,7 @@ def test_what_runs_is_what_was_measured(alexnet: onnx.ModelProto) -> None:
 def test_one_lost_tile_of_thousands(alexnet: onnx.ModelProto, dtype: str) -> None:
     """In both types a right twin passes, and one tile of 9,216 set to zero fails in its layer."""
     proto = alexnet if dtype == "float32" else in_half(alexnet)
-    twin = tiled_linears(proto, Tiling(Tile(64, 64), "batched"))
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64), "batched"))
     if dtype == "float16":  # the test above has judged float32
         right = judged(proto, twin)
         assert right.outcome is Outcome.WITHIN, right.reason

@@ -14,7 +14,8 @@ import pytest
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.transforms.onnx_writing import write_model
-from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_linears
+from pytest_modelbudget.transforms.tile_grid import Tile
+from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
 from .test_fold_batchnorm_onnx import normalised
 from .test_onnx_equivalence import change, network
@@ -74,7 +75,7 @@ def project(tmp_path: Path) -> Path:
     budgets = tmp_path / "budgets"
     proto = network("float32")
     write_model(proto, budgets / "net.onnx")
-    write_model(tiled_linears(proto, Tiling(Tile(32, 32))).model, budgets / "twin.onnx")
+    write_model(tiled_linears(proto, Tiling(Tile(None, 32, 32))).model, budgets / "twin.onnx")
     write_model(normalised("Conv"), budgets / "normalised.onnx")
     (tmp_path / "compiler.py").write_text(COMPILER, encoding="utf-8")
     (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
@@ -112,7 +113,7 @@ BROKEN = {
     "no path": ('{apply: "compiler:nothing", equivalence: exact_algebra}',
                 "returned NoneType, not the path of a file"),
     "no such layer": ('{tile_linear: {tile: 64, layers: head}, equivalence: exact_algebra}',
-                      "none of which layers: selects"),
+                      "stay as they are (layers: leaves it out)"),
     "no batch norm": ("{fold_batchnorm: {}, equivalence: exact_algebra}", "the model has none"),
     "bits": ("{quantize_weights: {bits: 5}, equivalence: {kind: lossy, sqnr: 9}}", "write 8 or 4"),
     "a name that is not there": (

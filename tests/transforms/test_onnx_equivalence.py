@@ -18,7 +18,8 @@ from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_sides import sides
 from pytest_modelbudget.transforms.onnx_verifying import Judge
 from pytest_modelbudget.transforms.outcome import Outcome
-from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_linears
+from pytest_modelbudget.transforms.tile_grid import Tile
+from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
 from ..frontends.onnx_graphs import model, node, value
 from .onnx_linears import CODES, drawn, linear, operators
@@ -53,7 +54,7 @@ def test_no_false_alarm(k: int, n: int, dtype: str) -> None:
     ):
         proto = linear(k, n, leading=leading, bias=bool(seed % 2), dtype=dtype, seed=seed)
         scaled(proto, scale)
-        found = twin_of(proto, Tiling(Tile(64, 64), form))
+        found = twin_of(proto, Tiling(Tile(None, 64, 64), form))
         assert found.outcome is Outcome.WITHIN, found.reason
         assert all(record.algebra is not None for record in found.outputs)
 
@@ -63,7 +64,7 @@ def test_smaller_inputs_are_said_aloud(dtype: str, are_smaller: bool) -> None:
     """64 inputs of about 100, by weights of 1000, end above 65,504, where float16 ends."""
     proto = linear(64, 8, leading=(2,), dtype=dtype)
     change(proto, "fc.weight", lambda values: values * 0 + 1000)
-    notes = twin_of(proto, Tiling(Tile(64, 64))).notes
+    notes = twin_of(proto, Tiling(Tile(None, 64, 64))).notes
     assert any("overflows on larger ones" in note for note in notes) is are_smaller
 
 
@@ -185,7 +186,7 @@ MUTANTS: Mapping[str, Callable[[onnx.ModelProto], None]] = {
 def test_mutants_die(mutate: Callable[[onnx.ModelProto], None], dtype: str) -> None:
     """Step 1 sees every structural mistake in every type, and names the layer."""
     proto = network(dtype)
-    twin = tiled_linears(proto, Tiling(Tile(64, 64))).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64))).model
     assert judged(proto, twin, 4).outcome is Outcome.WITHIN
     mutate(twin)
     onnx.checker.check_model(twin, full_check=True)
@@ -200,7 +201,7 @@ def test_mutants_die(mutate: Callable[[onnx.ModelProto], None], dtype: str) -> N
 def test_padding_that_is_not_zero_dies(dtype: str) -> None:
     """What stands behind the edge of x meets what stands behind the edge of W."""
     proto = linear(65, 130, dtype=dtype)
-    twin = tiled_linears(proto, Tiling(Tile(64, 64, pads=True))).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64, pads=True))).model
     assert judged(proto, twin, 2).outcome is Outcome.WITHIN
     pad = next(node for node in twin.graph.node if node.op_type == "Pad")
     pad.attribute.append(onnx.helper.make_attribute("mode", "edge"))
@@ -260,7 +261,7 @@ RUN_TIME_MUTANTS = {
 def test_what_only_shows_in_a_run_dies(mutate: Callable[[onnx.ModelProto], None]) -> None:
     """Rounding in a smaller type is seen by step 2, the others by either."""
     proto = network("float32")
-    twin = tiled_linears(proto, Tiling(Tile(64, 64))).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64))).model
     mutate(twin)
     assert judged(proto, twin, 4).outcome is Outcome.OVER
 
@@ -303,7 +304,7 @@ STRUCTURE = {
 def test_other_outputs_fail(mutate: Callable[[onnx.ModelProto], None], said: str) -> None:
     """Outputs of another type, name, number or order are not the same outputs."""
     proto = network("float32")
-    twin = tiled_linears(proto, Tiling(Tile(64, 64))).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64))).model
     mutate(twin)
     found = judged(proto, twin, 4)
     assert found.outcome is Outcome.OVER
@@ -315,7 +316,7 @@ def test_what_an_activation_hides_dies(dtype: str) -> None:
     """A channel that is off in every run still is a wrong channel: layers are looked at too."""
     proto = network(dtype)
     change(proto, "b0", lambda values: np.where(np.arange(130) == 3, -6000, values))
-    twin = tiled_linears(proto, Tiling(Tile(64, 64))).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64))).model
     change(twin, tile(0, 0), one_channel)
     proto.graph.output.pop()
     twin.graph.output.pop()
@@ -330,7 +331,7 @@ def test_what_an_activation_hides_dies(dtype: str) -> None:
 def test_a_graph_that_is_not_what_runs() -> None:
     """Costs told of another number of products than are executed are no costs of this model."""
     proto = network("float32")
-    found = tiled_linears(proto, Tiling(Tile(64, 64)))
+    found = tiled_linears(proto, Tiling(Tile(None, 64, 64)))
     right = Counter(operators(found.model))["MatMul"]
     for promised, outcome in ((right, Outcome.WITHIN), (right - 1, Outcome.OVER)):
         counts = Counter({"onnx::MatMul": promised})
@@ -348,7 +349,7 @@ def test_a_network_that_ignores_its_input_is_redrawn() -> None:
     """Weights of zero prove nothing: others are drawn, and the report says so."""
     proto = linear(130, 70)
     change(proto, "fc.weight", np.zeros_like)
-    tiling = Tiling(Tile(64, 64))
+    tiling = Tiling(Tile(None, 64, 64))
     judge = Judge(Claim(seeds=(0,)), {}, lambda m: sides(m, tiled_linears(m, tiling).model))
     found = judge.equivalence(proto, tables().ops)
     assert (found.outcome, found.weights) == (Outcome.WITHIN, "drawn, seed 0")

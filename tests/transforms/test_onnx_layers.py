@@ -18,7 +18,8 @@ from pytest_modelbudget.transforms.equivalence import Basis, Equivalence
 from pytest_modelbudget.transforms.fold_batchnorm_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.onnx_writing import write_model
 from pytest_modelbudget.transforms.outcome import Outcome
-from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_linears
+from pytest_modelbudget.transforms.tile_grid import Tile
+from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 from pytest_modelbudget.transforms.transform import Job
 
 from ..frontends.onnx_graphs import model, node, value
@@ -59,7 +60,7 @@ def verified(proto: onnx.ModelProto, rewrite: Rewrite, folder: Path) -> Equivale
 
 
 def tiled(proto: onnx.ModelProto) -> onnx_verifying.Rewritten:
-    return tiled_linears(proto, Tiling(Tile(64, 64)))
+    return tiled_linears(proto, Tiling(Tile(None, 64, 64)))
 
 
 def test_layers_alone(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_control_flow(tmp_path: Path) -> None:
     """Layers in branches stay whole and are listed; the network runs and is the same."""
 
     def outer(proto: onnx.ModelProto) -> onnx_verifying.Rewritten:
-        return tiled_linears(proto, Tiling(Tile(64, 64), layers=("fc0",)))
+        return tiled_linears(proto, Tiling(Tile(None, 64, 64), layers=("fc0",)))
 
     everywhere = tiled(branching()).changes
     assert {each.scope: each.why for each in everywhere if not each.became} == dict.fromkeys(

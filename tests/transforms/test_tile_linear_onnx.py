@@ -11,7 +11,8 @@ from onnx import numpy_helper
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.transforms.onnx_running import OnnxRun
-from pytest_modelbudget.transforms.tile_linear_onnx import Tile, Tiling, tiled_linears
+from pytest_modelbudget.transforms.tile_grid import Tile
+from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
 from ..frontends.onnx_graphs import integers, model, node, stored, value
 from .onnx_linears import drawn, expected, in_float64, is_close, linear, operators, written
@@ -36,7 +37,7 @@ def check(proto: onnx.ModelProto, tiling: Tiling, shape: tuple[int, ...], folder
 @pytest.mark.parametrize("k", SIZES)
 def test_every_size(k: int, n: int, pads: bool, form: str, tmp_path: Path) -> None:
     """Below, at and above the tile, with and without a bias, on matrices and on 3-D inputs."""
-    tiling = Tiling(Tile(64, 64, pads=pads), form)
+    tiling = Tiling(Tile(None, 64, 64, pads=pads), form)
     check(linear(k, n), tiling, (3, k), tmp_path)
     check(linear(k, n, leading=(2, 3), bias=False), tiling, (2, 3, k), tmp_path)
 
@@ -47,14 +48,14 @@ def test_large_layers(form: str, dtype: str, tmp_path: Path) -> None:
     """4096 x 200 and 65 x 4096 in both storage types, with leading sizes that are not known."""
     for k, n in ((4096, 200), (65, 4096)):
         proto = linear(k, n, leading=("batch", "rows"), dtype=dtype)
-        check(proto, Tiling(Tile(64, 64), form), (2, 3, k), tmp_path)
+        check(proto, Tiling(Tile(None, 64, 64), form), (2, 3, k), tmp_path)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9])
 @pytest.mark.parametrize("pads", [False, True], ids=["ragged", "pad"])
 def test_rows_in_tiles(rows: int, pads: bool, tmp_path: Path) -> None:
     """tile: [m, k, n] cuts the rows too, all leading axes taken as one."""
-    tiling = Tiling(Tile(16, 24, m=4, pads=pads))
+    tiling = Tiling(Tile(4, 16, 24, pads=pads))
     check(linear(40, 50, leading=(rows,)), tiling, (rows, 40), tmp_path)
     check(linear(40, 50, leading=(2, rows)), tiling, (2, rows, 40), tmp_path)
     check(linear(40, 50, leading=()), tiling, (40,), tmp_path)
@@ -64,7 +65,7 @@ def test_rows_in_tiles(rows: int, pads: bool, tmp_path: Path) -> None:
 
 def test_the_nodes_of_an_unrolled_layer(tmp_path: Path) -> None:
     """200 x 130 in 64 x 64: 4 · 3 products, 3 · 3 sums and the bias, one Split, one Concat."""
-    found = tiled_linears(linear(200, 130), Tiling(Tile(64, 64)))
+    found = tiled_linears(linear(200, 130), Tiling(Tile(None, 64, 64)))
     assert operators(found.model) == {"Add": 3 * 3 + 1, "Concat": 1, "MatMul": 4 * 3, "Split": 1}
     assert found.partial_sums == 4
     assert [(each.scope, each.operation, each.became) for each in found.changes] == [
@@ -74,9 +75,9 @@ def test_the_nodes_of_an_unrolled_layer(tmp_path: Path) -> None:
 
 def test_the_nodes_of_a_batched_layer() -> None:
     """Whole tiles and three kinds of edges: one product for each."""
-    twin = tiled_linears(linear(200, 130), Tiling(Tile(64, 64), "batched")).model
+    twin = tiled_linears(linear(200, 130), Tiling(Tile(None, 64, 64), "batched")).model
     assert operators(twin)["MatMul"] == operators(twin)["ReduceSum"] == 4
-    even = tiled_linears(linear(128, 192, bias=False), Tiling(Tile(64, 64), "batched")).model
+    even = tiled_linears(linear(128, 192, bias=False), Tiling(Tile(None, 64, 64), "batched")).model
     assert operators(even) == {"MatMul": 1, "ReduceSum": 1, "Reshape": 2}
 
 
@@ -85,7 +86,7 @@ def test_cost_stays(form: str, tmp_path: Path) -> None:
     """Parameters, their bytes and MACs are those of the whole layer: 200·130 + 130."""
     proto = linear(200, 130)
     before = measure(written(proto, tmp_path, "before.onnx"))
-    twin = tiled_linears(proto, Tiling(Tile(64, 64), form)).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64), form)).model
     after = measure(written(twin, tmp_path, "after.onnx"))
     for found in (before, after):
         assert found["params"].value == 200 * 130 + 130
@@ -118,7 +119,7 @@ def test_gemm(attributes: dict[str, float], shape: tuple[int, ...], form: str) -
     a = a.T if turned_a else a
     gemm = node("Gemm", "a b c", "y", **attributes)
     proto = model([gemm], [value("a", *a.shape)], [value("y", 5, 70)], weights)
-    twin = tiled_linears(proto, Tiling(Tile(64, 64), form)).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64), form)).model
     onnx.checker.check_model(twin, full_check=True)
     alpha = float(np.float32(attributes.get("alpha", 1.0)))
     beta = float(np.float32(attributes.get("beta", 1.0)))
@@ -149,7 +150,7 @@ def test_what_stays_whole_is_said() -> None:
     inputs = [value(name, 64, 64) for name in ("x", "xt", "given")]
     outputs = [value(f"y{each}", *((2, 64, 64) if each == 2 else (64, 64))) for each in range(7)]
     proto = model(nodes, inputs, outputs, weights)
-    found = tiled_linears(proto, Tiling(Tile(32, 32), layers=("y[0-5]",)))
+    found = tiled_linears(proto, Tiling(Tile(None, 32, 32), layers=("y[0-5]",)))
     assert {each.scope: each.why for each in found.changes} == {
         "y0": "its weight is quantised: tile the float model, then quantise",
         "y1": "its weight is the left operand",
@@ -172,7 +173,7 @@ def test_a_weight_with_two_readers_is_stored_once(form: str, tmp_path: Path) -> 
     table = numpy_helper.from_array(drawn(0, 100, 70), "table")
     ids = value("ids", 3, code=onnx.TensorProto.INT64)
     proto = model(nodes, [ids], [value("y", 3, 100)], [table])
-    twin = tiled_linears(proto, Tiling(Tile(64, 64), form))
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64), form))
     assert twin.changes[0].became == "4 products of 64x64"
     assert measure(written(twin.model, tmp_path))["params"].value == 100 * 70
     given = {"ids": np.array([5, 0, 99])}
@@ -185,7 +186,7 @@ def test_a_turned_weight_leaves_nothing_behind(tmp_path: Path) -> None:
     nodes = [node("Transpose", "w", "t", perm=[1, 0]), node("MatMul", "x t", "y")]
     weight = numpy_helper.from_array(drawn(0, 70, 90), "w")
     proto = model(nodes, [value("x", 2, 90)], [value("y", 2, 70)], [weight])
-    twin = tiled_linears(proto, Tiling(Tile(64, 64))).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64))).model
     assert "Transpose" not in operators(twin)
     assert measure(written(twin, tmp_path))["params"].value == 70 * 90
 
@@ -202,7 +203,7 @@ def test_scopes_stay(name: str, scope: str, tmp_path: Path) -> None:
     """What a layer costs still stands under its module's name."""
     proto = linear(130, 70)
     proto.graph.node[0].name = name
-    twin = tiled_linears(proto, Tiling(Tile(64, 64), layers=(scope,))).model
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64), layers=(scope,))).model
     found = measure(written(twin, tmp_path))["macs"]
     assert {share.scope for share in found.shares if share.value} == {scope}
 
@@ -211,7 +212,7 @@ def test_the_original_stays_as_it_is() -> None:
     """Nothing of the given model is written to."""
     proto = linear(130, 70)
     before = proto.SerializeToString(deterministic=True)
-    tiled_linears(proto, Tiling(Tile(64, 64)))
+    tiled_linears(proto, Tiling(Tile(None, 64, 64)))
     assert proto.SerializeToString(deterministic=True) == before
 
 
@@ -219,14 +220,14 @@ def test_an_old_operator_set_is_named() -> None:
     """Before operator set 13 Split takes its sizes in another way."""
     proto = linear(130, 70)
     proto.opset_import[0].version = 11
-    (change,) = tiled_linears(proto, Tiling(Tile(64, 64))).changes
+    (change,) = tiled_linears(proto, Tiling(Tile(None, 64, 64))).changes
     assert change.why == "operator set 11 is older than 13: convert the file first"
 
 
 def test_names_that_are_taken() -> None:
     """A model that is tiled twice has no value under two names."""
-    once = tiled_linears(linear(200, 130), Tiling(Tile(64, 64))).model
-    twice = tiled_linears(once, Tiling(Tile(32, 32))).model
+    once = tiled_linears(linear(200, 130), Tiling(Tile(None, 64, 64))).model
+    twice = tiled_linears(once, Tiling(Tile(None, 32, 32))).model
     onnx.checker.check_model(twice, full_check=True)
     assert operators(twice)["MatMul"] == 7 * 5 + 0  # ⌈200/32⌉ · ⌈130/32⌉, the tiles' edges fit
     x = drawn(9, 3, 200)
@@ -240,5 +241,5 @@ def test_shape_operands_are_no_weights() -> None:
     result = value("y", 2, 1, code=onnx.TensorProto.INT64)
     weight = numpy_helper.from_array(np.ones((2, 1), np.int64), "w")
     proto = model(nodes, [ids], [result], [weight, integers("unused", 1)])
-    (change,) = tiled_linears(proto, Tiling(Tile(1, 1))).changes
+    (change,) = tiled_linears(proto, Tiling(Tile(None, 1, 1))).changes
     assert change.why == "its weight 'w' is not floating"

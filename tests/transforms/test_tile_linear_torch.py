@@ -58,7 +58,8 @@ def numbers(done: Transformed) -> dict[str, Any]:
 def test_products_are_counted(k: int, n: int, tile: Any, products: int) -> None:
     """⌈m⌉ · ⌈K/k⌉ · ⌈N/n⌉ products, and one addition less than there are, per column."""
     done = tiled(linear(k, n), tile)
-    assert done.changes[0].became.startswith(f"{products} products of ")
+    word = "product" if products == 1 else "products"
+    assert done.changes[0].became.startswith(f"{products} {word} of ")
     ops = [op.name for op in done.loaded.graph.ops]
     assert ops.count("aten::linear") == products
     columns = products // -(-k // tile[1])
@@ -72,6 +73,23 @@ def test_ragged_tiles_multiply_as_much_and_padded_ones_more() -> None:
     assert numbers(padded)["macs"] == 2 * 256 * 192
     for each in (ragged, padded):
         assert numbers(each)["params"] == 200 * 130 + 130
+
+
+@pytest.mark.parametrize("n", [5, 70], ids=["one column", "two columns"])
+def test_padded_outputs_can_be_viewed(n: int) -> None:
+    """What is left of a padded column lies in memory as the layer's own output does."""
+
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(70, n)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.fc(x)
+            return out.view(-1)
+
+    source = ModelSource("torch", Viewed(), InputSpecs((TensorSpec("float32", (3, 70)),)))
+    assert tiled(source, edge="pad").verify(Claim(seeds=(0,))).outcome == "within"
 
 
 def test_traffic_of_tiles_is_the_closed_form() -> None:

@@ -19,6 +19,8 @@ from pytest_modelbudget.transforms.transform import Job
     [
         ("torch", "tile_linear", "torch", "torch"),
         ("onnx", "tile_linear", "onnx", "onnx"),
+        ("torch", "tile_conv", "torchscript", "torch"),
+        ("onnx", "tile_conv", "onnx", "onnx"),
         ("onnxruntime", "export_onnx", "torch", "onnx"),
     ],
 )
