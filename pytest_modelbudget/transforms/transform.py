@@ -95,8 +95,8 @@ class Transform:
 
     engines maps each format's key to the module that applies the transform to it; the module is
     named and not imported, because it brings a framework in. whole is the setting that the value
-    itself is, for transforms that are written in one word. claims is what a budget may say
-    ``equivalence: true`` for.
+    itself is, for transforms that are written in one word. claims is the kind of claim that it
+    makes of itself: a lossy one knows a bound where a budget declares none.
     """
 
     key: str
