@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -20,7 +19,7 @@ import torch.nn.functional as F
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen
-from pytest_modelbudget.transforms.tile_grid import Tile, cut, must_be_complete, tile_of
+from pytest_modelbudget.transforms.tile_grid import cut, must_be_complete, tile_of
 from pytest_modelbudget.transforms.torch_operations import transformed_operations
 from pytest_modelbudget.transforms.torch_rewriting import Call
 from pytest_modelbudget.transforms.torch_tile_products import (
@@ -41,9 +40,6 @@ LINEAR = frozenset({"linear", "matmul", "einsum", "bilinear"})
 
 class TileLinear(TileRewrite):
     """Replaces the linear operations that globs on scopes select."""
-
-    def __init__(self, tile: Tile, *, pad: bool, layers: tuple[str, ...]) -> None:
-        super().__init__(replace(tile, pads=pad), layers)
 
     def result(self, call: Call) -> Any:
         """The tile products in place of a linear operation."""
@@ -131,11 +127,9 @@ def transformed(job: Job) -> Transformed:
     """The model with its linear operations tiled; raises TransformError where one stayed whole."""
     if job.settings.get("form", "unrolled") != "unrolled":
         raise TransformError("form: batched is a form of ONNX graphs: leave it out")
-    tile = tile_of(job.settings)
-    layers = cast("tuple[str, ...]", job.settings["layers"])
 
     def complete(rewrite: TileLinear) -> None:
         must_be_complete(rewrite.changes, "tile_linear", "linear operations")
 
-    rewrite = TileLinear(tile, pad=tile.pads, layers=layers)
+    rewrite = TileLinear(tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"]))
     return transformed_operations(job, rewrite, must_be_complete=complete)

@@ -1,9 +1,9 @@
-"""Wrong tilings, each wrong in one place: what a transform must not get away with."""
+"""Wrong tilings of torch models, each wrong in one place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,22 +14,38 @@ from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, T
 from pytest_modelbudget.ops.op_table import builtin_ops
 from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.tile_linear_torch import Linear, Tile, TileLinear, padded
+from pytest_modelbudget.transforms.tile_grid import Tile
+from pytest_modelbudget.transforms.tile_linear_torch import TileLinear
 from pytest_modelbudget.transforms.torch_operations import transformed_operations
 from pytest_modelbudget.transforms.torch_rewriting import Call
+from pytest_modelbudget.transforms.torch_tile_products import Linear
 from pytest_modelbudget.transforms.transform import Job
+from tests.transforms.torch_and_onnx_mutants import (
+    BATCH,
+    FOREIGN,
+    LAST_TILE,
+    NAN,
+    PADDING,
+    REMAINDER,
+)
 
 Tensors = Sequence[torch.Tensor]
 TILE = 64
 
 
 class Mutant(TileLinear):
-    """Tiles rightly but for one column of one layer, where ``wrong`` answers."""
+    """Tiles rightly but for one column of one layer, where ``wrong`` answers.
 
-    def __init__(self, wrong: Callable[..., Any], scope: str, *, pad: bool = False) -> None:
-        super().__init__(Tile(None, TILE, TILE), pad=pad, layers=("*",))
+    With cut, only so many columns of that layer are in tiles; what is right anyway is one product.
+    """
+
+    def __init__(
+        self, wrong: Callable[..., Any], scope: str, *, tile: int = TILE, cut: int | None = None
+    ) -> None:
+        super().__init__(Tile(None, tile, tile), layers=("*",))
         self.wrong = wrong
         self.scope = scope
+        self.cut = cut
         self.position = 0
         self.before: torch.Tensor | None = None
         self.weights: dict[str, torch.Tensor] = {}
@@ -40,6 +56,16 @@ class Mutant(TileLinear):
             self.weights[call.owner(call.args[1])] = call.args[1]
         return super().result(call)
 
+    def columns(self, linear: Linear) -> torch.Tensor:
+        x, weight, bias = linear.x, linear.weight, linear.bias
+        if self.cut is None:
+            return super().columns(linear)
+        if self.changes[-1].scope != self.scope or bias is None:
+            return F.linear(x, weight, bias)
+        edge = self.cut * self.tile.n
+        tiled = super().columns(Linear(x, weight[:edge], bias[:edge]))
+        return torch.cat([tiled, F.linear(x, weight[edge:], bias[edge:])], -1)
+
     def column(
         self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
@@ -47,7 +73,7 @@ class Mutant(TileLinear):
         self.position += 1
         found = right
         if self.changes[-1].scope == self.scope and self.position == 2:
-            tiles = list(weight.split(TILE, 1))
+            tiles = list(weight.split(self.tile.k, 1))
             found = self.wrong(self, list(rows), tiles, bias, right)
         self.before = right
         return found
@@ -90,6 +116,7 @@ def other_batch_element(self: Any, rows: Any, tiles: Any, bias: Any, right: Any)
 
 
 def stale_accumulator(self: Any, rows: Any, tiles: Any, bias: Any, right: Any) -> Any:
+    """On top of what the column before was summed up to."""
     return right + self.before
 
 
@@ -111,7 +138,22 @@ def sign(self: Any, rows: Any, tiles: Any, bias: Any, right: Any) -> Any:
 
 def off_by_one(self: Any, rows: Any, tiles: Any, bias: Any, right: Any) -> Any:
     x = torch.cat(list(rows), -1)
-    return total([x[..., 1 : TILE + 1], *rows[1:]], tiles, bias)
+    return total([x[..., 1 : self.tile.k + 1], *rows[1:]], tiles, bias)
+
+
+def dirty_padding(self: Any, rows: Any, tiles: Any, bias: Any, right: Any) -> Any:
+    """What fills up the last tile is a hundredth in x and in W."""
+    more = self.tile.k - tiles[-1].shape[-1]
+    assert more, "a tile that divides K needs no padding"
+    row, tile = (F.pad(each[-1], (0, more), value=0.01) for each in (rows, tiles))
+    return total([*rows[:-1], row], [*tiles[:-1], tile], bias)
+
+
+def foreign_tile(self: Any, rows: Any, tiles: Any, bias: Any, right: Any) -> Any:
+    """The first tile is of the same shape, and of another layer's weight."""
+    n, k = tiles[0].shape
+    other = next(weight for scope, weight in self.weights.items() if scope != self.scope)
+    return total(rows, [other[:n, :k], *tiles[1:]], bias)
 
 
 def one_nan(self: Any, rows: Any, tiles: Any, bias: Any, right: Any) -> Any:
@@ -120,61 +162,74 @@ def one_nan(self: Any, rows: Any, tiles: Any, bias: Any, right: Any) -> Any:
     return found
 
 
-def half_accumulation(self: Any, rows: Any, tiles: Any, bias: Any, right: Any) -> Any:
-    narrow = torch.float16 if right.dtype != torch.float16 else torch.bfloat16
-    out = F.linear(rows[0], tiles[0], bias).to(narrow)
-    for x, tile in zip(rows[1:], tiles[1:], strict=True):
-        out = out + F.linear(x, tile).to(narrow)
-    return out.to(right.dtype)
-
-
 # What step 1 must see in every storage type.
 STRUCTURAL: dict[str, Callable[..., Any]] = {
-    "last tile dropped": dropped(-1),
+    LAST_TILE: dropped(-1),
+    REMAINDER: dropped(-1),
     "one tile dropped": dropped(1),
     "bias twice": bias_twice,
     "no bias": no_bias,
     "tiles swapped": swapped,
     "tile transposed": transposed,
-    "other batch element": other_batch_element,
+    BATCH: other_batch_element,
     "stale accumulator": stale_accumulator,
     "channel scale": channel_scale,
     "one weight": one_weight,
     "sign": sign,
     "off by one": off_by_one,
-    "one NaN": one_nan,
+    PADDING: dirty_padding,
+    FOREIGN: foreign_tile,
+    NAN: one_nan,
 }
 
 
-class OtherWeights(TileLinear):
-    """Multiplies one layer by the weights of another one of its shape."""
+@dataclass(frozen=True)
+class Place:
+    """A layer of a model that is run on inputs of some shape, and how many columns of it are tiled.
 
-    def __init__(self, scope: str, other: torch.Tensor) -> None:
-        super().__init__(Tile(None, TILE, TILE), pad=False, layers=("*",))
-        self.scope = scope
-        self.other = other
+    A tile of the size whole divides its inputs, and one of the size ragged leaves a remainder.
+    """
 
-    def columns(self, linear: Linear) -> torch.Tensor:
-        if self.changes[-1].scope == self.scope:
-            linear = replace(linear, weight=self.other.to(linear.weight.dtype))
-        return super().columns(linear)
+    model: nn.Module
+    shape: tuple[int, ...]
+    scope: str
+    whole: int
+    ragged: int
+    cut: int | None = None
+
+    def mutant(self, name: str) -> Mutant:
+        """A tiling that is wrong in the second column of that layer."""
+        sizes = {LAST_TILE: self.whole, REMAINDER: self.ragged, PADDING: self.ragged}
+        return Mutant(STRUCTURAL[name], self.scope, tile=sizes.get(name, TILE), cut=self.cut)
 
 
-class DirtyPadding(TileLinear):
-    """Fills up tiles of one layer with what is no zero."""
+# Significands at least five bits shorter. Bfloat16's is three bits shorter than float16's, and sums
+# rounded to it are within what step 2 allows: eight roundings for each that a tiling makes.
+NARROWER = {
+    torch.float32: torch.float16,
+    torch.float16: torch.float8_e5m2,
+    torch.bfloat16: torch.float8_e5m2,
+}
 
-    def __init__(self, scope: str) -> None:
-        super().__init__(Tile(None, TILE, TILE), pad=False, layers=("*",))
-        self.scope = scope
 
-    def columns(self, linear: Linear) -> torch.Tensor:
-        if self.changes[-1].scope != self.scope:
-            return super().columns(linear)
-        n, width = linear.weight.shape[0], linear.x.shape[-1]
-        filled = padded(linear, self.tile)
-        x, weight = filled.x.clone(), filled.weight.clone()
-        x[..., width:], weight[:, width:] = 0.01, 0.01
-        return super().columns(Linear(x, weight, filled.bias)).narrow(-1, 0, n)
+class NarrowSums(TileLinear):
+    """Rounds every sum of every layer to a narrower type; a float64 run has none."""
+
+    def __init__(self, tile: Tile) -> None:
+        super().__init__(tile, layers=("*",))
+
+    def column(
+        self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        def narrowed(values: torch.Tensor) -> torch.Tensor:
+            narrow = NARROWER.get(weight.dtype, weight.dtype)
+            return values.to(narrow).to(weight.dtype)
+
+        tiles = weight.split(self.tile.k, 1)
+        out = narrowed(F.linear(rows[0], tiles[0], bias))
+        for x, tile in zip(rows[1:], tiles[1:], strict=True):
+            out = narrowed(out + narrowed(F.linear(x, tile)))
+        return out
 
 
 def verified(
@@ -194,4 +249,4 @@ def verified(
 
 def right(*, pad: bool = False, m: int | None = None) -> TileLinear:
     """The tiling as it should be."""
-    return TileLinear(Tile(m, TILE, TILE), pad=pad, layers=("*",))
+    return TileLinear(Tile(m, TILE, TILE, pads=pad), layers=("*",))

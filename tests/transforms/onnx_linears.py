@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,33 @@ def written(proto: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> P
     path.write_bytes(proto.SerializeToString())
     onnx.checker.check_model(path, full_check=True)
     return path
+
+
+def change(proto: onnx.ModelProto, name: str, how: Callable[[Any], Any]) -> None:
+    """Write other values, of the same type, to one stored tensor."""
+    tensor = next(each for each in proto.graph.initializer if each.name == name)
+    values = numpy_helper.to_array(tensor)
+    tensor.CopyFrom(numpy_helper.from_array(how(values.copy()).astype(values.dtype), name))
+
+
+def network(dtype: str) -> onnx.ModelProto:
+    """Three linear layers 200 → 130 → 90 → 70 with biases, ReLU between, and two outputs."""
+    code, widths = CODES[dtype], (200, 130, 90, 70)
+    nodes, weights, x = [], [], "x"
+    for layer, (k, n) in enumerate(pairwise(widths)):
+        names = f"{x} w{layer} b{layer}"
+        nodes.append(node("Gemm", names, f"fc{layer}"))
+        weight = drawn(layer, k, n, dtype=dtype) / np.sqrt(k).astype(dtype)
+        weights.append(numpy_helper.from_array(weight, f"w{layer}"))
+        weights.append(numpy_helper.from_array(drawn(9 + layer, n, dtype=dtype), f"b{layer}"))
+        x = f"fc{layer}"
+        if layer < 2:
+            nodes.append(node("Relu", x, f"relu{layer}"))
+            x = f"relu{layer}"
+    nodes.append(node("Softmax", "relu0", "second", axis=-1))
+    outputs = [value("fc2", 4, 70, code=code), value("second", 4, 130, code=code)]
+    return model(nodes, [value("x", 4, 200, code=code)], outputs, weights)
+
+
+def find(proto: onnx.ModelProto, result: str) -> onnx.NodeProto:
+    return next(node for node in proto.graph.node if result in node.output)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
-from torchvision import models
 
+from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.frontends.torch_drawing import redraw
+from pytest_modelbudget.transforms.array_errors import ALGEBRA
 from pytest_modelbudget.transforms.equivalence import ALL_FAMILIES
 from pytest_modelbudget.transforms.outcome import Outcome
-from tests.transforms.mutants import (
-    STRUCTURAL,
-    DirtyPadding,
-    Mutant,
-    OtherWeights,
-    half_accumulation,
-    right,
-    verified,
-)
+from pytest_modelbudget.transforms.tile_grid import Tile
+from tests.transforms.mutants import NarrowSums, Place, right, verified
+from tests.transforms.output_mutants import OUTPUT_MUTANTS, two_outputs
+from tests.transforms.torch_and_onnx_mutants import DROPOUT, FOREIGN, OUTPUTS, STRUCTURAL
 
 TYPES = ("float32", "float16", "bfloat16")
 
@@ -51,31 +46,24 @@ def drawn(model: nn.Module) -> nn.Module:
     return model
 
 
-MODELS = {
-    "one layer": (one_layer(), (1, 200), "0"),
-    "several layers": (several_layers(), (1, 2, 7, 7), "3"),
+PLACES = {
+    "one layer": Place(one_layer(), (1, 200), "0", whole=50, ragged=64),
+    "several layers": Place(several_layers(), (1, 2, 7, 7), "3", whole=50, ragged=64),
 }
+ALONE = (FOREIGN, "one layer")  # has no other layer to take from
+PLACED = [each for each in product(STRUCTURAL, PLACES) if each != ALONE]
 
 
-@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("wrong", STRUCTURAL.values(), ids=STRUCTURAL)
-def test_wrong_tiles_are_found(name: str, dtype: str, wrong: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("name", "place"), PLACED)
+def test_wrong_tiles_are_found(name: str, place: str, dtype: str) -> None:
     """One wrong column of one layer is over, and that layer is the first that differs."""
-    model, shape, scope = MODELS[name]
-    found = verified(model, shape, Mutant(wrong, scope), dtype, seeds=(0,))
+    at = PLACES[place]
+    found = verified(at.model, at.shape, at.mutant(name), dtype, seeds=(0,))
     assert found.outcome is Outcome.OVER
     assert found.first_divergence is not None
-    assert found.first_divergence.scope == scope
+    assert found.first_divergence.scope == at.scope
     assert found.first_divergence.worst is not None
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_padding_that_is_not_zero_is_found(dtype: str) -> None:
-    """A hundredth in the 56 columns that fill up the last tile is over."""
-    model, shape, scope = MODELS["several layers"]
-    found = verified(model, shape, DirtyPadding(scope), dtype, seeds=(0,))
-    assert (found.outcome, getattr(found.first_divergence, "scope", "")) == (Outcome.OVER, scope)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -85,7 +73,8 @@ def test_what_an_activation_hides_is_found(wrong: str, dtype: str) -> None:
     model = drawn(nn.Sequential(nn.Linear(200, 130), nn.ReLU(), nn.Linear(130, 10)))
     with torch.no_grad():
         model.get_submodule("0").get_parameter("bias")[64:128] = -60_000  # below any sum of inputs
-    found = verified(model, (1, 200), Mutant(STRUCTURAL[wrong], "0"), dtype, seeds=(0,))
+    place = Place(model, (1, 200), "0", whole=65, ragged=64)
+    found = verified(model, place.shape, place.mutant(wrong), dtype, seeds=(0,))
     outputs = [each for each in found.outputs if each.family != ALL_FAMILIES]
     assert all(each.outcome is Outcome.WITHIN for each in outputs)
     assert found.outcome is Outcome.OVER
@@ -93,44 +82,51 @@ def test_what_an_activation_hides_is_found(wrong: str, dtype: str) -> None:
     assert getattr(found.first_divergence, "scope", "") == "0"
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_weights_of_another_layer_are_found(dtype: str) -> None:
-    """The product with the weights of a layer of the same shape is over."""
-    model, shape, scope = MODELS["several layers"]
-    other = model.get_submodule("5").get_parameter("weight").detach()
-    found = verified(model, shape, OtherWeights(scope, other), dtype, seeds=(0,))
-    assert (found.outcome, getattr(found.first_divergence, "scope", "")) == (Outcome.OVER, scope)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_half_precision_accumulation_is_found_in_float32(name: str) -> None:
-    """Partial sums kept in float16 are too coarse for float32; float64 runs do not show it."""
-    model, shape, scope = MODELS[name]
-    found = verified(model, shape, Mutant(half_accumulation, scope), seeds=(0,))
+def test_narrow_sums_are_found(dtype: str, place: str) -> None:
+    """Partial sums kept in a narrower type are right in float64, and too coarse in the model's."""
+    at = PLACES[place]
+    found = verified(at.model, at.shape, NarrowSums(Tile(None, 64, 64)), dtype, seeds=(0,))
     assert found.outcome is Outcome.OVER
-    assert all(each.algebra is not None and each.algebra < 1e-14 for each in found.outputs)
-    assert found.first_divergence is not None
-    assert found.first_divergence.scope == scope
-    assert 1e-5 < found.first_divergence.error < 1e-3
+    assert all((each.algebra or 0.0) <= ALGEBRA for each in found.outputs)
+    assert max(each.precision or 0.0 for each in found.outputs) > 1
+    first = {"one layer": "0", "several layers": "1"}
+    assert getattr(found.first_divergence, "scope", None) == first[place]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", ["one tile dropped", "one weight"])
-def test_one_tile_of_thousands_is_found_in_alexnet(wrong: str) -> None:
-    """In bfloat16 one of 9,216 tiles, or one weight of 37 million, is over."""
-    alexnet = drawn(models.alexnet())
-    found = verified(
-        alexnet, (1, 3, 224, 224), Mutant(STRUCTURAL[wrong], "classifier.1"), "bfloat16", seeds=(0,)
-    )
-    assert found.outcome is Outcome.OVER
-    assert found.first_divergence is not None
-    assert found.first_divergence.scope == "classifier.1"
-
-
-@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_right_tiles_are_within(name: str, dtype: str) -> None:
+def test_a_wrong_second_output_is_found(dtype: str) -> None:
+    """One weight of the layer that makes the second output is half as large again."""
+    model = two_outputs(one_layer(), 130)
+    place = Place(model, (1, 200), "second", whole=65, ragged=64)
+    found = verified(model, place.shape, place.mutant("one weight"), dtype, seeds=(0,))
+    assert found.outcome is Outcome.OVER
+    over = {each.name for each in found.outputs if each.outcome is Outcome.OVER}
+    assert "1" in over
+    assert "0" not in over
+    assert getattr(found.first_divergence, "scope", None) == "second"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", [*OUTPUTS, DROPOUT])
+def test_wrong_outputs_are_found(name: str, dtype: str) -> None:
+    """One layer with dropout, and outputs in another order or number, or of another type."""
+    net = nn.Sequential(nn.Linear(200, 130), nn.Dropout())
+    model = two_outputs(net, 130).to(getattr(torch, dtype))
+    wrong, said = OUTPUT_MUTANTS[name]
+    found = check_equivalence(model, wrong(model), f"{dtype} 1x200", seeds=(0,))
+    assert found.outcome is Outcome.OVER
+    assert said in found.reason
+    # Right dropout changes nothing, so that what differs first is what stands behind it.
+    named = "second" if name == DROPOUT else None
+    assert getattr(found.first_divergence, "scope", None) == named
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_right_tiles_are_within(place: str, dtype: str) -> None:
     """What the mutants are made from is within."""
-    model, shape, _ = MODELS[name]
+    at = PLACES[place]
     for rewrite in (right(), right(pad=True), right(m=3)):
-        assert verified(model, shape, rewrite, dtype).outcome is Outcome.WITHIN
+        assert verified(at.model, at.shape, rewrite, dtype).outcome is Outcome.WITHIN
