@@ -25,19 +25,20 @@ from pytest_modelbudget.budget.read_yaml import is_budget
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.check.lock_reports import (
+    change_records,
     lock_records,
-    loosened_records,
     measured_numbers,
 )
 from pytest_modelbudget.check.updating import written
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.pytest_limits import BASELINES, models_of
 from pytest_modelbudget.pytest_options import BASE, LOCK, UPDATE
+from pytest_modelbudget.reports.cases import CHANGES, changes
 from pytest_modelbudget.reports.report import Record
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
 NOT_SET = ("", "0", "false")
-MOST_LINES = 20  # of loosened limits, or of written values, that a terminal shows
+MOST_LINES = 20  # of loosened limits, or of redefined models, that a terminal shows
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
 
 
@@ -93,24 +94,24 @@ class SessionLocks:
             each["fails"] = is_checked and each["state"] in UNFIT
             self.fails |= each["fails"]
         if self.base is not None:
-            record["loosened"] = self._loosened(self.base, budgets, gone_from)
+            record |= self._changes(self.base, budgets, gone_from)
         else:
             self.remarks.extend(self._unheld(budgets))
-        self.fails |= any(each["forbidden"] for each in record["loosened"])
+        self.fails |= any(change["forbidden"] for _, change in changes(record))
         self.remarks.extend(self._lines(record))
 
-    def _loosened(
+    def _changes(
         self, base: BaseRevision, budgets: list[Path], gone_from: Iterable[Path]
-    ) -> list[Record]:
-        """What the change since the base makes easier to keep."""
+    ) -> dict[str, list[Record]]:
+        """What the change since the base loosens, and what it redefines."""
         gone = tuple(self._gone(base, gone_from)) if base.commit else ()
         try:
             using = models_of(self.config).using
         except ModelBudgetError as error:  # a broken extension: no budget could be read
             self.fails = True
             self.remarks.append(f"budgets were not compared with {short(base)}: {error}")
-            return []
-        return loosened_records(budgets, gone, base, using, root=self.config.rootpath)
+            return {}
+        return change_records(budgets, gone, base, using, root=self.config.rootpath)
 
     def _unheld(self, budgets: list[Path]) -> Iterator[str]:
         """Budgets whose ban on loosening nobody could hold, for want of a base."""
@@ -163,9 +164,10 @@ class SessionLocks:
         for each in record["lock"]:
             if each["state"] != "fresh":
                 yield each["text"]
-        loosened = record["loosened"]
-        for each in loosened[:MOST_LINES]:
-            forbidden = " (forbidden)" if each["forbidden"] else ""
-            yield f"{each['text']}{forbidden}   {each['file']}:{each['line']}"
-        if len(loosened) > MOST_LINES:
-            yield f"{len(loosened) - MOST_LINES} more limits loosened"
+        for word in CHANGES:
+            some = record[word]
+            for each in some[:MOST_LINES]:
+                forbidden = " (forbidden)" if each["forbidden"] else ""
+                yield f"{each['text']}{forbidden}   {each['file']}:{each['line']}"
+            if len(some) > MOST_LINES:
+                yield f"{len(some) - MOST_LINES} more {word}"

@@ -44,7 +44,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         BASE,
         metavar="REV",
-        help="tell growth, and loosened limits, from the lock files and budgets of this revision "
+        help="tell growth, loosened limits and redefined models from the files of this revision "
         "(on GitHub's pull requests: the target branch)",
     )
     group.addoption(

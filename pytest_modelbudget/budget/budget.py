@@ -131,6 +131,8 @@ class TransformCheck:
     """One change to a model, under a name of the user's choice, and what must hold after it.
 
     transform is a key of the transform table, settings what it is given, all of them present.
+    declared_at tells where the file says each setting that it gives and, as "transform", which
+    one it is.
     """
 
     name: str
@@ -139,13 +141,16 @@ class TransformCheck:
     settings: Mapping[str, object]
     equivalence: EquivalenceCheck | None = None
     limits: tuple[AnyLimit, ...] = ()
+    declared_at: Mapping[str, Place] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelBudget:
     """One model under one set of inputs, and its limits.
 
-    A variant is a ModelBudget of its own, named like its model with ``variant`` set.
+    A variant is a ModelBudget of its own, named like its model with ``variant`` set. declared_at
+    tells where the file says each key of the source and, as "source", where the model comes from;
+    a key of the defaults, or of a variant's model, stands where they say it.
     """
 
     name: str
@@ -154,6 +159,7 @@ class ModelBudget:
     limits: tuple[AnyLimit, ...]
     variant: str | None = None
     transforms: tuple[TransformCheck, ...] = ()
+    declared_at: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def path(self) -> str:

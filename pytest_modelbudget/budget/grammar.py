@@ -109,7 +109,7 @@ FILE = Grammar(
         Field(MARKER, Form.VERSION, "the version of this format", required=True),
         Field("defaults", Form.DEFAULTS, "what models say that do not say it themselves"),
         Field("models", Form.MODELS, "every model by a name of your choice", required=True),
-        Field("loosen", Form.LOOSEN, "forbid fails a change that loosens a limit of this file"),
+        Field("loosen", Form.LOOSEN, "forbid fails what loosens a limit or redefines a model"),
     ),
     reserved=RESERVED,
 )

@@ -26,7 +26,7 @@ _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 def plain_value(node: Node, reading: Reading) -> object:
     """A scalar, list or mapping as Python has it; a quoted scalar is always a str."""
     if isinstance(node, Text):
-        if len(node.text) > MOST_DIGITS and _FLOAT.fullmatch(node.text):
+        if len(node.text) > MOST_DIGITS and _is_number(node.text):
             reading.refuse(node.place, f"a number of {len(node.text)} digits: write at most 100")
             return None
         return scalar(node.text) if node.plain else node.text
@@ -50,6 +50,12 @@ def scalar(text: str) -> object:
     if _SPECIAL.fullmatch(text):
         return float(text.replace(".", "", 1))
     return text
+
+
+def _is_number(text: str) -> bool:
+    """Whether an unquoted word is a number, however long; converts nothing."""
+    patterns = (*(pattern for pattern, _ in _INTEGERS), _FLOAT)
+    return any(pattern.fullmatch(text) for pattern in patterns)
 
 
 def integer(node: Node, expected: str, reading: Reading) -> int | None:

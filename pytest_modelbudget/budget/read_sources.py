@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath, PureWindowsPath
 
+from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.grammar import LARGEST_SIZE, second_source_grammar
 from pytest_modelbudget.budget.plain_values import integer, plain_value
 from pytest_modelbudget.budget.problem import shown
@@ -29,6 +30,7 @@ class Defaults:
     inputs: InputSpecs | None = None
     dtype: str | None = None
     is_broken: bool = False  # then what a model lacks may have been meant to stand there
+    places: Mapping[str, Place] = field(default_factory=dict)  # of what they say, by key
 
 
 def read_source(
@@ -58,6 +60,16 @@ def read_source(
         dims=read_dims(given["dims"].value, reading) if "dims" in given else {},
         base=reading.folder,
     )
+
+
+def declared_places(
+    source: ModelSource, given: Mapping[str, Entry], defaults: Defaults
+) -> dict[str, Place]:
+    """Where the file says each key of a model, and "source"; defaults only where they are taken."""
+    is_taken = {"inputs": bool(source.inputs), "dtype": source.dtype is not None}
+    places = {key: place for key, place in defaults.places.items() if is_taken[key]}
+    places |= {key: entry.key.place for key, entry in given.items()}
+    return places | {"source": places[source.format]}
 
 
 def read_second_source(node: Node, reading: Reading) -> ModelSource | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_modelbudget.budget.budget import AnyLimit, TransformCheck
+from pytest_modelbudget.budget.budget import AnyLimit, Place, TransformCheck
 from pytest_modelbudget.budget.plain_values import flag, integer, plain_value
 from pytest_modelbudget.budget.problem import shown, suggestion
 from pytest_modelbudget.budget.read_claims import read_equivalence
@@ -41,7 +41,7 @@ def read_transform(
         formats = ", ".join(transform.engines)
         message = f"'{transform.key}' knows models under {formats}, not under {source.format}"
         reading.refuse(given[keys[0]].key.place, message)
-    settings = _settings(given[keys[0]], transform, reading)
+    settings, declared_at = _settings(given[keys[0]], transform, reading)
     equivalence = None
     if "equivalence" in given:
         equivalence = read_equivalence(given["equivalence"], transform, reading)
@@ -52,6 +52,7 @@ def read_transform(
         settings,
         equivalence,
         read_limits(given, reading),
+        declared_at,
     )
 
 
@@ -70,17 +71,21 @@ def _refuse_transforms(
 # Settings.
 
 
-def _settings(entry: Entry, transform: Transform, reading: Reading) -> dict[str, object]:
-    """Every setting of a transform, those that are not given at their defaults."""
+def _settings(
+    entry: Entry, transform: Transform, reading: Reading
+) -> tuple[dict[str, object], dict[str, Place]]:
+    """Every setting, those that are not given at their defaults, and where the file says which."""
+    places = {"transform": entry.key.place}
     if transform.whole is not None:
-        return {transform.whole.key: _value(entry.value, transform.whole, reading)}
+        return {transform.whole.key: _value(entry.value, transform.whole, reading)}, places
     given = reading.fields(entry.value, settings_grammar(transform))
-    return {
+    settings = {
         each.key: _value(given[each.key].value, each, reading)
         if each.key in given
         else each.default
         for each in transform.settings
     }
+    return settings, {**places, **{key: each.key.place for key, each in given.items()}}
 
 
 def _value(node: Node, setting: Setting, reading: Reading) -> object:

@@ -32,6 +32,7 @@ from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
 from pytest_modelbudget.budget.read_limits import read_limits, read_op_names, read_scopes
 from pytest_modelbudget.budget.read_sources import (
     Defaults,
+    declared_places,
     read_dims,
     read_source,
     refuse_dtype_of_a_file,
@@ -182,6 +183,7 @@ def _defaults(node: Node, reading: Reading) -> Defaults:
         read_inputs(given["inputs"].value, reading) if "inputs" in given else None,
         read_model_dtype(given["dtype"].value, reading) if "dtype" in given else None,
         is_broken=len(reading.problems) > known or isinstance(node, Refused),
+        places={key: entry.key.place for key, entry in given.items()},
     )
 
 
@@ -208,12 +210,12 @@ def _model(entry: Entry, defaults: Defaults, reading: Reading) -> list[ModelBudg
         reading.refuse(entry.key.place, message)
     budgets = []
     transforms = _transforms(given, source, reading)
+    places = declared_places(source, given, defaults) if source else {}
     if source and (limits or transforms):
-        budgets.append(
-            ModelBudget(entry.key.text, entry.key.place, source, limits, transforms=transforms)
-        )
+        name, place = entry.key.text, entry.key.place
+        budgets.append(ModelBudget(name, place, source, limits, None, transforms, places))
     if "variants" in given:
-        budgets.extend(_variants(given["variants"].value, entry.key, source, reading))
+        budgets.extend(_variants(given["variants"].value, entry.key, source, places, reading))
     return budgets
 
 
@@ -250,8 +252,9 @@ def _transforms(
 
 
 def _variants(
-    node: Node, model: Text, source: ModelSource | None, reading: Reading
-) -> list[ModelBudget]:
+    node: Node, model: Text, source: ModelSource | None, places: Mapping[str, Place],
+    reading: Reading,
+) -> list[ModelBudget]:  # fmt: skip
     """The same model under other inputs; a variant inherits all but the limits."""
     budgets = []
     for entry in reading.named(node, "variants: a mapping of names to variants"):
@@ -268,7 +271,8 @@ def _variants(
         transforms = _transforms(given, varied, reading)
         if varied and (limits or transforms):
             name, place = entry.key.text, entry.key.place
-            budgets.append(ModelBudget(model.text, place, varied, limits, name, transforms))
+            own = {**places, **{key: each.key.place for key, each in given.items()}}
+            budgets.append(ModelBudget(model.text, place, varied, limits, name, transforms, own))
     return budgets
 
 

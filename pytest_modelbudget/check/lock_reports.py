@@ -11,12 +11,13 @@ from pytest_modelbudget.budget.compared_revision import BaseError, BaseRevision,
 from pytest_modelbudget.budget.lock_file import UPDATE, LockedValue, lock_path, read_value
 from pytest_modelbudget.budget.loosening import Loosening, loosenings
 from pytest_modelbudget.budget.problem import BudgetFileError
+from pytest_modelbudget.budget.redefinition import redefinitions
 from pytest_modelbudget.budget.update import CheckKey
 from pytest_modelbudget.check.budgets import read
 from pytest_modelbudget.check.tables import Tables
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.reports.cases import cases
-from pytest_modelbudget.reports.report import Record, loosening_record
+from pytest_modelbudget.reports.cases import CHANGES, LOOSENED, REDEFINED, cases
+from pytest_modelbudget.reports.report import Record, loosening_record, redefinition_record
 from pytest_modelbudget.units import readable_pair
 
 MOST_NAMED = 3  # stale numbers that one line names
@@ -113,29 +114,33 @@ def _at_base(path: Path, base: BaseRevision, baselines: Baselines) -> Iterator[R
         yield {"file": file, "state": "missing", "text": text}
 
 
-# Loosened limits.
+# Loosened limits, and redefined models.
 
 
-def loosened_records(
+def change_records(
     files: Iterable[Path], gone: Iterable[Path], base: BaseRevision, using: Tables, *, root: Path
-) -> list[Record]:
-    """Every limit that the change since the base makes easier to keep, by file and line.
+) -> dict[str, list[Record]]:
+    """What the change since the base loosens, and what it redefines, each by file and line.
 
     gone are budget files that the base has and the working tree has not.
     """
-    found: list[Record] = []
+    found: dict[str, list[Record]] = {word: [] for word in CHANGES}
     for path in (*files, *gone):
         try:
             now = read(path, using, root=root) if path.exists() else None
         except BudgetFileError:
             continue  # a broken budget fails by itself
-        found.extend(_loosened(path, now, base, using, root))
-    return sorted(found, key=lambda each: (each["file"], each["line"]))
+        for word, record in _changes(path, now, base, using, root):
+            found[word].append(record)
+    return {
+        word: sorted(some, key=lambda each: (each["file"], each["line"]))
+        for word, some in found.items()
+    }
 
 
-def _loosened(
+def _changes(
     path: Path, now: Budget | None, base: BaseRevision, using: Tables, root: Path
-) -> Iterator[Record]:
+) -> Iterator[tuple[str, Record]]:
     is_forbidden = now is not None and now.loosen is Loosen.FORBID
     file = now.file if now else path.relative_to(root).as_posix()
     try:
@@ -145,13 +150,15 @@ def _loosened(
         if is_forbidden or base.commit:
             words = f"not compared with the base, so possibly loosened: {_first_line(error)}"
             unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
-            yield loosening_record(unknown, forbidden=is_forbidden)
+            yield LOOSENED, loosening_record(unknown, forbidden=is_forbidden)
         return
     if before is None:
         return  # new since the base
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
     for each in loosenings(before, now, using.metrics):
-        yield loosening_record(each, forbidden=is_forbidden)
+        yield LOOSENED, loosening_record(each, forbidden=is_forbidden)
+    for other in redefinitions(before, now):
+        yield REDEFINED, redefinition_record(other, forbidden=is_forbidden)
 
 
 def _known(base: BaseRevision, path: Path) -> str | None:

@@ -17,6 +17,7 @@ from pytest_modelbudget.budget.budget import EQUIVALENCE
 from pytest_modelbudget.reports.cases import (
     Case,
     cases,
+    changes,
     failing_locks,
     unmeasured,
     worst_first,
@@ -67,7 +68,7 @@ def _errors(report: Record, told: Collection[str]) -> Iterator[Annotation]:
     for broken in report["broken"]:
         if broken["id"] not in told:
             yield from (_of_problem(broken["id"], problem) for problem in broken["problems"])
-    yield from _loosened(report, forbidden=True)
+    yield from _changes(report, forbidden=True)
     for lock in failing_locks(report):
         yield Annotation(ERROR, lock["file"] or "", 1, "lock file", one_line(lock["text"]))
     if said := unmeasured(report):
@@ -78,7 +79,7 @@ def _errors(report: Record, told: Collection[str]) -> Iterator[Annotation]:
 
 
 def _warnings(report: Record) -> Iterator[Annotation]:
-    yield from _loosened(report, forbidden=False)
+    yield from _changes(report, forbidden=False)
     warned = [case for case in cases(report) if case.outcome == "warn"]
     yield from (_of_case(case, WARNING) for case in worst_first(warned))
 
@@ -109,12 +110,12 @@ def _of_problem(node_id: str, problem: str) -> Annotation:
     return Annotation(ERROR, file, int(placed["line"]), "broken budget", placed["text"].strip())
 
 
-def _loosened(report: Record, *, forbidden: bool) -> Iterator[Annotation]:
-    """What a change lets pass that did not pass before, on the line that does so."""
-    for change in report.get("loosened", ()):
+def _changes(report: Record, *, forbidden: bool) -> Iterator[Annotation]:
+    """What a change lets pass, or holds limits on instead, on the line that does so."""
+    for word, change in changes(report):
         if change["forbidden"] == forbidden:
             kind = ERROR if forbidden else WARNING
-            title = " / ".join([*change["id"].split("::")[1:], "loosened"])
+            title = " / ".join([*change["id"].split("::")[1:], word])
             message = one_line(change["text"])
             yield Annotation(kind, change["file"], change["line"], title, message)
 

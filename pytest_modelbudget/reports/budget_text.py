@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
-from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.budget.write_inputs import positional_text, spec_text
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.quantities import snug_quantity
 from pytest_modelbudget.units import exact, percentage, readable
@@ -60,22 +61,10 @@ def _run_on(source: ModelSource) -> Iterator[str]:
 
 
 def _inputs(specs: InputSpecs) -> str:
-    if specs.named:
-        named = (f"{_word(name)}: {_spec(each)}" for name, each in specs.named.items())
-        return f"{{{', '.join(named)}}}"
-    written = [_spec(each) for each in specs.positional]
-    return written[0] if len(written) == 1 else f"[{', '.join(written)}]"
-
-
-def _spec(spec: InputSpec) -> str:
-    if not isinstance(spec, TensorSpec):
-        return f"[{', '.join(map(_spec, spec))}]"
-    if spec.low is not None or spec.high is not None:
-        bounds = {"low": spec.low, "high": spec.high}
-        given: dict[str, object] = {"dtype": spec.dtype, "shape": list(spec.shape)}
-        given.update({key: value for key, value in bounds.items() if value is not None})
-        return _json(given)
-    return f"{spec.dtype} {'x'.join(map(str, spec.shape)) or '()'}"
+    if not specs.named:
+        return positional_text(specs.positional)
+    named = (f"{_word(name)}: {spec_text(each)}" for name, each in specs.named.items())
+    return f"{{{', '.join(named)}}}"
 
 
 def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:

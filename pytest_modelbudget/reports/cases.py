@@ -18,6 +18,8 @@ from pytest_modelbudget.reports.report import Record, fails, numberless_check, w
 from pytest_modelbudget.units import room, several
 
 NOTHING = "nothing measured"
+LOOSENED, REDEFINED = "loosened", "redefined"
+CHANGES = (LOOSENED, REDEFINED)  # what a change since the base does to budgets
 
 
 class Case(NamedTuple):
@@ -115,6 +117,17 @@ def unmeasured(report: Record) -> str:
 def failing_locks(report: Record) -> list[Record]:
     """Lock files that are not what was measured, where a session fails for it."""
     return [lock for lock in report.get("lock", ()) if lock.get("fails")]
+
+
+def changes(report: Record) -> Iterator[tuple[str, Record]]:
+    """All that a change since the base does to budgets: the word for it, and its record."""
+    for word in CHANGES:
+        yield from ((word, change) for change in report.get(word, ()))
+
+
+def changes_counted(report: Record) -> list[str]:
+    """How much that is, in words: ["2 loosened", "1 redefined"]."""
+    return [f"{len(report[word])} {word}" for word in CHANGES if report.get(word)]
 
 
 def worst_first(some: list[Case]) -> list[Case]:

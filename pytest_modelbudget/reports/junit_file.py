@@ -21,14 +21,22 @@ from xml.etree import ElementTree
 
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
-from pytest_modelbudget.reports.cases import Case, cases, failing_locks, headroom_text, unmeasured
+from pytest_modelbudget.reports.cases import (
+    CHANGES,
+    Case,
+    cases,
+    changes,
+    failing_locks,
+    headroom_text,
+    unmeasured,
+)
 from pytest_modelbudget.reports.check_text import detail_lines, headline, printable
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.growth_text import grown_name
 from pytest_modelbudget.reports.report import Record
 
 SUITES = "model budget"
-LOOSENED, LOCK, UNANSWERED = "loosened", "lock", "unanswered"
+LOCK, UNANSWERED = "lock", "unanswered"
 NO_TIME = "0.000"
 FIGURES = ("metric", "unit", "actual", "measured", "limit", "min", "baseline", "allowed", "grow",
            "floor", "outcome", "level")  # fmt: skip
@@ -75,12 +83,12 @@ def _unique(reported: list[Reported]) -> list[Reported]:
 
 
 def _reported(report: Record) -> Iterator[Reported]:
-    """Limits in file order, each model's time on its first; unreadable files; what was loosened."""
+    """Limits in file order, each model's time on its first; unreadable files; what was changed."""
     timings = dict(report["timings"])
     for case in cases(report):
         yield _of_case(case, timings.pop(case.model["id"], NO_TIME))
     yield from map(_of_broken, report["broken"])
-    yield from map(_of_loosening, report.get("loosened", ()))
+    yield from (_of_change(word, change) for word, change in changes(report))
     yield from map(_of_lock, failing_locks(report))
     if said := unmeasured(report):
         yield Reported(SUITES, SUITES, UNANSWERED, "", 1, said, said, {}, problem=UNANSWERED)
@@ -115,16 +123,19 @@ def _of_broken(broken: Record) -> Reported:
     return Reported(broken["id"], dotted(file), name, file, 1, message, text, {}, problem="broken")
 
 
-def _of_loosening(change: Record) -> Reported:
-    """A limit that lets pass more than it did; it fails where that is forbidden."""
+def _of_change(word: str, change: Record) -> Reported:
+    """A limit that lets pass more than it did, or a model that is another one.
+
+    It fails where that is forbidden.
+    """
     message = one_line(change["text"])
     model, limit = change["id"], ""
-    if change["metric"] is not None:
+    if change.get("metric") is not None:
         model, _, limit = change["id"].rpartition("::")
     return Reported(
         id=f"{change['id']} {message}",
         classname=dotted(model),
-        name=f"{limit} {LOOSENED}: {change['what']}".lstrip(),
+        name=f"{limit} {word}: {change['what']}".lstrip(),
         file=change["file"],
         line=change["line"],
         message=message,
@@ -132,9 +143,9 @@ def _of_loosening(change: Record) -> Reported:
         properties={
             key: str(change[key])
             for key in ("metric", "what", "before", "after")
-            if change[key] is not None
+            if change.get(key) is not None
         },
-        problem=LOOSENED if change["forbidden"] else "",
+        problem=word if change["forbidden"] else "",
     )
 
 
@@ -171,7 +182,7 @@ def _test_case(each: Reported) -> TestCase:
         stdout=printable(each.text),
     )
     problem = {"message": printable(each.message), "output": printable(each.text)}
-    if each.problem in ("over", LOOSENED, LOCK):
+    if each.problem in ("over", *CHANGES, LOCK):
         test_case.add_failure_info(failure_type=each.problem, **problem)
     elif each.problem:
         test_case.add_error_info(error_type=each.problem, **problem)

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_modelbudget.reports.cases import (
+    CHANGES,
     Case,
     cases,
+    changes_counted,
     counts,
     failing_locks,
     headroom_text,
@@ -63,8 +65,7 @@ def title(report: Record) -> str:
     limits = several(total, "limit")
     said = [f"{told[key]} {key}" for key in ("over", "unknown", "warn") if told[key]]
     said += [several(len(report["broken"]), "broken file")] if report["broken"] else []
-    loosened = len(report.get("loosened", ()))
-    said += [f"{loosened} loosened"] if loosened else []
+    said += changes_counted(report)
     locks = failing_locks(report)
     said += [several(len(locks), "unfit lock file")] if locks else []
     left = report.get("unanswered", 0)
@@ -88,7 +89,7 @@ def sections(report: Record) -> Iterator[Section]:
     yield from _broken(report)
     yield from _table("### Failing", failing)
     yield from _details(failing)
-    yield from _loosened(report)
+    yield from _changes(report)
     yield from _notes(report)
     yield from _table("### Warnings", warned)
     yield from _table("### Changed since the baseline", [case for case in within if changed(case)])
@@ -199,14 +200,15 @@ def _details(failing: list[Case]) -> Iterator[Section]:
         yield Section("\n", rows)
 
 
-def _loosened(report: Record) -> Iterator[Section]:
-    """Limits that let more pass than at the base."""
-    rows = [_loosening(change) for change in report.get("loosened", ())]
-    if rows:
-        yield Section("### Loosened by this change\n\n", rows)
+def _changes(report: Record) -> Iterator[Section]:
+    """Limits that let more pass than at the base, and models that are others than there."""
+    for word in CHANGES:
+        rows = [_change(each) for each in report.get(word, ())]
+        if rows:
+            yield Section(f"### {word.capitalize()} by this change\n\n", rows)
 
 
-def _loosening(change: Record) -> str:
+def _change(change: Record) -> str:
     sign = "❌ forbidden:" if change["forbidden"] else SIGNS["warn"]
     subject = code(" / ".join(change["id"].split("::")[1:]))
     place = code(f"{change['file']}:{change['line']}")

@@ -5,7 +5,7 @@ The first line is a marker that nobody sees, by which the comment is found again
 
 from __future__ import annotations
 
-from pytest_modelbudget.reports.cases import cases, counts, failing_locks
+from pytest_modelbudget.reports.cases import cases, changes_counted, counts, failing_locks
 from pytest_modelbudget.reports.markdown_summary import changed, nbytes, summary, title
 from pytest_modelbudget.reports.report import Record
 
@@ -21,11 +21,11 @@ def render(report: Record) -> str:
 
 
 def is_quiet(report: Record) -> bool:
-    """Whether something was measured, all of it is within, and nobody loosened a limit."""
+    """Whether something was measured, all of it is within, and no budget was changed."""
     told = counts(report)
     left = (report["selected"], report.get("unanswered"))
     return told["within"] == sum(told.values()) > 0 and not any(
-        (*left, report["broken"], report.get("loosened"), failing_locks(report))
+        (*left, report["broken"], changes_counted(report), failing_locks(report))
     )
 
 

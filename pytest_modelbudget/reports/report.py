@@ -14,7 +14,7 @@ Drawn once, with one model, one check and one file that could not be read::
                              "level": "error", "line": 6, "reason": ""}],
                  "transforms": []}],
      "broken": [{"id": "budgets/b.yaml::budget", "problems": ["budgets/b.yaml:2:1: ..."]}],
-     "base": None, "lock": [], "loosened": [],
+     "base": None, "lock": [], "loosened": [], "redefined": [],
      "timings": {"budgets/a.yaml::net": "0.012"}}
 
 Of the limits that selection left, unanswered counts those that were skipped, or never came to
@@ -36,19 +36,25 @@ before (after) is None where the layer is new (gone), and a shape where nobody k
 entry, with scope None, sums up the ``count`` parts that were cut; all deltas add up to the growth.
 
 At the top, base is the commit (all its digits) that was compared with, or None; lock says of each
-lock file what became of it; and loosened lists every limit that the change since base makes
-easier to keep. Both are in the order of file and line; each has one line of text for people::
+lock file what became of it; loosened lists every limit that the change since base makes easier to
+keep; and redefined every key of a model, or of a transform, that says something else than at base,
+while limits on it stay. All are in the order of file and line; each has one line of text for
+people::
 
     "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "...", "fails": False}],
     "loosened": [{"file": "budgets/a.yaml", "line": 6, "id": "budgets/a.yaml::net::params",
                   "metric": "params", "what": "max raised", "before": 3500000, "after": 4000000,
                   "percent": "+14.3", "forbidden": False,
-                  "text": "budget loosened +14.3 %: params 3.5 M -> 4.0 M"}]
+                  "text": "budget loosened +14.3 %: params 3.5 M -> 4.0 M"}],
+    "redefined": [{"file": "budgets/a.yaml", "line": 5, "id": "budgets/a.yaml::net",
+                   "what": "inputs", "before": "float32 2x4", "after": "float32 1x4",
+                   "forbidden": False, "text": "model changed: inputs float32 2x4 -> ..."}]
 
 A state is fresh, stale, missing or broken (unreadable), or of the base unreachable (it is not
 here; file is then None). A lock file may have two entries: one for the working tree, one for the
 base. percent is None where there is none; line is 1 where nothing is left of a model; metric is
-None where a whole model is gone.
+None where a whole model is gone. what of redefined is the key, "source" for where a model comes
+from, or "transform" for which one it is; before (after) is None where there was (is) nothing.
 
 Where a page was asked for, each model also has a "profile": JSON text, made by ``profile()``, which
 no file but the page holds.
@@ -68,6 +74,7 @@ from typing import Any
 
 from pytest_modelbudget.budget.budget import Level, Limit, OpsLimit
 from pytest_modelbudget.budget.loosening import Loosening
+from pytest_modelbudget.budget.redefinition import Redefinition
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement
@@ -243,6 +250,21 @@ def loosening_record(loosening: Loosening, *, forbidden: bool) -> Record:
     }
 
 
+def redefinition_record(redefinition: Redefinition, *, forbidden: bool) -> Record:
+    """One thing that a model, or a transform, is now said to be."""
+    place = redefinition.place
+    return {
+        "file": place.file,
+        "line": place.line,
+        "id": f"{place.file}::{redefinition.path}",
+        "what": redefinition.what,
+        "before": redefinition.before,
+        "after": redefinition.after,
+        "forbidden": forbidden,
+        "text": redefinition.text,
+    }
+
+
 def _setting(value: Number | str | None) -> int | str | None:
     return value if value is None or isinstance(value, str) else number_record(value)
 
@@ -333,6 +355,7 @@ def report(
         "base": None,
         "lock": [],
         "loosened": [],
+        "redefined": [],
         "timings": dict(sorted(timings.items())),
     }
 

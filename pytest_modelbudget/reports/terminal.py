@@ -23,6 +23,7 @@ from typing import NamedTuple
 from pytest_modelbudget.reports.cases import (
     Case,
     cases_of,
+    changes_counted,
     counts,
     headroom,
     headroom_text,
@@ -115,9 +116,7 @@ def counted(report: Record) -> str:
     broken = len(report["broken"])
     if broken:
         said.append(several(broken, "broken file"))
-    loosened = len(report.get("loosened", ()))
-    if loosened:
-        said.append(f"{loosened} loosened")
+    said += changes_counted(report)
     return f"{several(total, 'limit')}: {', '.join(said)}"
 
 

@@ -75,6 +75,8 @@ BROKEN = [
                  id="no argument's name"),
     pytest.param(inputs("float32 1x3") + f"    args: [{'9' * 101}]", ["101 digits"],
                  id="huge argument"),
+    pytest.param(inputs("float32 1x3") + f"    args: [{'0x' + 'f' * 99}]", ["101 digits"],
+                 id="huge hexadecimal argument"),
     pytest.param(VISION.replace("torchvision.models:resnet18", "torchvision.models.resnet18"),
                  ["6:12: 'torchvision.models.resnet18' is no module:attribute: did you mean "
                   "torchvision.models:resnet18?"], id="dotted target"),

@@ -96,6 +96,14 @@ def loosened(*, forbidden: bool = False, **more: object) -> Record:
     }  # fmt: skip
 
 
+def redefined() -> Record:
+    """Inputs of another size; it is no limit's, and so has no metric."""
+    return {
+        "file": FILE, "line": 5, "id": f"{FILE}::net", "what": "inputs", "before": "float32 2x4",
+        "after": "float32 1x4", "forbidden": False, "text": "model changed: inputs",
+    }  # fmt: skip
+
+
 def grown() -> Record:
     """A model whose classifier grew, with the layers to blame."""
     before = 3_504_872

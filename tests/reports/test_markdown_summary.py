@@ -11,7 +11,19 @@ from markdown_it import MarkdownIt
 from pytest_modelbudget.reports import markdown_summary, pull_request_comment
 from pytest_modelbudget.reports.pull_request_comment import MARKER
 
-from .records import Record, broken, check, grown, lock, loosened, model, over, report, transformed
+from .records import (
+    Record,
+    broken,
+    check,
+    grown,
+    lock,
+    loosened,
+    model,
+    over,
+    redefined,
+    report,
+    transformed,
+)
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 MIB, MOST_CHARACTERS = 2**20, 65_536
@@ -134,6 +146,7 @@ def test_a_part_of_the_limits_says_so() -> None:
         pytest.param({"lock": [lock(fails=True)]}, "1 unfit lock file (1 limit)", id="lock"),
         pytest.param({"unanswered": 2}, "2 not measured (1 limit)", id="unanswered"),
         pytest.param({"loosened": [loosened()]}, "1 loosened (1 limit)", id="loosened"),
+        pytest.param({"redefined": [redefined()]}, "1 redefined (1 limit)", id="redefined"),
     ],
 )
 def test_a_heading_is_as_red_as_the_session(more: Record, title: str) -> None:
@@ -213,6 +226,7 @@ def test_a_comment_shrinks_to_a_line_when_all_is_well(record: Record, line: str)
         pytest.param(report(model(check()), selected=True), id="selected"),
         pytest.param(report(model(check()), broken=[broken("x")]), id="broken"),
         pytest.param(report(model(check()), loosened=[loosened()]), id="loosened"),
+        pytest.param(report(model(check()), redefined=[redefined()]), id="redefined"),
         pytest.param(report(model(check()), lock=[lock(fails=True)]), id="lock"),
         pytest.param(report(model(check()), unanswered=1), id="unanswered"),
         pytest.param(report(model(over(level="warn"))), id="warning"),

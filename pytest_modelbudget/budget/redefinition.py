@@ -1,0 +1,189 @@
+"""What a change to a budget file holds limits on instead: a pure comparison of two budgets.
+
+A smaller input, a narrower model or a larger tile may make a limit easier to keep, or harder: which
+of the two is not guessed, and every one is told. Values are compared, not how a file spells them.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pytest_modelbudget.budget.budget import (
+    EQUIVALENCE,
+    Budget,
+    ModelBudget,
+    Place,
+    TransformCheck,
+)
+from pytest_modelbudget.budget.plain_values import scalar
+from pytest_modelbudget.budget.write_inputs import positional_text, spec_text
+from pytest_modelbudget.frontends.model_source import ModelSource
+
+LONGEST, LEAD = 60, 10  # characters of a text that are shown, and those of them that are the same
+ELSE = "its limits are held on something else"
+_WORD = re.compile(r"[A-Za-z_./][\w./:+-]*")
+
+# {"dtype": {"": "bfloat16"}, "kwargs": {"width": "0.5"}}: the values of a key, by name where it
+# is a mapping.
+Declared = dict[str, dict[str, str]]
+Texts = tuple[str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Redefinition:
+    """One key of a model, or of a transform, that says something else than it did.
+
+    place is where it stands today, or what it was said of where nothing is left of it. what is the
+    key ("inputs", "tile"), "source" for where a model comes from, "transform" for another one.
+    before and after are as a budget may spell them, of a mapping only what differs; None is
+    nothing.
+    """
+
+    place: Place
+    path: str
+    what: str
+    before: str | None
+    after: str | None
+    text: str
+
+
+def redefinitions(before: Budget, now: Budget | None) -> tuple[Redefinition, ...]:
+    """What limits that stay are held on instead, in the order of today's file.
+
+    What a model says for itself and its variants is told once.
+    """
+    if now is None:
+        return ()
+    models = {model.path: model for model in before.models}
+    held = {path for path, _ in _checks(before) & _checks(now)}
+    found: dict[tuple[str, Place, str], Redefinition] = {}
+    for model in now.models:
+        was = models.get(model.path)
+        for each in _of_model(was, model, held) if was else ():
+            key = model.name, each.place, each.text
+            found[key] = replace(each, path=model.name) if key in found else each
+    return tuple(found.values())
+
+
+def _checks(budget: Budget) -> set[tuple[str, str]]:
+    """The path and the name of all that a file holds."""
+    claims = {(path, EQUIVALENCE) for path, _ in budget.claims()}
+    return claims | {held.check for held in budget.held()}
+
+
+def _of_model(was: ModelBudget, now: ModelBudget, held: set[str]) -> Iterator[Redefinition]:
+    """What a model declares differently, then what its transforms do."""
+    earlier = {check.name: check for check in was.transforms}
+    kept = [check for check in now.transforms if f"{now.path}::{check.name}" in held]
+    if kept or now.path in held:
+        for key, texts in _changes(_of_source(was.source), _of_source(now.source)):
+            place = now.declared_at.get(key, now.declared_at["source"])
+            yield _told("model", now.path, key, texts, place)
+    for check in kept:
+        yield from _of_transform(earlier[check.name], check, f"{now.path}::{check.name}")
+
+
+def _of_transform(was: TransformCheck, now: TransformCheck, path: str) -> Iterator[Redefinition]:
+    place = now.declared_at["transform"]
+    if was.transform != now.transform:
+        yield _told("transform", path, "transform", (was.transform, now.transform), place)
+        return
+    for key, texts in _changes(_of_settings(was.settings), _of_settings(now.settings)):
+        yield _told("transform", path, key, texts, now.declared_at.get(key, place))
+
+
+def _told(kind: str, path: str, what: str, texts: Texts, place: Place) -> Redefinition:
+    """One key in words: "model changed: dtype none -> bfloat16: its limits are held ..."."""
+    key = "" if what == kind else f" {what}"
+    before, after = (text or "none" for text in texts)
+    return Redefinition(
+        place, path, what, *texts, f"{kind} changed:{key} {before} -> {after}: {ELSE}"
+    )
+
+
+# What differs.
+
+
+def _changes(before: Declared, now: Declared) -> Iterator[tuple[str, Texts]]:
+    """Every key whose values are others, with those values."""
+    for key in dict.fromkeys((*before, *now)):
+        first, second = before.get(key, {}), now.get(key, {})
+        if first != second:
+            yield key, _shortened(_unlike(first, second), _unlike(second, first))
+
+
+def _unlike(values: Mapping[str, str], others: Mapping[str, str]) -> str | None:
+    """The values that others have not: "0.5", or "{width: 0.5}" of a mapping."""
+    told = {name: text for name, text in values.items() if others.get(name) != text}
+    if not told or "" in told:
+        return told.get("")
+    named = (f"{_printable(name)}: {text}" for name, text in told.items())
+    return f"{{{', '.join(named)}}}"
+
+
+def _shortened(*texts: str | None) -> Texts:
+    """Two texts as they are, or from shortly before where they part if one of them is long."""
+    first, second = texts
+    start = 0
+    if max(len(first or ""), len(second or "")) > LONGEST:
+        start = max(0, len(posixpath.commonprefix([first or "", second or ""])) - LEAD)
+    return _cut(first, start), _cut(second, start)
+
+
+def _cut(text: str | None, start: int) -> str | None:
+    if text is None:
+        return None
+    end = start + LONGEST
+    return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"
+
+
+# What is declared.
+
+
+def _of_source(source: ModelSource) -> Declared:
+    """All that a budget says of where a model comes from and what it is run on."""
+    inputs = source.inputs
+    by_name = {name: spec_text(spec) for name, spec in inputs.named.items()}
+    return {
+        "source": {"": f"{source.format} {posixpath.normpath(str(source.target))}"},
+        "args": {"": _plain(list(source.args))} if source.args else {},
+        "kwargs": {name: _plain(value) for name, value in source.kwargs.items()},
+        "inputs": {"": positional_text(inputs.positional)} if inputs.positional else by_name,
+        "dtype": {"": source.dtype} if source.dtype else {},
+        "dims": {symbol: str(size) for symbol, size in source.dims.items()},
+    }
+
+
+def _of_settings(settings: Mapping[str, object]) -> Declared:
+    return {key: _of_setting(value) for key, value in settings.items()}
+
+
+def _of_setting(value: object) -> dict[str, str]:
+    if value is None:
+        return {}
+    if isinstance(value, ModelSource):
+        return {
+            f"{key} {name}".rstrip(): text
+            for key, texts in _of_source(value).items()
+            for name, text in texts.items()
+        }
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, tuple) and value[:1] == (None,):
+        return {"": str(value[1])}  # (None, 64, 64) is the tile that a budget calls 64
+    return {"": _plain(value)}
+
+
+def _plain(value: object) -> str:
+    """A plain value; 1, 1.0, true and "1" are four, and the order of keys is none of it."""
+    if isinstance(value, str) and _WORD.fullmatch(value) and scalar(value) == value:
+        return value
+    return json.dumps(value, sort_keys=True)
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else json.dumps(name)
