@@ -9,8 +9,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_modelbudget.equivalence.judgement import Equivalence
     from pytest_modelbudget.metrics.measurement import Measurement
-    from pytest_modelbudget.transforms.equivalence import Equivalence
     from pytest_modelbudget.verdict import Verdict
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, TransformCheck
 from pytest_modelbudget.check.transforming import TransformedModel, transformed_model, verified
+from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.pytest_limits import (
     Budgeted,
@@ -30,7 +31,6 @@ from pytest_modelbudget.reports.transform_record import (
     equivalence_record,
     transform_record,
 )
-from pytest_modelbudget.transforms.outcome import Outcome
 
 
 class BudgetedModel(Budgeted, Protocol):

@@ -9,11 +9,11 @@ from fractions import Fraction
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.problem import suggestion
+from pytest_modelbudget.equivalence.outcome import Outcome as Outcome
 from pytest_modelbudget.ir.scopes import is_in_scope, paths
 from pytest_modelbudget.metrics.census import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
 from pytest_modelbudget.metrics.parts import Blame, Part, blame
-from pytest_modelbudget.transforms.outcome import Outcome as Outcome
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
 NO_BASELINE, NO_BLAME = Baseline(), Blame()

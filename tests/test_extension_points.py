@@ -12,6 +12,9 @@ import pytest
 
 import pytest_modelbudget.pytest_items
 from pytest_modelbudget.check import tables as check
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.frontends import frontend_table
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
@@ -22,9 +25,6 @@ from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.ops.op_rule import OpRule
 from pytest_modelbudget.reports import report_table
 from pytest_modelbudget.reports.report_table import FileReport
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.transform import (
     Change,
     Job,

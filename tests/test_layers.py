@@ -14,20 +14,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pytest_modelbudget"
 ORDER = (
-    "errors", "units", "quantities", "ir", "ops", "metrics", "frontends", "transforms", "budget",
-    "verdict", "reports", "check", "cli", "pytest_hookspecs", "pytest_options", "pytest_limits",
-    "pytest_transforms", "pytest_items", "pytest_fixture", "pytest_locks", "pytest_budget_paths",
-    "pytest_gate", "pytest_github", "pytest_progress", "pytest_plugin",
+    "errors", "units", "quantities", "ir", "ops", "metrics", "frontends", "equivalence",
+    "transforms", "budget", "verdict", "reports", "check", "cli", "pytest_hookspecs",
+    "pytest_options", "pytest_limits", "pytest_transforms", "pytest_items", "pytest_fixture",
+    "pytest_locks", "pytest_budget_paths", "pytest_gate", "pytest_github", "pytest_progress",
+    "pytest_plugin",
 )  # fmt: skip
 VERSION = "pytest_modelbudget.__version__"
 # Framework -> where it may be imported, as globs from the package's root.
 HOMES = {
-    "torch": ("frontends/torch_*", "transforms/*torch*"),
+    "torch": ("frontends/torch_*", "equivalence/*torch*", "transforms/*torch*"),
     "torchvision": ("frontends/torch_*",),
     "transformers": (),
-    "onnx": ("frontends/onnx_*", "transforms/*onnx*"),
-    "onnxruntime": ("frontends/onnx_*", "transforms/*onnx*"),
-    "onnx_ir": ("frontends/onnx_*", "transforms/*onnx*"),
+    "onnx": ("frontends/onnx_*", "equivalence/*onnx*", "transforms/*onnx*"),
+    "onnxruntime": ("frontends/onnx_*", "equivalence/*onnx*", "transforms/*onnx*"),
+    "onnx_ir": ("frontends/onnx_*", "equivalence/*onnx*", "transforms/*onnx*"),
     "yaml": ("budget/*",),
     "ruamel": ("budget/*",),
     "pytest": ("pytest_*",),

@@ -18,9 +18,9 @@ from enum import Enum
 from fractions import Fraction
 from typing import Union
 
+from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.frontends.model_source import ModelSource
-from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.units import Number
 
 

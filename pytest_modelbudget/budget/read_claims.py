@@ -12,7 +12,7 @@ from pytest_modelbudget.budget.problem import shown, suggestion
 from pytest_modelbudget.budget.reading import Entry, Reading
 from pytest_modelbudget.budget.transform_grammar import CLAIM, OUTPUT
 from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node
-from pytest_modelbudget.transforms.claim import SEEDS, Bound, Claim, Kind
+from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.transforms.transform import Transform
 
 UNDECIDED = "declares no bound: give one, such as sqnr: 30 or max_abs: 1e-3"

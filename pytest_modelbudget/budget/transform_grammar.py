@@ -14,8 +14,8 @@ from pytest_modelbudget.budget.grammar import (
     Form,
     Grammar,
 )
+from pytest_modelbudget.equivalence.claim import Bound, Kind
 from pytest_modelbudget.frontends.frontend_table import FrontEnd
-from pytest_modelbudget.transforms.claim import Bound, Kind
 from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
 
 Schema = dict[str, Any]

@@ -10,13 +10,13 @@ from time import perf_counter
 from pytest_modelbudget.budget.budget import TransformCheck
 from pytest_modelbudget.check.measuring import collection_paused, costed, first_on_path, told
 from pytest_modelbudget.check.tables import Tables
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import ModelBudgetError, TransformError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.reports.report import MeasuredModel
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.transform import Change, Job
 
 

@@ -12,11 +12,11 @@ from pytest_modelbudget.budget.problem import suggestion
 from pytest_modelbudget.check.measuring import first_on_path
 from pytest_modelbudget.check.python_values import model_source
 from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformError
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.transforms.claim import SEEDS, Bound, Claim, Kind
-from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.transform import Job
 
 NO_BOUNDS: Mapping[str, float] = MappingProxyType({})

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.equivalence.divergence import Worst
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.scope_text import scope_text
-from pytest_modelbudget.transforms.divergence import Worst
-from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.outcome import Outcome
 
 
 def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tuple[str, ...]:

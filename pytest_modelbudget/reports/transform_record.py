@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, TransformCheck
+from pytest_modelbudget.equivalence.array_errors import ALGEBRA
+from pytest_modelbudget.equivalence.divergence import Divergence, Worst
+from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
+from pytest_modelbudget.equivalence.output_figures import Figures
 from pytest_modelbudget.reports.report import (
     MeasuredModel,
     Record,
     model_record,
     numberless_check,
 )
-from pytest_modelbudget.transforms.array_errors import ALGEBRA
-from pytest_modelbudget.transforms.divergence import Divergence, Worst
-from pytest_modelbudget.transforms.equivalence import Equivalence, OutputRecord
-from pytest_modelbudget.transforms.output_figures import Figures
 from pytest_modelbudget.transforms.transform import Change
 
 

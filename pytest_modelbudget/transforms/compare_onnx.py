@@ -7,22 +7,22 @@ from pathlib import Path
 
 import onnx
 
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.comparison import LOADED, Sides
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.onnx_judging import Judge
+from pytest_modelbudget.equivalence.onnx_sides import sides
+from pytest_modelbudget.equivalence.onnx_stored import floating_arrays
+from pytest_modelbudget.equivalence.stored_values import stores_other_values
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.model_source import ModelSource
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.comparison import LOADED, Sides
-from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_loading import (
     measured_graph,
     model_with_weights,
     must_be_whole,
     with_all_weights,
 )
-from pytest_modelbudget.transforms.onnx_sides import sides
-from pytest_modelbudget.transforms.onnx_stored import floating_arrays
-from pytest_modelbudget.transforms.onnx_verifying import Judge
-from pytest_modelbudget.transforms.stored_values import stores_other_values
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
 

@@ -7,6 +7,12 @@ from dataclasses import replace
 
 from torch import nn
 
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.comparison import Sides
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.stored_values import stores_other_values
+from pytest_modelbudget.equivalence.torch_sides import CountedSide, TorchSide, floating_weights
+from pytest_modelbudget.equivalence.torch_verifying import verified_beside_torch
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.frontend_table import frontend_table
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
@@ -14,13 +20,7 @@ from pytest_modelbudget.frontends.torch_building import is_an_instance
 from pytest_modelbudget.frontends.torch_drawing import redraw
 from pytest_modelbudget.frontends.torch_running import Runnable, products_of, true_subject
 from pytest_modelbudget.frontends.torch_tracing import Subject
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.comparison import Sides
-from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.stored_values import stores_other_values
 from pytest_modelbudget.transforms.torch_modules import sides
-from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide, floating_weights
-from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
 TORCH = ("torch", "torchscript", "exported")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.torch_beside_onnx import OnnxModels, compared
 from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.model_source import ModelSource
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_loading import measured_graph, model_with_weights
-from pytest_modelbudget.transforms.torch_beside_onnx import OnnxModels, compared
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
 

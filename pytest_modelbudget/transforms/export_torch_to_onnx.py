@@ -13,6 +13,9 @@ from typing import Any
 import onnx
 import torch
 
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.torch_beside_onnx import OnnxModels, compared
 from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, TensorSpec
 from pytest_modelbudget.frontends.torch_building import untouched_globals
@@ -20,10 +23,7 @@ from pytest_modelbudget.frontends.torch_inputs import call_inputs, drawn
 from pytest_modelbudget.frontends.torch_running import Runnable, true_subject
 from pytest_modelbudget.frontends.torch_tracing import Subject, silenced
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.onnx_loading import measured_graph
-from pytest_modelbudget.transforms.torch_beside_onnx import OnnxModels, compared
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
 

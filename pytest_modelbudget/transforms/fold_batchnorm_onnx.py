@@ -13,10 +13,7 @@ from typing import Any
 import onnx
 from onnx import NodeProto, TensorProto, numpy_helper
 
-from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.frontends.onnx_scopes import scope_of
-from pytest_modelbudget.frontends.onnx_steps import op_name
-from pytest_modelbudget.transforms.onnx_stored import (
+from pytest_modelbudget.equivalence.onnx_stored import (
     FLOATING,
     StoredTensors,
     attribute,
@@ -25,7 +22,10 @@ from pytest_modelbudget.transforms.onnx_stored import (
     with_graph,
     without_spent,
 )
-from pytest_modelbudget.transforms.onnx_verifying import Rewritten, transformed_file
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.onnx_scopes import scope_of
+from pytest_modelbudget.frontends.onnx_steps import op_name
+from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten, transformed_file
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
 BATCH_NORM = "onnx::BatchNormalization"

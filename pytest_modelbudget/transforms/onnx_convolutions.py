@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import onnx
 from onnx import NodeProto
 
+from pytest_modelbudget.equivalence.onnx_stored import StoredTensors, attribute
 from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.transforms.onnx_found_operations import (
     WholeOperation,
     found_operations,
     why_unusable,
 )
-from pytest_modelbudget.transforms.onnx_stored import StoredTensors, attribute
 from pytest_modelbudget.transforms.tile_grid import ONE_CHANNEL
 
 CONVOLUTIONS = frozenset({"onnx::Conv", "onnx::ConvTranspose"})

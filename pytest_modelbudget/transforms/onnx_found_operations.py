@@ -10,8 +10,8 @@ from typing import TypeVar
 import onnx
 from onnx import AttributeProto, NodeProto
 
+from pytest_modelbudget.equivalence.onnx_stored import FLOATING, StoredTensors
 from pytest_modelbudget.frontends.onnx_steps import op_name
-from pytest_modelbudget.transforms.onnx_stored import FLOATING, StoredTensors
 
 Found = TypeVar("Found")
 

@@ -9,13 +9,13 @@ from typing import Union
 import onnx
 from onnx import NodeProto
 
+from pytest_modelbudget.equivalence.onnx_stored import StoredTensors, attribute
 from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.transforms.onnx_found_operations import (
     WholeOperation,
     found_operations,
     why_unusable,
 )
-from pytest_modelbudget.transforms.onnx_stored import StoredTensors, attribute
 
 PRODUCTS = frozenset({"onnx::Gemm", "onnx::MatMul"})
 # Products with weights that are written in other ways, and stay whole.

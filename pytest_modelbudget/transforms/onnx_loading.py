@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto
 from onnx.external_data_helper import load_external_data_for_tensor
 
+from pytest_modelbudget.equivalence.onnx_weightless import weightless
 from pytest_modelbudget.errors import SourceError, TransformError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.onnx_file import loaded_model
@@ -17,7 +18,6 @@ from pytest_modelbudget.frontends.onnx_reading import ReadModel
 from pytest_modelbudget.frontends.onnx_types import all_graphs
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.ops.op_table import OpTable
-from pytest_modelbudget.transforms.onnx_weightless import weightless
 
 
 def model_with_weights(path: Path) -> onnx.ModelProto:

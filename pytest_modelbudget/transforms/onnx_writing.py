@@ -9,8 +9,8 @@ import onnx
 import onnx_ir
 from onnx import helper, numpy_helper
 
+from pytest_modelbudget.equivalence.onnx_stored import nbytes_of
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.transforms.onnx_stored import nbytes_of
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message
 ROOM_FOR_NODES = 2**26  # what nodes and names may take beside the weights

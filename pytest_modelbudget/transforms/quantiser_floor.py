@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import log10
 
-from pytest_modelbudget.transforms.claim import Bound, Claim, Kind
+from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
 
 PER_BIT = 6.02  # dB: half the step is a quarter of the noise
 MARGIN = 12.0  # dB: 20·log10(peak/σ) - 4.77 is 11 for weights whose peak is six deviations

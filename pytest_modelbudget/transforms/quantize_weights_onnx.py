@@ -10,14 +10,9 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.frontends.onnx_scopes import scope_of
-from pytest_modelbudget.frontends.onnx_steps import op_name
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
-from pytest_modelbudget.transforms.onnx_linear_operations import StoredWeight, weight_behind
-from pytest_modelbudget.transforms.onnx_stored import (
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.onnx_stored import (
     CARRIERS,
     FLOATING,
     StoredTensors,
@@ -26,7 +21,12 @@ from pytest_modelbudget.transforms.onnx_stored import (
     stored_tensors,
     with_graph,
 )
-from pytest_modelbudget.transforms.onnx_verifying import Rewritten, transformed_file
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.onnx_scopes import scope_of
+from pytest_modelbudget.frontends.onnx_steps import op_name
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
+from pytest_modelbudget.transforms.onnx_linear_operations import StoredWeight, weight_behind
+from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten, transformed_file
 from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 from pytest_modelbudget.transforms.weight_grid import Grid, grid_of

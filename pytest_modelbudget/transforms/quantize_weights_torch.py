@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.torch_weights import GRID
 from pytest_modelbudget.ir.graph import Graph, Weight
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
 from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
 from pytest_modelbudget.transforms.torch_modules import transformed_module

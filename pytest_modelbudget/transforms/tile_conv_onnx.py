@@ -7,13 +7,13 @@ from typing import cast
 
 import onnx
 
+from pytest_modelbudget.equivalence.onnx_stored import stored_tensors
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
 from pytest_modelbudget.transforms.onnx_channel_tiles import Layer, write_tiles
 from pytest_modelbudget.transforms.onnx_convolutions import convolutions
 from pytest_modelbudget.transforms.onnx_found_operations import WholeOperation
-from pytest_modelbudget.transforms.onnx_stored import stored_tensors
+from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten, transformed_file
 from pytest_modelbudget.transforms.onnx_tiled_graph import TiledGraph
-from pytest_modelbudget.transforms.onnx_verifying import Rewritten, transformed_file
 from pytest_modelbudget.transforms.tile_grid import ONE_CHANNEL, Tile, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import Job, Transformed
 

@@ -10,6 +10,8 @@ from typing import cast
 
 import onnx
 
+from pytest_modelbudget.equivalence.onnx_stored import StoredTensors, bound, stored_tensors
+from pytest_modelbudget.equivalence.onnx_weightless import inferred_types
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.model_source import ModelSource
@@ -19,11 +21,9 @@ from pytest_modelbudget.transforms.onnx_found_operations import WholeOperation
 from pytest_modelbudget.transforms.onnx_linear_operations import LinearOperation, linear_operations
 from pytest_modelbudget.transforms.onnx_loading import with_all_weights
 from pytest_modelbudget.transforms.onnx_rewriting import Replacement
-from pytest_modelbudget.transforms.onnx_stored import StoredTensors, bound, stored_tensors
+from pytest_modelbudget.transforms.onnx_rewritten_file import Rewrite, Rewritten, transformed_file
 from pytest_modelbudget.transforms.onnx_tile_forms import FORMS, Layer
 from pytest_modelbudget.transforms.onnx_tiled_graph import TiledGraph
-from pytest_modelbudget.transforms.onnx_verifying import Rewrite, Rewritten, transformed_file
-from pytest_modelbudget.transforms.onnx_weightless import inferred_types
 from pytest_modelbudget.transforms.onnx_writing import write_model
 from pytest_modelbudget.transforms.tile_grid import Tile, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed

@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.comparison import Sides
+from pytest_modelbudget.equivalence.divergence import Divergence, first_divergence
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.torch_sides import CountedSide, TorchSide
+from pytest_modelbudget.equivalence.torch_verifying import verified_beside_torch
+from pytest_modelbudget.equivalence.torch_watching import rounding_search, watched
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import InputSpecs
 from pytest_modelbudget.frontends.torch_building import untouched_globals
@@ -20,17 +27,10 @@ from pytest_modelbudget.frontends.torch_running import (
 )
 from pytest_modelbudget.frontends.torch_tracing import Subject, traced
 from pytest_modelbudget.frontends.user_code import user_code
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.comparison import Sides
-from pytest_modelbudget.transforms.divergence import Divergence, first_divergence
-from pytest_modelbudget.transforms.equivalence import Equivalence
-from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide
-from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
-from pytest_modelbudget.transforms.torch_watching import rounding_search, watched
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.transforms.torch_sides import Arrays
+    from pytest_modelbudget.equivalence.torch_sides import Arrays
 
 Changer = Callable[[nn.Module], nn.Module]
 

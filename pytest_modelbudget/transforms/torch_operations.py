@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.comparison import Sides, divergence_of
+from pytest_modelbudget.equivalence.divergence import Divergence
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.torch_sides import CountedSide, TorchSide, array
+from pytest_modelbudget.equivalence.torch_verifying import verified_beside_torch
+from pytest_modelbudget.equivalence.torch_watching import rounding_search
+from pytest_modelbudget.equivalence.wrong_layers import WrongLayers
 from pytest_modelbudget.frontends import torch_exported_program, torch_module, torch_script_file
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.model_source import InputSpecs
 from pytest_modelbudget.frontends.torch_running import Runnable, products_of, stored_dtype
 from pytest_modelbudget.frontends.torch_tracing import Subject
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.comparison import Sides, divergence_of
-from pytest_modelbudget.transforms.divergence import Divergence
-from pytest_modelbudget.transforms.equivalence import Equivalence
 from pytest_modelbudget.transforms.torch_rewriting import Rewrite, rewriting_with
-from pytest_modelbudget.transforms.torch_sides import CountedSide, TorchSide, array
-from pytest_modelbudget.transforms.torch_verifying import verified_beside_torch
-from pytest_modelbudget.transforms.torch_watching import rounding_search
 from pytest_modelbudget.transforms.transform import Job, Transformed
-from pytest_modelbudget.transforms.wrong_layers import WrongLayers
 
 if TYPE_CHECKING:
     import torch
 
-    from pytest_modelbudget.transforms.torch_sides import Arrays
+    from pytest_modelbudget.equivalence.torch_sides import Arrays
 
 LOADERS = {
     "torch": torch_module.load,

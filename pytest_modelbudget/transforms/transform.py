@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
 
+from pytest_modelbudget.equivalence.claim import Claim, Kind
+from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.frontends.loaded_model import LoadedModel
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.ops.op_table import OpTable
-from pytest_modelbudget.transforms.claim import Claim, Kind
-from pytest_modelbudget.transforms.equivalence import Equivalence
 
 # The extra that brings each package which an engine imports.
 EXTRAS = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnx", "onnx_ir": "onnx"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from pytest_modelbudget.equivalence.claim import Kind
 from pytest_modelbudget.errors import ExtensionError
-from pytest_modelbudget.transforms.claim import Kind
 from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
 
 HERE = "pytest_modelbudget.transforms"

@@ -1,14 +1,5 @@
-"""What tests of transforms share: modules that a test builds have the same weights in every run."""
+"""Tests here build modules, and need the same weights in every run."""
 
-from __future__ import annotations
+from tests.seeded import seeded
 
-import sys
-
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    """Which channels a ReLU shuts must not be left to chance; without torch there is nothing."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+__all__ = ("seeded",)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from pytest_modelbudget.transforms.onnx_running import OnnxRun
+from pytest_modelbudget.equivalence.onnx_running import OnnxRun
 
 from ..frontends.onnx_graphs import model, node, value
 

@@ -8,20 +8,20 @@ import numpy as np
 import onnx
 import pytest
 
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
+from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.compare_onnx import compared_files
-from pytest_modelbudget.transforms.equivalence import Basis, Equivalence
 from pytest_modelbudget.transforms.fold_batchnorm_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.onnx_writing import linear_model, write_model
-from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.tile_grid import Tile
 from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
+from ..equivalence.test_onnx_equivalence import change, network
 from ..frontends.onnx_graphs import node
 from .onnx_linears import linear
 from .test_fold_batchnorm_onnx import normalised
-from .test_onnx_equivalence import change, network
 
 
 def compared(first: onnx.ModelProto, second: onnx.ModelProto, folder: Path) -> Equivalence:

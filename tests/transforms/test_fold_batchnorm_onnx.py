@@ -11,18 +11,18 @@ import pytest
 from onnx import numpy_helper
 
 from pytest_modelbudget.check.tables import tables
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.equivalence import Equivalence
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.onnx_judging import Judge
+from pytest_modelbudget.equivalence.onnx_precision import wholly_in_float64
+from pytest_modelbudget.equivalence.onnx_running import OnnxRun
+from pytest_modelbudget.equivalence.onnx_sides import sides
+from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.transforms.fold_batchnorm_onnx import folded_batchnorms
-from pytest_modelbudget.transforms.onnx_precision import wholly_in_float64
-from pytest_modelbudget.transforms.onnx_running import OnnxRun
-from pytest_modelbudget.transforms.onnx_sides import sides
-from pytest_modelbudget.transforms.onnx_verifying import Judge
-from pytest_modelbudget.transforms.outcome import Outcome
 
+from ..equivalence.test_onnx_equivalence import change
 from ..frontends.onnx_graphs import model, node, value
 from .onnx_linears import CODES, drawn, is_close, operators
-from .test_onnx_equivalence import change
 
 LAYERS: Mapping[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {
     "Conv": ("Conv", {"pads": [1, 1, 1, 1]}, (6, 3, 3, 3), (2, 3, 8, 8)),

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence
+from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.frontends.torch_drawing import redraw
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
-from pytest_modelbudget.transforms.claim import Claim, Kind
 from pytest_modelbudget.transforms.quantize_weights_torch import on_grid
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from pytest_modelbudget.transforms.transform_table import transform_table

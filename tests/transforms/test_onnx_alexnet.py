@@ -6,12 +6,12 @@ import onnx
 import pytest
 
 from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.transforms.onnx_loading import measured_graph
-from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.tile_grid import Tile
 from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
-from .onnx_alexnet import drawn_alexnet, judged
+from ..equivalence.onnx_alexnet import drawn_alexnet, judged
 from .onnx_linears import operators
 
 PRODUCTS = 144 * 64 + 64 * 64 + 64 * 16  # of 9216 → 4096 → 4096 → 1000

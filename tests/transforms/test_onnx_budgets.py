@@ -17,8 +17,8 @@ from pytest_modelbudget.transforms.onnx_writing import write_model
 from pytest_modelbudget.transforms.tile_grid import Tile
 from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
+from ..equivalence.test_onnx_equivalence import change, network
 from .test_fold_batchnorm_onnx import normalised
-from .test_onnx_equivalence import change, network
 
 CONFTEST = """
 import sys

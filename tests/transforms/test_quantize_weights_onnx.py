@@ -12,11 +12,11 @@ from onnx import numpy_helper
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.equivalence.claim import Claim, Kind
+from pytest_modelbudget.equivalence.onnx_running import OnnxRun
+from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import ModelSource
-from pytest_modelbudget.transforms.claim import Claim, Kind
-from pytest_modelbudget.transforms.onnx_running import OnnxRun
-from pytest_modelbudget.transforms.outcome import Outcome
 from pytest_modelbudget.transforms.quantize_weights_onnx import (
     off_grid,
     quantised_weights,

@@ -13,11 +13,11 @@ from onnx import TensorProto, numpy_helper
 
 from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.onnx_running import OnnxRun
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
-from pytest_modelbudget.transforms.claim import Claim
-from pytest_modelbudget.transforms.onnx_running import OnnxRun
 from pytest_modelbudget.transforms.tile_conv_onnx import tiled_convolutions
 from pytest_modelbudget.transforms.tile_grid import ONE_CHANNEL, Tile
 from pytest_modelbudget.transforms.transform import Job, Transformed

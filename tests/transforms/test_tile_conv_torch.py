@@ -13,13 +13,13 @@ import torchvision
 from torch import nn
 from torchvision.ops import DeformConv2d
 
+from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.frontends.torch_drawing import redraw
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
-from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.tile_conv_torch import transformed
 from pytest_modelbudget.transforms.transform import Job, Transformed
 

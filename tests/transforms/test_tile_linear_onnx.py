@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.transforms.onnx_running import OnnxRun
+from pytest_modelbudget.equivalence.onnx_running import OnnxRun
 from pytest_modelbudget.transforms.tile_grid import Tile
 from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 

@@ -14,15 +14,15 @@ import torch
 import torchvision
 from torch import nn
 
+from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.frontends.torch_drawing import redraw
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
-from pytest_modelbudget.transforms.claim import Claim
 from pytest_modelbudget.transforms.tile_linear_torch import transformed
 from pytest_modelbudget.transforms.transform import Job, Transformed
-from tests.transforms.mutants import right, verified
+from tests.equivalence.mutants import right, verified
 
 IMAGE = InputSpecs((TensorSpec("float32", (1, 3, 224, 224)),))
 SIZES = (1, 63, 64, 65, 200, 4096)

@@ -29,7 +29,8 @@ def test_an_engine_without_its_package_names_the_extra(
 ) -> None:
     """Whoever lacks a package is told what to install, and not which import failed."""
     using = tables()
-    for name in [each for each in sys.modules if each.startswith("pytest_modelbudget.transforms")]:
+    engines = ("pytest_modelbudget.transforms", "pytest_modelbudget.equivalence")
+    for name in [each for each in sys.modules if each.startswith(engines)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     job = Job(ModelSource(form, "nothing", base=tmp_path), {}, using.ops)

@@ -1,0 +1,1 @@
+"""Whether two models compute the same: runs side by side, distances, and the judgement."""

@@ -1,0 +1,137 @@
+"""The inputs that two models are run on: rows of every family and seed, stacked where that works.
+
+A run takes arrays by name. What a model is, and how it runs, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_modelbudget.equivalence.input_families import Scale, drawn_values
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.model_source import TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Values = NDArray[Any]
+
+Specs = Mapping[str, TensorSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of a run: its name, the type that the model gives it, and its values."""
+
+    name: str
+    dtype: str
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """All outputs of a run, in their order.
+
+    structure spells the containers around them; it is "" in a format that has none.
+    """
+
+    outputs: tuple[Output, ...]
+    structure: str = ""
+
+
+class Runs(Protocol):
+    """A model that runs on arrays by name, in its own types or upcast to float64."""
+
+    def run(self, inputs: Mapping[str, Values], *, float64: bool) -> Returned:
+        """What it returns. Raises TransformError where the model cannot run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Which family of inputs, and which seed."""
+
+    family: str
+    seed: int
+
+
+class Batch:
+    """The inputs of all rows under one set of specs; run as one where the model takes that."""
+
+    def __init__(self, specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool) -> None:
+        self._alone = [drawn(specs, row, scale) for row in rows]
+        self._stacked = _stacked(self._alone) if stacks and len(rows) > 1 else None
+
+    def calls(self) -> Iterator[Mapping[str, Values]]:
+        """The inputs of every row, then of all rows at once, where the model takes that."""
+        yield from self._alone
+        if self._stacked is not None:
+            yield self._stacked
+
+    def run(self, model: Runs, *, float64: bool) -> list[Returned]:
+        """What a model returns for each row."""
+        if self._stacked is not None:
+            try:
+                stacked = model.run(self._stacked, float64=float64)
+                return list(_unstacked(stacked, len(self._alone)))
+            except (TransformError, ValueError):
+                self._stacked = None
+        return [model.run(inputs, float64=float64) for inputs in self._alone]
+
+
+def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
+    """Inputs of one family and seed, in the types that the specs name."""
+    import numpy as np
+
+    return {
+        name: drawn_values(spec, name, row.family, row.seed, scale=scale).astype(
+            np.dtype(spec.dtype)
+        )
+        for name, spec in specs.items()
+    }
+
+
+def resized(specs: Specs, sizes: tuple[int, ...]) -> list[Specs]:
+    """The specs as they are, or with each of these sizes as first dimension."""
+    if not sizes:
+        return [specs]
+    return [
+        {name: replace(spec, shape=(size, *spec.shape[1:])) for name, spec in specs.items()}
+        for size in sizes
+    ]
+
+
+def joined(parts: Sequence[Values]) -> Values:
+    """Results of several runs, one after the other; floating values as float64."""
+    import numpy as np
+
+    parts = [part if part.dtype.kind in "biuc" else part.astype(np.float64) for part in parts]
+    if len({part.shape[1:] for part in parts}) == 1 and parts[0].ndim:
+        return np.concatenate(parts)
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def _stacked(rows: Sequence[Mapping[str, Values]]) -> Mapping[str, Values]:
+    import numpy as np
+
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _unstacked(returned: Returned, rows: int) -> Iterator[Returned]:
+    """What each row gave; raises ValueError where an output has no part for each."""
+    import numpy as np
+
+    outputs = returned.outputs
+    for output in outputs:
+        if output.values.ndim == 0 or output.values.shape[0] % rows:
+            raise ValueError(f"output {output.name} has no row for each input")
+    parts = [np.split(output.values, rows) for output in outputs]
+    for row in range(rows):
+        yield replace(
+            returned,
+            outputs=tuple(
+                replace(output, values=part[row])
+                for output, part in zip(outputs, parts, strict=True)
+            ),
+        )

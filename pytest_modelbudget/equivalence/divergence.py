@@ -1,0 +1,83 @@
+"""Where two models part: the first layer whose outputs differ, and the worst element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_modelbudget.equivalence.array_errors import ALGEBRA, relative_error
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Values = NDArray[Any]
+
+Watched = Sequence[tuple[str, "Values"]]  # (scope, output) in execution order
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The element that is furthest off: its index, and what each model gives there."""
+
+    index: tuple[int, ...]
+    original: float
+    transformed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first layer whose float64 outputs differ, by how much of their size, and where most."""
+
+    scope: str
+    error: float
+    worst: Worst | None
+    repeat: str = ""
+
+    def repeated_by(self, command: str) -> Divergence:
+        """The same, with a command that shows it again."""
+        return replace(self, repeat=command)
+
+
+def worst_element(original: Values, transformed: Values) -> Worst | None:
+    """Where two arrays of one shape are furthest apart; None where nothing differs."""
+    import numpy as np
+
+    error = np.abs(original - transformed)
+    if not error.size or not error.any():
+        return None
+    index = np.unravel_index(int(error.argmax()), error.shape)
+    place = tuple(int(each) for each in index)
+    return Worst(place, float(original[index]), float(transformed[index]))
+
+
+def first_divergence(original: Watched, transformed: Watched) -> Divergence | None:
+    """The first layer of the original whose output no layer of the transformed model has.
+
+    Layers are matched by name, else by value, so that names may have changed. A layer whose
+    difference the next one has already lost was only laid out otherwise (a convolution into which
+    a batch norm was folded) and is no divergence.
+    """
+    named = dict(transformed)
+    gaps = [(scope, *_gap(scope, values, named, transformed)) for scope, values in original]
+    for position, (scope, error, worst) in enumerate(gaps):
+        following = gaps[position + 1][1] if position + 1 < len(gaps) else error
+        if not error <= ALGEBRA and not following <= ALGEBRA:
+            return Divergence(scope, error, worst)
+    return None
+
+
+def _gap(
+    scope: str, values: Values, named: dict[str, Values], transformed: Watched
+) -> tuple[float, Worst | None]:
+    """How far the transformed model is from one layer's output, wherever it comes closest."""
+    partner = named.get(scope)
+    candidates = [] if partner is None else [partner]
+    errors = [relative_error(values, each) for each in candidates]
+    if not errors or errors[0] > ALGEBRA:
+        others = [other for _, other in transformed if other is not partner]
+        if any(relative_error(values, other) <= ALGEBRA for other in others):
+            return 0.0, None
+    if not candidates or candidates[0].shape != values.shape:
+        return float("inf"), None
+    return errors[0], worst_element(values, candidates[0])

@@ -1,0 +1,339 @@
+"""Whether two models compute the same: the judgement, from arrays alone; no framework, no runs.
+
+``exact_algebra`` takes two steps. Per output and input family, pooled over seeds and rows:
+
+1. algebra, both models in float64: ‖y_t - y_o‖ ≤ 1e-10·‖y_o‖, and zero where y_o is zero;
+2. precision, in the storage type, against the float64 original on the same rounded weights:
+   rmse(y_t) ≤ (1 + √T)·rmse(y_o) + 8·√T·(u·rms(y_64) + η), where T is how many partial sums an
+   output is rounded from, u the type's unit roundoff and η half its smallest number.
+
+Step 1 proves structure in every type; step 2 guards rounding. ``lossy`` and ``custom`` hold the
+figures that they declare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from math import inf, isnan, sqrt
+from typing import TYPE_CHECKING, Any
+
+from pytest_modelbudget.equivalence.array_errors import ALGEBRA, reals, relative_error, rms, rmse
+from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
+from pytest_modelbudget.equivalence.divergence import Divergence, Worst, worst_element
+from pytest_modelbudget.equivalence.outcome import Outcome
+from pytest_modelbudget.equivalence.output_figures import Figures, figures
+from pytest_modelbudget.units import several
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Values = NDArray[Any]
+
+ALL_FAMILIES = "all"  # of what is pooled over every family: a layer on the way
+# Unit roundoff, and half the smallest number: what rounding may be off by, relative and absolute.
+ROUNDING: Mapping[str, tuple[float, float]] = {
+    "float32": (2.0**-24, 2.0**-150),
+    "float16": (2.0**-11, 2.0**-25),
+    "bfloat16": (2.0**-8, 2.0**-134),
+}
+
+
+class Basis(str, Enum):
+    """What step 1 was run on; a lossy or custom claim has its declared bounds instead."""
+
+    NETWORK = "whole network"
+    LAYERS = "layers only"
+    NOTHING = "precision only"
+    DECLARED = "declared bounds"
+
+
+@dataclass(frozen=True, eq=False)
+class OutputPair:
+    """One output of both models under one input family, rows of all seeds pooled.
+
+    dtype is the type that the models store and compute it in. reference and algebra are the float64
+    runs of the original and of the transformed model; algebra is None where step 1 cannot run.
+    original and transformed are the runs in dtype, upcast exactly; None for a layer that only step
+    1 looks at.
+    """
+
+    name: str
+    family: str
+    dtype: str
+    reference: Values
+    algebra: Values | None
+    original: Values | None
+    transformed: Values | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRecord:
+    """What was found about one output under one input family.
+
+    algebra is the relative error of step 1, precision the error of step 2 as a share of what it may
+    be; None where a step does not apply.
+    """
+
+    name: str
+    family: str
+    dtype: str
+    outcome: Outcome
+    reason: str
+    algebra: float | None
+    precision: float | None
+    figures: Figures
+    worst: Worst | None
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalence:
+    """Whether two models are the same under a claim, and the evidence.
+
+    reason is one line for people. weights is "as loaded" or "drawn, seed 0". first_divergence is
+    the first layer whose outputs differ, where the models do.
+    """
+
+    outcome: Outcome
+    kind: Kind
+    reason: str
+    weights: str = ""
+    basis: Basis = Basis.NETWORK
+    seeds: tuple[int, ...] = SEEDS
+    outputs: tuple[OutputRecord, ...] = ()
+    first_divergence: Divergence | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def judged(
+    claim: Claim,
+    pairs: Iterable[OutputPair],
+    *,
+    structure: Sequence[str] = (),
+    weights: str,
+    basis: Basis = Basis.NETWORK,
+    partial_sums: int = 1,
+    notes: tuple[str, ...] = (),
+) -> Equivalence:
+    """Hold the outputs of two models to a claim.
+
+    structure names every difference between the outputs' names, types, shapes and order.
+    partial_sums is T, what an output is rounded from, as the transform declares it.
+    """
+    if claim.kind is not Kind.EXACT_ALGEBRA:
+        basis = Basis.DECLARED
+    records = tuple(_record(claim, pair, basis, partial_sums) for pair in pairs)
+    outcome, reason = _verdict(claim, records, structure)
+    return Equivalence(
+        outcome, claim.kind, reason, weights, basis, claim.seeds, records, notes=notes
+    )
+
+
+def _verdict(
+    claim: Claim, records: tuple[OutputRecord, ...], structure: Sequence[str]
+) -> tuple[Outcome, str]:
+    if structure:
+        return Outcome.OVER, f"the outputs are not the same: {'; '.join(structure)}"
+    for outcome in (Outcome.OVER, Outcome.UNKNOWN):
+        found = [record for record in records if record.outcome is outcome]
+        if found:
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            first = found[0]
+            where = f"output '{first.name}', {first.family} inputs"
+            if first.family == ALL_FAMILIES:
+                where = f"layer '{first.name}'"
+            return outcome, f"{where}: {first.reason}{more}"
+    if not records:
+        return Outcome.UNKNOWN, "there is no output to compare"
+    names = dict.fromkeys(record.name for record in records)
+    absent = [name for name in claim.of_output if name not in names]
+    if absent:
+        there = ", ".join(map(repr, names))
+        return Outcome.UNKNOWN, f"no output is called {absent[0]!r}, which has a bound: {there}"
+    return Outcome.WITHIN, _all_within(records)
+
+
+def _all_within(records: tuple[OutputRecord, ...]) -> str:
+    algebra = [record.algebra for record in records if record.algebra is not None]
+    precision = [record.precision for record in records if record.precision is not None]
+    found = []
+    if algebra:
+        found.append(f"algebra {max(algebra):.1e} of {ALGEBRA:.0e}")
+    if precision:
+        found.append(f"precision {max(precision):.2f} of 1")
+    if not found:
+        found.append(f"SQNR {min(record.figures.sqnr for record in records):.1f} dB or more")
+    names = len({record.name for record in records})
+    families = len({record.family for record in records})
+    found += [several(names, "output"), several(families, "input family", "input families")]
+    return ", ".join(found)
+
+
+# One output under one family.
+
+
+def _record(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> OutputRecord:
+    judge = _exact if claim.kind is Kind.EXACT_ALGEBRA else _declared
+    said = judge(claim, pair, basis, partial_sums)
+    before, after = _shown(pair)
+    return OutputRecord(
+        pair.name,
+        pair.family,
+        pair.dtype,
+        said.outcome,
+        said.reason,
+        said.algebra,
+        said.precision,
+        figures(before, after),
+        worst_element(before, after),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    outcome: Outcome
+    reason: str = ""
+    algebra: float | None = None
+    precision: float | None = None
+
+
+def _shown(pair: OutputPair) -> tuple[Values, Values]:
+    """The two runs that figures are about: in the storage type where there are such."""
+    if pair.original is not None and pair.transformed is not None:
+        return reals(pair.original), reals(pair.transformed)
+    assert pair.algebra is not None  # a pair without any run of the transformed model
+    return reals(pair.reference), reals(pair.algebra)
+
+
+def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _Said:
+    reference = reals(pair.reference)
+    broken = _non_finite(claim, pair)
+    if broken is not None:
+        return broken
+    if pair.reference.dtype.kind in "biu":
+        return _same_integers(pair)
+    algebra = None
+    if pair.algebra is not None:
+        algebra = relative_error(reference, reals(pair.algebra))
+        if not algebra <= ALGEBRA:
+            words = f"float64 outputs differ by {algebra:.1e} of their size, {ALGEBRA:.0e} allowed"
+            return _Said(Outcome.OVER, words, algebra)
+    elif basis is Basis.NOTHING and pair.dtype not in ("float32", "float64"):
+        words = f"step 1 could not run, and {pair.dtype} alone proves nothing"
+        return _Said(Outcome.UNKNOWN, words)
+    if pair.original is None or pair.transformed is None or pair.dtype == "float64":
+        if pair.algebra is None:
+            return _float64_alone(pair)
+        return _Said(Outcome.WITHIN, "", algebra)
+    return _precise(pair, partial_sums, algebra)
+
+
+def _float64_alone(pair: OutputPair) -> _Said:
+    """A model that stores float64 is judged by step 1 on the runs it has."""
+    assert pair.transformed is not None
+    algebra = relative_error(reals(pair.reference), reals(pair.transformed))
+    if algebra <= ALGEBRA:
+        return _Said(Outcome.WITHIN, "", algebra)
+    return _Said(Outcome.OVER, f"float64 outputs differ by {algebra:.1e} of their size", algebra)
+
+
+def _precise(pair: OutputPair, partial_sums: int, algebra: float | None) -> _Said:
+    """Step 2: rounding may not be worse than the original's own, by more than T sums explain."""
+    assert pair.original is not None
+    assert pair.transformed is not None
+    if pair.dtype not in ROUNDING:
+        return _Said(Outcome.UNKNOWN, f"nothing is known about rounding in {pair.dtype}", algebra)
+    reference = reals(pair.reference)
+    allowed = precision_limit(
+        rms(reference), rmse(reference, pair.original), pair.dtype, partial_sums
+    )
+    error = rmse(reference, pair.transformed)
+    share = error / allowed if allowed else (inf if error else 0.0)
+    if share <= 1:
+        return _Said(Outcome.WITHIN, "", algebra, share)
+    words = f"{pair.dtype} error {error:.1e}, {allowed:.1e} allowed: rounded more than it must be"
+    return _Said(Outcome.OVER, words, algebra, share)
+
+
+def precision_limit(size: float, own_error: float, dtype: str, partial_sums: int) -> float:
+    """What step 2 allows: ``(1 + √T)·rmse(y_o) + 8·√T·(u·rms(y_64) + η)``."""
+    roundoff, smallest = ROUNDING[dtype]
+    root = sqrt(max(partial_sums, 1))
+    return (1 + root) * own_error + 8 * root * (roundoff * size + smallest)
+
+
+def _same_integers(pair: OutputPair) -> _Said:
+    """Integers have no rounding: float64 runs decide; where there are none, the others do."""
+    import numpy as np
+
+    found = pair.algebra if pair.algebra is not None else pair.transformed
+    assert found is not None
+    wrong = int(np.count_nonzero(pair.reference != found))
+    if wrong:
+        return _Said(Outcome.OVER, f"{wrong:,} of {pair.reference.size:,} integers differ")
+    return _Said(Outcome.WITHIN, "", 0.0)
+
+
+def _declared(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _Said:
+    """A lossy or custom claim: every figure that is declared must hold."""
+    broken = _non_finite(claim, pair)
+    if broken is not None:
+        return broken
+    bounds = claim.of_output.get(pair.name, claim.bounds)
+    if not bounds:
+        return _Said(Outcome.UNKNOWN, "the claim declares no bound for it")
+    if pair.reference.dtype.kind in "biu" and Bound.MAX_ABS not in bounds:
+        return _same_integers(pair)
+    found = figures(*_shown(pair))
+    missed = list(_missed(bounds, found))
+    return _Said(Outcome.OVER, "; ".join(missed)) if missed else _Said(Outcome.WITHIN)
+
+
+def _missed(bounds: Mapping[Bound, Fraction], found: Figures) -> Iterator[str]:
+    for bound, held in bounds.items():
+        value: float | None = getattr(found, bound.value)
+        if value is None:
+            yield f"{bound.value} is not defined for it: rows have one element"
+        elif isnan(value) or (value < held if bound.is_least else value > held):
+            yield f"{bound.value} {value:.3g} {'<' if bound.is_least else '>'} {float(held):.6g}"
+
+
+# NaN and Inf.
+
+
+def _non_finite(claim: Claim, pair: OutputPair) -> _Said | None:
+    """What NaN and Inf already decide, or None; those that are accepted are left to be equal."""
+    import numpy as np
+
+    if pair.reference.dtype.kind in "biu":
+        return None
+    odd = ~np.isfinite(pair.reference)
+    if odd.any() and not claim.same_non_finite:
+        words = f"the original itself gives {int(odd.sum()):,} NaN or Inf in float64"
+        return _Said(Outcome.UNKNOWN, words)
+    for found, run in ((pair.algebra, "float64"), (pair.transformed, pair.dtype)):
+        own = pair.original if run == pair.dtype and pair.original is not None else pair.reference
+        if found is None:
+            continue
+        more = ~np.isfinite(found) & np.isfinite(own)
+        if more.any():
+            words = f"{int(more.sum()):,} NaN or Inf in {run} where the original has none"
+            return _Said(Outcome.OVER, words)
+        if (odd & np.isfinite(found)).any():
+            return _Said(Outcome.OVER, f"NaN or Inf of the original are finite in {run}")
+    if pair.original is not None and (~np.isfinite(pair.original) & ~odd).any():
+        return _Said(Outcome.UNKNOWN, f"the original itself overflows in {pair.dtype}")
+    return None
+
+
+def algebra_error(pair: OutputPair) -> float:
+    """What step 1 sees of one pair; 0 where it does not look, inf where NaN or Inf differ."""
+    import numpy as np
+
+    if pair.algebra is None or pair.reference.dtype.kind != "f":
+        return 0.0
+    if (np.isfinite(pair.reference) != np.isfinite(pair.algebra)).any():
+        return inf
+    return relative_error(reals(pair.reference), reals(pair.algebra))

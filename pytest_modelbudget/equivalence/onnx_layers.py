@@ -1,0 +1,87 @@
+"""Rewritten layers cut out of two ONNX graphs by name, and run alone in float64.
+
+For networks that cannot run in float64 as a whole, or in their own type: a layer that was rewritten
+is what stands between values that both graphs have under one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import NodeProto
+
+from pytest_modelbudget.equivalence.batches import Row, drawn, joined
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.input_families import SCALES, families_of
+from pytest_modelbudget.equivalence.judgement import OutputPair
+from pytest_modelbudget.equivalence.onnx_running import OnnxRun, upcast
+from pytest_modelbudget.equivalence.onnx_sides import spec_of, stored_dtype
+from pytest_modelbudget.equivalence.onnx_stored import bound, names_read, with_graph
+from pytest_modelbudget.equivalence.onnx_weightless import inferred_types
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.onnx_scopes import scope_of
+from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
+
+
+def layer_pairs(
+    original: onnx.ModelProto, other: onnx.ModelProto, dims: Mapping[str, int], claim: Claim
+) -> Iterator[OutputPair]:
+    """Float64 outputs of every layer that was rewritten, on inputs drawn in its true shapes."""
+    before, after = _makers(original), _makers(other)
+    both = before.keys() & after.keys()
+    types = inferred_types(bound(original, dims))
+    for name in before:
+        if name in both and before[name] != after[name]:
+            cuts = [_cut_out(model, name, both - {name}) for model in (original, other)]
+            yield from _pairs(scope_of(before[name]), cuts, types, (dims, claim, original))
+
+
+def _makers(model: onnx.ModelProto) -> Mapping[str, NodeProto]:
+    return {name: node for node in model.graph.node for name in node.output if name}
+
+
+def _cut_out(
+    model: onnx.ModelProto, output: str, borders: frozenset[str] | set[str]
+) -> tuple[onnx.ModelProto, frozenset[str]]:
+    """The nodes that lead from border values to an output, and the values that they are fed."""
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    wanted: set[str] = {output}
+    fed: set[str] = set()
+    nodes: list[NodeProto] = []
+    for node in reversed(model.graph.node):
+        if wanted.isdisjoint(node.output):
+            continue
+        nodes.append(node)
+        for name in names_read((node,)) - {""} - stored.keys():
+            (fed if name in borders else wanted).add(name)
+    made_here = {name for node in nodes for name in node.output}
+    fed |= wanted - made_here
+    read = names_read(nodes)
+    made = with_graph(model, nodes[::-1], [stored[name] for name in sorted(read & stored.keys())])
+    del made.graph.output[:]
+    made.graph.output.append(onnx.ValueInfoProto(name=output))
+    return made, frozenset(fed)
+
+
+def _pairs(
+    scope: str,
+    cuts: Sequence[tuple[onnx.ModelProto, frozenset[str]]],
+    types: DeclaredTypes,
+    known: tuple[Mapping[str, int], Claim, onnx.ModelProto],
+) -> Iterator[OutputPair]:
+    dims, claim, original = known
+    names = sorted(cuts[0][1] | cuts[1][1])
+    specs = {name: spec_of(name, types[name], dims) for name in names}
+    runs = [OnnxRun(model, float64=True) for model, _ in cuts]
+    for family in families_of(list(specs.values())):
+        found: list[list[Any]] = [[], []]
+        for seed in claim.seeds:
+            inputs = upcast(drawn(specs, Row(family, seed), SCALES[0]))
+            for run, results in zip(runs, found, strict=True):
+                results.extend(run(inputs).values())
+        before, after = (joined(results) for results in found)
+        if before.shape != after.shape:
+            raise TransformError(f"layer '{scope}' gives {after.shape} in place of {before.shape}")
+        yield OutputPair(scope, family, stored_dtype(original), before, after, None, None)

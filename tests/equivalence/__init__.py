@@ -1,0 +1,1 @@
+"""Transforms, and proof that outputs are the same."""

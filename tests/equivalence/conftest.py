@@ -1,0 +1,5 @@
+"""Tests here build modules, and need the same weights in every run."""
+
+from tests.seeded import seeded
+
+__all__ = ("seeded",)

@@ -1,0 +1,210 @@
+"""ONNX twins under the two-step criterion: right ones pass, and every mutant is killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import ALGEBRA, Equivalence
+from pytest_modelbudget.equivalence.onnx_judging import Judge
+from pytest_modelbudget.equivalence.onnx_sides import sides
+from pytest_modelbudget.equivalence.outcome import Outcome
+from pytest_modelbudget.transforms.tile_grid import Tile
+from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
+
+from ..frontends.onnx_graphs import model, node, value
+from ..transforms.onnx_linears import change, find, linear, network, operators
+from .onnx_mutants import BATCHED, UNROLLED, Place, one_channel
+from .onnx_output_mutants import DECLARED, dropout_left_on, narrow_sums
+from .torch_and_onnx_mutants import DROPOUT, NAN, OUTPUTS, SECOND, STRUCTURAL
+
+TYPES = ("float32", "float16")
+SIZES = (1, 63, 64, 65, 200)
+
+
+def judged(
+    original: onnx.ModelProto, twin: onnx.ModelProto, sums: int = 1, seeds: int = 1
+) -> Equivalence:
+    """Whether two models are the same, as exact algebra."""
+    judge = Judge(
+        Claim(seeds=tuple(range(seeds))), {}, lambda first: sides(first, twin, partial_sums=sums)
+    )
+    return judge.equivalence(original, tables().ops)
+
+
+def twin_of(proto: onnx.ModelProto, tiling: Tiling, seeds: int = 1) -> Equivalence:
+    """The judgement on a right tiling."""
+    found = tiled_linears(proto, tiling)
+    return judged(proto, found.model, found.partial_sums, seeds)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("k", SIZES)
+def test_no_false_alarm(k: int, n: int, dtype: str) -> None:
+    """Right tilings of every size are within, in both types, forms and ranks."""
+    for seed, (form, leading, scale) in enumerate(
+        (("unrolled", (2,), 1.0), ("batched", (2, 3), 1e-3), ("unrolled", (2, 3), 1e2))
+    ):
+        proto = linear(k, n, leading=leading, bias=bool(seed % 2), dtype=dtype, seed=seed)
+        scaled(proto, scale)
+        found = twin_of(proto, Tiling(Tile(None, 64, 64), form))
+        assert found.outcome is Outcome.WITHIN, found.reason
+        assert all(record.algebra is not None for record in found.outputs)
+
+
+@pytest.mark.parametrize(("dtype", "are_smaller"), [("float32", False), ("float16", True)])
+def test_smaller_inputs_are_said_aloud(dtype: str, are_smaller: bool) -> None:
+    """64 inputs of about 100, by weights of 1000, end above 65,504, where float16 ends."""
+    proto = linear(64, 8, leading=(2,), dtype=dtype)
+    change(proto, "fc.weight", lambda values: values * 0 + 1000)
+    notes = twin_of(proto, Tiling(Tile(None, 64, 64))).notes
+    assert any("overflows on larger ones" in note for note in notes) is are_smaller
+
+
+def scaled(proto: onnx.ModelProto, scale: float) -> None:
+    """Multiply the weight, and so the output, of a layer."""
+    change(proto, "fc.weight", lambda values: values * values.dtype.type(scale))
+
+
+FC0 = Place("fc0", "w0", "b0", "w1", "fc0", whole=50)
+FORMS = {"unrolled": UNROLLED, "batched": BATCHED}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", STRUCTURAL)
+def test_mutants_die(name: str, form: str, dtype: str) -> None:
+    """Step 1 sees every structural mistake in every type, and names the layer."""
+    proto = network(dtype)
+    twin = tiled_linears(proto, FC0.tiling(name, form))
+    assert judged(proto, twin.model, twin.partial_sums).outcome is Outcome.WITHIN
+    FORMS[form][name](twin.model, FC0)
+    onnx.checker.check_model(twin.model, full_check=True)
+    found = judged(proto, twin.model, twin.partial_sums)
+    assert found.outcome is Outcome.OVER, found.reason
+    assert name == NAN or max(record.algebra or 0.0 for record in found.outputs) > 1e-5
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == FC0.scope
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_narrow_sums_die(form: str) -> None:
+    """Sums in float16 are right in float64, and too coarse in float32."""
+    proto = network("float32")
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64), form)).model
+    narrow_sums(twin, "fc0", "float32")
+    found = judged(proto, twin, 4)
+    assert found.outcome is Outcome.OVER
+    assert all((record.algebra or 0.0) <= ALGEBRA for record in found.outputs)
+    assert max(record.precision or 0.0 for record in found.outputs) > 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_narrow_sums_die_in_half_precision(form: str) -> None:
+    """A cast to eight bits stays one in a float64 run: step 1 sees it, and names the layer."""
+    proto = network("float16")
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64), form)).model
+    narrow_sums(twin, "fc0", "float16")
+    found = judged(proto, twin, 4)
+    assert found.outcome is Outcome.OVER
+    assert getattr(found.first_divergence, "scope", None) == "fc0"
+
+
+def second_output_wrong(proto: onnx.ModelProto) -> None:
+    find(proto, "second").attribute[0].i = 0
+
+
+RUN_TIME_MUTANTS = {
+    SECOND: (second_output_wrong, "second"),
+    DROPOUT: (lambda proto: dropout_left_on(proto, "relu1"), "fc2"),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", RUN_TIME_MUTANTS)
+def test_what_only_shows_in_a_run_dies(name: str, dtype: str) -> None:
+    """Another axis of the second output's Softmax, and half of what the last layer is fed."""
+    proto = network(dtype)
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64))).model
+    mutate, scope = RUN_TIME_MUTANTS[name]
+    mutate(twin)
+    found = judged(proto, twin, 4)
+    assert found.outcome is Outcome.OVER
+    assert getattr(found.first_divergence, "scope", None) == scope
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", [*OUTPUTS, "output renamed"])
+def test_other_outputs_fail(name: str, dtype: str) -> None:
+    """Outputs of another type, name, number or order are not the same outputs."""
+    proto = network(dtype)
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64))).model
+    mutate, said = DECLARED[name]
+    mutate(twin)
+    found = judged(proto, twin, 4)
+    assert found.outcome is Outcome.OVER
+    assert said.format(first="fc2", dtype=dtype) in found.reason
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_an_activation_hides_dies(dtype: str) -> None:
+    """A channel that is off in every run still is a wrong channel: layers are looked at too."""
+    proto = network(dtype)
+    change(proto, "b0", lambda values: np.where(np.arange(130) == 3, -6000, values))
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64))).model
+    change(twin, FC0.tile(0, 0), one_channel)
+    proto.graph.output.pop()
+    twin.graph.output.pop()
+    found = judged(proto, twin, 4)
+    assert found.outcome is Outcome.OVER
+    seen = {record.name for record in found.outputs if record.outcome is Outcome.OVER}
+    assert seen == {"fc0"}
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "fc0"
+
+
+def test_a_graph_that_is_not_what_runs() -> None:
+    """Costs told of another number of products than are executed are no costs of this model."""
+    proto = network("float32")
+    found = tiled_linears(proto, Tiling(Tile(None, 64, 64)))
+    right = Counter(operators(found.model))["MatMul"]
+    for promised, outcome in ((right, Outcome.WITHIN), (right - 1, Outcome.OVER)):
+        counts = Counter({"onnx::MatMul": promised})
+        judge = Judge(
+            Claim(seeds=(0,)),
+            {},
+            lambda first, counts=counts: sides(first, found.model, partial_sums=4, promised=counts),
+        )
+        result = judge.equivalence(proto, tables().ops)
+        assert result.outcome is outcome
+    assert f"the graph has {right - 1} onnx::MatMul, and the run executes {right}" in result.reason
+
+
+def test_a_network_that_ignores_its_input_is_redrawn() -> None:
+    """Weights of zero prove nothing: others are drawn, and the report says so."""
+    proto = linear(130, 70)
+    change(proto, "fc.weight", np.zeros_like)
+    tiling = Tiling(Tile(None, 64, 64))
+    judge = Judge(Claim(seeds=(0,)), {}, lambda m: sides(m, tiled_linears(m, tiling).model))
+    found = judge.equivalence(proto, tables().ops)
+    assert (found.outcome, found.weights) == (Outcome.WITHIN, "drawn, seed 0")
+
+
+def test_a_constant_reference_is_unknown() -> None:
+    """A network whose output never moves shows nothing, whatever its weights are."""
+    nodes = [node("Mul", "x zero", "z"), node("Add", "z one", "y")]
+    stored = [
+        numpy_helper.from_array(np.array(number, np.float32), name)
+        for name, number in (("zero", 0), ("one", 1))
+    ]
+    proto = model(nodes, [value("x", 3)], [value("y", 3)], stored)
+    found = judged(proto, proto)
+    assert found.outcome is Outcome.UNKNOWN
+    assert "do not move" in found.reason

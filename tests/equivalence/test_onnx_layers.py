@@ -1,0 +1,205 @@
+"""Networks that do not run in float64: their rewritten layers are judged alone, and it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
+from pytest_modelbudget.equivalence.outcome import Outcome
+from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.transforms import onnx_rewritten_file
+from pytest_modelbudget.transforms.fold_batchnorm_onnx import folded_batchnorms
+from pytest_modelbudget.transforms.onnx_writing import write_model
+from pytest_modelbudget.transforms.tile_grid import Tile
+from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
+from pytest_modelbudget.transforms.transform import Job
+
+from ..frontends.onnx_graphs import model, node, value
+from ..transforms.onnx_linears import drawn, linear
+from ..transforms.test_fold_batchnorm_onnx import normalised
+from .test_onnx_equivalence import change
+
+
+def fused() -> onnx.ModelProto:
+    """Two linear layers with an operator between that only ONNX Runtime knows, in float32 alone."""
+    nodes = [
+        node("Gemm", "x w0 b0", "fc0"),
+        node("FastGelu", "fc0", "gelu", domain="com.microsoft"),
+        node("Gemm", "gelu w1 b1", "fc1"),
+    ]
+    shapes = {"w0": (100, 70), "b0": (70,), "w1": (70, 90), "b1": (90,)}
+    arrays = {name: drawn(seed, *shape) for seed, (name, shape) in enumerate(shapes.items())}
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    types = [value("fc0", "batch", 70), value("gelu", "batch", 70)]
+    made = model(
+        nodes, [value("x", "batch", 100)], [value("fc1", "batch", 90)], weights,
+        domains=["com.microsoft"],
+    )  # fmt: skip
+    made.graph.value_info.extend(types)
+    return made
+
+
+Rewrite = Callable[[onnx.ModelProto], onnx_rewritten_file.Rewritten]
+
+
+def verified(proto: onnx.ModelProto, rewrite: Rewrite, folder: Path) -> Equivalence:
+    """A rewriting of a file, held to exact algebra."""
+    write_model(proto, folder / "model.onnx")
+    job = Job(ModelSource("onnx", "model.onnx", base=folder), {}, tables().ops)
+    folds = rewrite is folded_batchnorms
+    done = onnx_rewritten_file.transformed_file(job, rewrite, changes_weights=folds)
+    return done.verify(Claim(seeds=(0, 1)))
+
+
+def tiled(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    return tiled_linears(proto, Tiling(Tile(None, 64, 64)))
+
+
+def test_layers_alone(tmp_path: Path) -> None:
+    """Both layers are right in float64, whatever stands between them."""
+    found = verified(fused(), tiled, tmp_path)
+    assert found.outcome is Outcome.WITHIN, found.reason
+    assert found.basis is Basis.LAYERS
+    assert {record.name for record in found.outputs} == {"fc0", "fc1"}
+    assert found.notes[0].startswith("layers only: ")
+
+
+def test_a_wrong_layer_is_named(tmp_path: Path) -> None:
+    """One tile set to zero is seen in its own layer."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        change(found.model, "w1_k1_n1", np.zeros_like)
+        return found
+
+    found = verified(fused(), wrong, tmp_path)
+    assert found.outcome is Outcome.OVER
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "fc1"
+
+
+def test_an_added_output_is_seen_without_a_run(tmp_path: Path) -> None:
+    """Outputs are compared by what both models declare."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        found.model.graph.output.append(value("gelu", "batch", 70))
+        return found
+
+    found = verified(fused(), wrong, tmp_path)
+    assert found.outcome is Outcome.OVER
+    assert "outputs are 'fc1', 'gelu' and were 'fc1'" in found.reason
+
+
+def test_a_fold_over_two_nodes(tmp_path: Path) -> None:
+    """A layer may be several nodes: what stands between values that both graphs have."""
+    proto = normalised("Conv")
+    proto.graph.node.append(node("FastGelu", "y", "z", domain="com.microsoft"))
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    proto.graph.output[0].name = "z"
+    found = verified(proto, folded_batchnorms, tmp_path)
+    assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.LAYERS), found.reason
+
+
+def test_a_layer_of_unknown_shape_is_unknown(tmp_path: Path) -> None:
+    """Where nothing says what a layer is fed, nothing is drawn for it."""
+    proto = fused()
+    del proto.graph.value_info[:]
+    found = verified(proto, tiled, tmp_path)
+    assert found.outcome is Outcome.UNKNOWN
+    assert "'gelu' is a value without a shape" in found.reason
+
+
+@pytest.mark.parametrize("dims", [{}, {"batch": 5}])
+def test_one_run_for_all_rows(dims: dict[str, int], tmp_path: Path) -> None:
+    """With a symbol for the batch, and with its size bound, the judgement is the same."""
+    write_model(fused(), tmp_path / "model.onnx")
+    source = ModelSource("onnx", "model.onnx", base=tmp_path, dims=dims)
+    done = onnx_rewritten_file.transformed_file(Job(source, {}, tables().ops), tiled)
+    assert done.verify(Claim(seeds=(0,))).outcome is Outcome.WITHIN
+
+
+def branching() -> onnx.ModelProto:
+    """A linear layer, and one of two more inside the branches of an If."""
+    arrays = {"w0": drawn(0, 100, 70), "w1": drawn(1, 70, 70), "yes": np.array(True)}
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    branches = [
+        onnx.helper.make_graph([node("Gemm", "fc0 w1", name)], name, [], [value(name, "batch", 70)])
+        for name in ("first", "second")
+    ]
+    chosen = node("If", "yes", "y", then_branch=branches[0], else_branch=branches[1])
+    given, result = value("x", "batch", 100), value("y", "batch", 70)
+    return model([node("Gemm", "x w0", "fc0"), chosen], [given], [result], weights)
+
+
+def test_control_flow(tmp_path: Path) -> None:
+    """Layers in branches stay whole and are listed; the network runs and is the same."""
+
+    def outer(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        return tiled_linears(proto, Tiling(Tile(None, 64, 64), layers=("fc0",)))
+
+    everywhere = tiled(branching()).changes
+    assert {each.scope: each.why for each in everywhere if not each.became} == dict.fromkeys(
+        ("first", "second"), "it stands in a body of onnx::If"
+    )
+    found = verified(branching(), outer, tmp_path)
+    assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.NETWORK), found.reason
+
+
+def test_local_functions(tmp_path: Path) -> None:
+    """A model with functions of its own runs as it is written; what they multiply is listed."""
+    body = [node("MatMul", "a b", "c")]
+    opsets = [onnx.helper.make_opsetid("", 23)]
+    function = onnx.helper.make_function("own", "product", ["a", "b"], ["c"], body, opsets)
+    nodes = [node("Gemm", "x w0", "fc0"), node("product", "fc0 w1", "y", domain="own")]
+    arrays = {"w0": drawn(0, 100, 70), "w1": drawn(1, 70, 70)}
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    given, result = value("x", "batch", 100), value("y", "batch", 70)
+    proto = model(nodes, [given], [result], weights, domains=["own"], functions=[function])
+    assert [each.why for each in tiled(proto).changes] == [
+        "", "it calls the model's own function own::product: inline that first",
+    ]  # fmt: skip
+    found = verified(proto, tiled, tmp_path)
+    assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.NETWORK), found.reason
+
+
+def test_a_twin_that_does_not_run_is_unknown(tmp_path: Path) -> None:
+    """Where the original runs and its twin does not, layers alone prove nothing."""
+
+    def broken(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        sizes = next(t for t in found.model.graph.initializer if t.name.endswith("shape"))
+        sizes.CopyFrom(numpy_helper.from_array(np.array([7, 11]), sizes.name))
+        return found
+
+    nodes = [node("Gemm", "x w", "fc"), node("Reshape", "fc shape", "y")]
+    weights = [
+        numpy_helper.from_array(drawn(0, 100, 70), "w"),
+        numpy_helper.from_array(np.array([-1, 35]), "shape"),
+    ]
+    proto = model(nodes, [value("x", 4, 100)], [value("y", None, 35)], weights)
+    found = verified(proto, broken, tmp_path)
+    assert found.outcome is Outcome.UNKNOWN
+    assert "running on onnxruntime raised" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"), [("batch", Outcome.WITHIN), (4, Outcome.UNKNOWN)], ids=["open", "fixed"]
+)
+def test_a_second_batch_size(first: int | str, outcome: Outcome, tmp_path: Path) -> None:
+    """batch: [1, 3] needs a file that leaves the first axis open."""
+    write_model(linear(100, 70, leading=(first,)), tmp_path / "model.onnx")
+    job = Job(ModelSource("onnx", "model.onnx", base=tmp_path), {}, tables().ops)
+    found = onnx_rewritten_file.transformed_file(job, tiled).verify(
+        Claim(seeds=(0,), batches=(1, 3))
+    )
+    assert found.outcome is outcome
+    assert found.outcome is Outcome.WITHIN or "export a symbol" in found.reason
