@@ -92,7 +92,7 @@ class TileConv(TileRewrite):
         scope = call.owner(weight) if isinstance(weight, torch.Tensor) else call.scope_now()
         if not is_chosen(scope, self.layers):
             return self.leave(scope, call, LEFT_OUT)
-        if call.name not in SPLIT:
+        if call.name not in SPLIT or call.writes:
             return self.leave(scope, call, WHOLE)
         found = convolution_of(call)
         if found.groups > 1 and found.inputs == 1:

@@ -51,7 +51,7 @@ class TileLinear(TileRewrite):
         scope = call.scope_now() if weight is None else call.owner(weight)
         if not is_chosen(scope, self.layers):
             return self.leave(scope, call, LEFT_OUT)
-        linear = linear_of(call)
+        linear = None if call.writes else linear_of(call)
         if linear is None:
             return self.leave(scope, call, WHOLE)
         rows = linear.x[..., 0].numel()

@@ -37,6 +37,12 @@ class Call:
             return self.args[position]
         return self.kwargs.get(name)
 
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into a tensor that it is given, which nothing in its place would."""
+        operator: Any = self.func
+        return bool(operator._schema.is_mutable)
+
     def owner(self, weight: torch.Tensor) -> str:
         """Path of the module that owns a weight, or runs where the tensor is none."""
         name = self.weight_name(weight)

@@ -15,6 +15,7 @@ import torchvision
 from torch import nn
 
 from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.frontends.torch_drawing import redraw
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
@@ -124,6 +125,28 @@ def test_linear_operations_of_any_spelling_are_tiled() -> None:
     ]  # fmt: skip
     assert all(change.became for change in done.changes)
     assert done.verify(Claim(seeds=(0,))).outcome == "within"
+
+
+@pytest.mark.parametrize("operation", ["aten::mm", "aten::addmm_"])
+def test_what_writes_into_its_arguments_is_told(operation: str) -> None:
+    """Tiles would leave the tensor that it fills as it was."""
+
+    class Filling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(70, 80))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            filled = torch.zeros(3, 80, dtype=x.dtype)
+            if operation == "aten::mm":
+                torch.mm(x, self.weight, out=filled)
+            else:
+                filled.addmm_(x, self.weight)
+            return filled
+
+    source = ModelSource("torch", Filling(), InputSpecs((TensorSpec("float32", (3, 70)),)))
+    with pytest.raises(TransformError, match=f"left 1 linear operations whole: .*{operation}"):
+        tiled(source)
 
 
 def test_attention_scores_are_no_linear_operation() -> None:
