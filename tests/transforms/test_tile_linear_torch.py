@@ -229,7 +229,7 @@ def test_an_untrained_mobilenet_is_judged_on_drawn_weights() -> None:
 
 
 def cases() -> list[tuple[int, int, bool, int, str]]:
-    """A third of all sizes, biases, ranks and types: each pair of sizes in every type."""
+    """A quarter of all sizes, biases, ranks and types: each pair of sizes in every type."""
     found = list(itertools.product(SIZES, SIZES, (True, False), (2, 3), TYPES))
     random.Random(0).shuffle(found)
     return found[::4]
