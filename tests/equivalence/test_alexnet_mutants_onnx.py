@@ -13,7 +13,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from pytest_modelbudget.equivalence.judgement import ALGEBRA, Equivalence
+from pytest_modelbudget.equivalence.array_errors import ALGEBRA
+from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten
 from pytest_modelbudget.transforms.tile_grid import Tile

@@ -11,8 +11,9 @@ import pytest
 from onnx import numpy_helper
 
 from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.equivalence.array_errors import ALGEBRA
 from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.judgement import ALGEBRA, Equivalence
+from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.onnx_judging import Judge
 from pytest_modelbudget.equivalence.onnx_sides import sides
 from pytest_modelbudget.equivalence.outcome import Outcome
