@@ -23,6 +23,17 @@ def reals(values: Values) -> Values:
     return wide if np.isfinite(wide).all() else np.where(np.isfinite(wide), wide, 0.0)
 
 
+def odd_kinds(values: Values) -> Values:
+    """1 for NaN, 2 for Inf, 3 for -Inf, and 0 for numbers; complex values as pairs."""
+    import numpy as np
+
+    if values.dtype.kind == "c":
+        values = np.stack((values.real, values.imag), -1)
+    kinds = np.isnan(values).astype(np.int8)
+    kinds[np.isposinf(values)], kinds[np.isneginf(values)] = 2, 3
+    return kinds
+
+
 def relative_error(reference: Values, found: Values) -> float:
     """‖found - reference‖ / ‖reference‖; 0 where both are zero.
 

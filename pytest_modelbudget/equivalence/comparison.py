@@ -97,17 +97,40 @@ class Comparison:
                 break
         self.notes = [*sides.notes, *scale_note(scale)]
 
-    def moves(self) -> bool:
-        """Whether any output of the original depends on its input."""
-        return any(_moves(results) for results in self.exact)
+    def still(self) -> frozenset[str]:
+        """Outputs of the original that no input moves; of integers only if nothing else moves."""
+        moving = {name for results in self.exact for name in _moving(results)}
+        outputs = self.exact[0][0].outputs
+        if moving:
+            outputs = tuple(each for each in outputs if each.values.dtype.kind not in "biuO")
+        return frozenset(each.name for each in outputs if each.name not in moving)
 
-    def equivalence(self, weights: str) -> Equivalence:
-        """The judgement over everything that was run."""
-        if not self.moves():
-            words = "the original's outputs do not move with its inputs: nothing could be seen"
+    def _zero(self) -> frozenset[str]:
+        """Arrays that the original returns with no element, or none other than zero."""
+        results = [found for batch in self.exact for found in batch]
+        rows = zip(*(found.outputs for found in results), strict=False)
+        return frozenset(
+            row[0].name
+            for row in rows
+            if row[0].values.ndim and not any(each.values.any() for each in row)
+        )
+
+    def equivalence(self, weights: str, *, constant: frozenset[str] = frozenset()) -> Equivalence:
+        """The judgement over everything that was run.
+
+        constant are outputs that no weights would make move, so that their values say it all.
+        Where another one is zero throughout, it may be for the weights that it has.
+        """
+        still, zero = self.still(), self._zero()
+        names = {each.name for each in self.exact[0][0].outputs}
+        unseen = still if still == names else (still & zero) - constant
+        if still == names or (self.claim.kind is Kind.EXACT_ALGEBRA and unseen):
+            words = f"{_these(unseen, names)} not move with its inputs: nothing could be seen"
             return Equivalence(
                 Outcome.UNKNOWN, self.claim.kind, words, weights, seeds=self.claim.seeds
             )
+        if still:
+            self.notes.append(f"{_these(still, names)} not move with its inputs")
         pairs, noted = without_rounded_weights(
             (*self._pairs(), *self._wrong_layers()), self.sides.dtype, self.sides.other_weights
         )
@@ -249,14 +272,33 @@ def _is_finite(values: Values) -> Values:
     return np.asarray(np.isfinite(known))
 
 
-def _moves(results: Sequence[Returned]) -> bool:
-    """Whether any output differs between two rows by more than rounding, or is NaN or Inf."""
+def telling(loaded: Comparison, drawn: Callable[[], Comparison]) -> Equivalence:
+    """The judgement on weights as they are, or on drawn ones where those make more outputs move."""
+    still = loaded.still()
+    if not still:
+        return loaded.equivalence(LOADED)
+    redrawn = drawn()
+    if redrawn.still() >= still:
+        return loaded.equivalence(LOADED, constant=still)
+    return redrawn.equivalence(DRAWN, constant=redrawn.still())
+
+
+def _these(names: frozenset[str], every: set[str]) -> str:
+    """Outputs of the original as the beginning of a sentence."""
+    if names == every:
+        return "the original's outputs do"
+    told = ", ".join(f"'{name}'" for name in sorted(names))
+    return f"the original's output {told} does" if len(names) == 1 else (
+        f"the original's outputs {told} do")  # fmt: skip
+
+
+def _moving(results: Sequence[Returned]) -> Iterator[str]:
+    """Outputs that differ between two rows by more than rounding, or are NaN or Inf."""
     first = results[0]
-    return any(
-        _is_other(x.values, y.values)
-        for other in results[1:]
-        for x, y in zip(first.outputs, other.outputs, strict=False)
-    )
+    for other in results[1:]:
+        for x, y in zip(first.outputs, other.outputs, strict=False):
+            if _is_other(x.values, y.values):
+                yield x.name
 
 
 def _is_other(values: Values, than: Values) -> bool:

@@ -17,6 +17,15 @@ Watched = Sequence[tuple[str, "Values"]]  # (scope, output) in execution order
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """What a layer gave; reads_last tells whether the layer before it was what it was fed."""
+
+    scope: str
+    values: Values
+    reads_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Worst:
     """The element that is furthest off: its index, and what each model gives there."""
 
@@ -51,19 +60,19 @@ def worst_element(original: Values, transformed: Values) -> Worst | None:
     return Worst(place, float(original[index]), float(transformed[index]))
 
 
-def first_divergence(original: Watched, transformed: Watched) -> Divergence | None:
+def first_divergence(original: Sequence[Layer], transformed: Watched) -> Divergence | None:
     """The first layer of the original whose output no layer of the transformed model has.
 
     Layers are matched by name, else by value, so that names may have changed. A layer whose
-    difference the next one has already lost was only laid out otherwise (a convolution into which
-    a batch norm was folded) and is no divergence.
+    difference the next one, which reads it, has already lost was only laid out otherwise (a
+    convolution into which a batch norm was folded) and is no divergence.
     """
     named = dict(transformed)
-    gaps = [(scope, *_gap(scope, values, named, transformed)) for scope, values in original]
-    for position, (scope, error, worst) in enumerate(gaps):
-        following = gaps[position + 1][1] if position + 1 < len(gaps) else error
-        if not error <= ALGEBRA and not following <= ALGEBRA:
-            return Divergence(scope, error, worst)
+    gaps = [_gap(layer.scope, layer.values, named, transformed) for layer in original]
+    for position, (error, worst) in enumerate(gaps):
+        is_read = position + 1 < len(gaps) and original[position + 1].reads_last
+        if not error <= ALGEBRA and not (is_read and gaps[position + 1][0] <= ALGEBRA):
+            return Divergence(original[position].scope, error, worst)
     return None
 
 

@@ -14,13 +14,20 @@ figures that they declare.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from math import inf, isnan, sqrt
 from typing import TYPE_CHECKING, Any
 
-from pytest_modelbudget.equivalence.array_errors import ALGEBRA, reals, relative_error, rms, rmse
+from pytest_modelbudget.equivalence.array_errors import (
+    ALGEBRA,
+    odd_kinds,
+    reals,
+    relative_error,
+    rms,
+    rmse,
+)
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.equivalence.divergence import Divergence, Worst, worst_element
 from pytest_modelbudget.equivalence.outcome import Outcome
@@ -48,6 +55,7 @@ class Basis(str, Enum):
     LAYERS = "layers only"
     NOTHING = "precision only"
     DECLARED = "declared bounds"
+    NO_RUN = "no run"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +108,7 @@ class Equivalence:
     kind: Kind
     reason: str
     weights: str = ""
-    basis: Basis = Basis.NETWORK
+    basis: Basis = Basis.NO_RUN
     seeds: tuple[int, ...] = SEEDS
     outputs: tuple[OutputRecord, ...] = ()
     first_divergence: Divergence | None = None
@@ -177,7 +185,6 @@ def _all_within(records: tuple[OutputRecord, ...]) -> str:
 def _record(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> OutputRecord:
     judge = _exact if claim.kind is Kind.EXACT_ALGEBRA else _declared
     said = judge(claim, pair, basis, partial_sums)
-    before, after = _shown(pair)
     return OutputRecord(
         pair.name,
         pair.family,
@@ -186,8 +193,8 @@ def _record(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> 
         said.reason,
         said.algebra,
         said.precision,
-        figures(before, after),
-        worst_element(before, after),
+        _figures(pair),
+        worst_element(*_shown(pair)),
     )
 
 
@@ -207,13 +214,22 @@ def _shown(pair: OutputPair) -> tuple[Values, Values]:
     return reals(pair.reference), reals(pair.algebra)
 
 
+def _figures(pair: OutputPair) -> Figures:
+    found = figures(*_shown(pair))
+    # There is no largest complex number.
+    return replace(found, top1=None) if pair.reference.dtype.kind == "c" else found
+
+
 def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _Said:
     reference = reals(pair.reference)
     broken = _non_finite(claim, pair)
     if broken is not None:
         return broken
     if pair.reference.dtype.kind in "biu":
-        return _same_integers(pair)
+        # There is no rounding in them: float64 runs decide; where there are none, the others do.
+        found = pair.algebra if pair.algebra is not None else pair.transformed
+        assert found is not None
+        return _same_integers(pair.reference, found)
     algebra = None
     if pair.algebra is not None:
         algebra = relative_error(reference, reals(pair.algebra))
@@ -264,15 +280,12 @@ def precision_limit(size: float, own_error: float, dtype: str, partial_sums: int
     return (1 + root) * own_error + 8 * root * (roundoff * size + smallest)
 
 
-def _same_integers(pair: OutputPair) -> _Said:
-    """Integers have no rounding: float64 runs decide; where there are none, the others do."""
+def _same_integers(reference: Values, found: Values) -> _Said:
     import numpy as np
 
-    found = pair.algebra if pair.algebra is not None else pair.transformed
-    assert found is not None
-    wrong = int(np.count_nonzero(pair.reference != found))
+    wrong = int(np.count_nonzero(reference != found))
     if wrong:
-        return _Said(Outcome.OVER, f"{wrong:,} of {pair.reference.size:,} integers differ")
+        return _Said(Outcome.OVER, f"{wrong:,} of {reference.size:,} integers differ")
     return _Said(Outcome.WITHIN, "", 0.0)
 
 
@@ -285,8 +298,9 @@ def _declared(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -
     if not bounds:
         return _Said(Outcome.UNKNOWN, "the claim declares no bound for it")
     if pair.reference.dtype.kind in "biu" and Bound.MAX_ABS not in bounds:
-        return _same_integers(pair)
-    found = figures(*_shown(pair))
+        before, after = _shown(pair)
+        return _same_integers(before, after)
+    found = _figures(pair)
     missed = list(_missed(bounds, found))
     return _Said(Outcome.OVER, "; ".join(missed)) if missed else _Said(Outcome.WITHIN)
 
@@ -305,35 +319,39 @@ def _missed(bounds: Mapping[Bound, Fraction], found: Figures) -> Iterator[str]:
 
 def _non_finite(claim: Claim, pair: OutputPair) -> _Said | None:
     """What NaN and Inf already decide, or None; those that are accepted are left to be equal."""
-    import numpy as np
-
     if pair.reference.dtype.kind in "biu":
         return None
-    odd = ~np.isfinite(pair.reference)
+    odd = odd_kinds(pair.reference)
     if odd.any() and not claim.same_non_finite:
-        words = f"the original itself gives {int(odd.sum()):,} NaN or Inf in float64"
+        words = f"the original itself gives {_count(odd):,} NaN or Inf in float64"
         return _Said(Outcome.UNKNOWN, words)
-    for found, run in ((pair.algebra, "float64"), (pair.transformed, pair.dtype)):
-        own = pair.original if run == pair.dtype and pair.original is not None else pair.reference
-        if found is None:
+    stored = odd if pair.original is None else odd_kinds(pair.original)
+    for values, own, run in (
+        (pair.algebra, odd, "float64"),
+        (pair.transformed, stored, pair.dtype),
+    ):
+        if values is None:
             continue
-        more = ~np.isfinite(found) & np.isfinite(own)
+        found = odd_kinds(values)
+        more = (found > 0) & (own == 0)
         if more.any():
-            words = f"{int(more.sum()):,} NaN or Inf in {run} where the original has none"
+            words = f"{_count(more):,} NaN or Inf in {run} where the original has none"
             return _Said(Outcome.OVER, words)
-        if (odd & np.isfinite(found)).any():
-            return _Said(Outcome.OVER, f"NaN or Inf of the original are finite in {run}")
-    if pair.original is not None and (~np.isfinite(pair.original) & ~odd).any():
+        if ((found != own) & (odd > 0)).any():
+            return _Said(Outcome.OVER, f"NaN or Inf of the original are others in {run}")
+    if ((stored > 0) & (odd == 0)).any():
         return _Said(Outcome.UNKNOWN, f"the original itself overflows in {pair.dtype}")
     return None
 
 
+def _count(odd: Values) -> int:
+    return int((odd > 0).sum())
+
+
 def algebra_error(pair: OutputPair) -> float:
     """What step 1 sees of one pair; 0 where it does not look, inf where NaN or Inf differ."""
-    import numpy as np
-
-    if pair.algebra is None or pair.reference.dtype.kind != "f":
+    if pair.algebra is None or pair.reference.dtype.kind not in "fc":
         return 0.0
-    if (np.isfinite(pair.reference) != np.isfinite(pair.algebra)).any():
+    if (odd_kinds(pair.reference) != odd_kinds(pair.algebra)).any():
         return inf
     return relative_error(reals(pair.reference), reals(pair.algebra))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx
 
 from pytest_modelbudget.equivalence.claim import Claim, Kind
-from pytest_modelbudget.equivalence.comparison import DRAWN, LOADED, Comparison, Sides
+from pytest_modelbudget.equivalence.comparison import DRAWN, LOADED, Comparison, Sides, telling
 from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence, OutputPair, judged
 from pytest_modelbudget.equivalence.onnx_drawing import redrawn
@@ -44,20 +44,15 @@ class Judge:
         """The judgement, on weights that can prove something; what cannot run is unknown."""
         weights = DRAWN if is_drawn else LOADED
         try:
-            comparison = self._comparison(model)
-            if not comparison.moves() and not is_drawn:
-                weights = DRAWN
-                comparison = self._comparison(redrawn(model, rules))
+            found = self._comparison(model)
         except TransformError as error:  # the original itself does not run
             return self._by_layers(error, model, weights)
         except ModelBudgetError as error:
             return self._unknown(error, weights)
-        return self._judged(comparison, weights)
-
-    def _judged(self, comparison: Comparison, weights: str) -> Equivalence:
-        """The judgement; a transformed model that does not run is unknown."""
         try:
-            return comparison.equivalence(weights)
+            if is_drawn:
+                return found.equivalence(DRAWN, constant=found.still())
+            return telling(found, lambda: self._comparison(redrawn(model, rules)))
         except ModelBudgetError as error:
             return self._unknown(error, weights)
 

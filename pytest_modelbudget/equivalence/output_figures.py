@@ -17,7 +17,8 @@ class Figures:
     """Distances between an output and its reference.
 
     sqnr is in dB, inf where nothing differs. cosine is 1 where both are zero. top1 is the share of
-    rows whose largest element is the same one; None where a row has fewer than two elements.
+    rows whose largest element is the same one; None where a row has fewer than two elements, or
+    results are no rows: one number each, or of several shapes.
     p99_abs is the 99 % quantile of the absolute error.
     """
 
@@ -71,6 +72,6 @@ def top1(reference: Reals, found: Reals) -> float | None:
     """The share of rows whose largest element is the same one in both."""
     import numpy as np
 
-    if reference.ndim == 0 or reference.shape[-1] < 2:
+    if reference.ndim < 2 or reference.shape[-1] < 2:
         return None
     return float(np.mean(reference.argmax(-1) == found.argmax(-1)))

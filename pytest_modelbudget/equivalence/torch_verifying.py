@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.comparison import DRAWN, LOADED, Comparison, Sides
+from pytest_modelbudget.equivalence.comparison import DRAWN, LOADED, Comparison, Sides, telling
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.torch_sides import leaf_specs, stacks
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
@@ -39,8 +39,9 @@ def verified_beside_torch(
 
     subject, specs = true_subject(source)
     if may_draw and loads_no_weights(source, subject):
-        return compared(subject, specs, drawn=True).equivalence(DRAWN)
+        found = compared(subject, specs, drawn=True)
+        return found.equivalence(DRAWN, constant=found.still())
     found = compared(subject, specs, drawn=False)
-    if found.moves() or not may_draw:
+    if not may_draw:
         return found.equivalence(LOADED)
-    return compared(*true_subject(source), drawn=True).equivalence(DRAWN)
+    return telling(found, lambda: compared(*true_subject(source), drawn=True))

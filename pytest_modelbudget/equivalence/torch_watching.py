@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from pytest_modelbudget.equivalence.divergence import Divergence
+from pytest_modelbudget.equivalence.divergence import Divergence, Layer
 from pytest_modelbudget.equivalence.rounding import first_rounding
 from pytest_modelbudget.equivalence.torch_sides import TorchSide, array, call_of
 from pytest_modelbudget.errors import TraceError, TransformError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_modelbudget.equivalence.torch_sides import Arrays
 
 
-def watched(side: TorchSide, inputs: Arrays, *, float64: bool = True) -> Watched:
+def watched(side: TorchSide, inputs: Arrays, *, float64: bool = True) -> list[Layer]:
     """The output of every layer, in the order in which they end.
 
     Raises TransformError where the model cannot run so.
@@ -30,7 +30,12 @@ def watched(side: TorchSide, inputs: Arrays, *, float64: bool = True) -> Watched
         side.model.run(call_of(side.specs, inputs), float64=float64, listening=(listening,))
     except TraceError as error:
         raise TransformError(str(error)) from error
-    return [(path, array(value)) for path, value in seen]
+    return [Layer(each.path, array(each.value), each.reads_last) for each in seen]
+
+
+def named(layers: Iterable[Layer]) -> Watched:
+    """The outputs of layers by their names alone."""
+    return [(layer.scope, layer.values) for layer in layers]
 
 
 def rounding_search(
@@ -40,8 +45,8 @@ def rounding_search(
     dtype = stored_dtype(first.model.subject.model)
 
     def search(inputs: Arrays) -> Divergence | None:
-        exact = watched(first, inputs)
-        before, after = (watched(side, inputs, float64=False) for side in (first, second))
+        exact = named(watched(first, inputs))
+        before, after = (named(watched(side, inputs, float64=False)) for side in (first, second))
         return first_rounding(exact, before, after, dtype, partial_sums())
 
     return search

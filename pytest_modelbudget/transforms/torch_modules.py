@@ -14,7 +14,7 @@ from pytest_modelbudget.equivalence.divergence import Divergence, first_divergen
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.torch_sides import CountedSide, TorchSide
 from pytest_modelbudget.equivalence.torch_verifying import verified_beside_torch
-from pytest_modelbudget.equivalence.torch_watching import rounding_search, watched
+from pytest_modelbudget.equivalence.torch_watching import named, rounding_search, watched
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import InputSpecs
 from pytest_modelbudget.frontends.torch_building import untouched_globals
@@ -100,7 +100,7 @@ def sides(first: TorchSide, second: CountedSide) -> Sides:
     """Both models, with a search by layers for where they part."""
 
     def divergence(inputs: Arrays) -> Divergence | None:
-        return first_divergence(watched(first, inputs), watched(second, inputs))
+        return first_divergence(watched(first, inputs), named(watched(second, inputs)))
 
     return Sides(
         first,

@@ -11,9 +11,12 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence
+from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import InputError, ModelBudgetError
-from pytest_modelbudget.frontends.model_source import TensorSpec
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.frontends.torch_drawing import redraw
+
+from ..transforms.test_tile_linear_torch import tiled
 
 SPEC = "float32 2x8"
 
@@ -149,6 +152,78 @@ def test_a_constant_proves_nothing() -> None:
     found = outcome(lambda x: x * 0, base=lambda x: x * 0)
     assert found.outcome == "unknown"
     assert "do not move" in found.reason
+
+
+@pytest.mark.parametrize(
+    "dead",
+    [
+        pytest.param(lambda x: x * 0, id="zero"),
+        pytest.param(lambda x: x[:, :0], id="empty"),
+        pytest.param(lambda x: torch.relu(-x.abs()), id="shut off"),
+    ],
+)
+def test_one_dead_output_of_two_proves_nothing(dead: Callable[[torch.Tensor], Any]) -> None:
+    """Weights that make an output zero hide whatever made it, though the other output moves."""
+    found = outcome(lambda x: (x, dead(x)), base=lambda x: (x, dead(x)))
+    assert found.outcome == "unknown"
+    assert "output '1' does not move with its inputs" in found.reason
+
+
+class TwoHeads(nn.Module):
+    """Loads its weights: one head's are zero. The third output is a constant of any weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 4)
+        with torch.no_grad():
+            for number, weight in enumerate(self.parameters()):
+                weight.copy_(torch.linspace(-1, 1, weight.numel()).view_as(weight) + number)
+            self.second.weight.zero_()
+            self.second.bias.zero_()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.body(x)
+        return self.first(x), self.second(x), torch.zeros(3, dtype=x.dtype)
+
+
+def test_a_dead_head_is_judged_on_drawn_weights() -> None:
+    """A factory can be called again: drawn weights move the head, and nothing moves the zeros."""
+    found = tiled(ModelSource("torch", TwoHeads, InputSpecs((TensorSpec("float32", (2, 8)),))))
+    equivalence = found.verify(Claim(seeds=(0,)))
+    assert equivalence.outcome == "within"
+    assert equivalence.weights == "drawn, seed 0"
+    assert equivalence.notes == ("the original's output '2' does not move with its inputs",)
+
+
+def test_a_constant_beside_what_moves_is_told() -> None:
+    """A number that no input moves is compared as any other, and noted."""
+    found = outcome(lambda x: (x, 2.5), base=lambda x: (x, 2.5))
+    assert found.outcome == "within"
+    assert "the original's output '1' does not move with its inputs" in found.notes
+    assert outcome(lambda x: (x, 2.25), base=lambda x: (x, 2.5)).outcome == "over"
+
+
+class Branches(nn.Module):
+    """c(a(x) + b(x)): b runs after a, and does not read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.c(self.a(x) + self.b(x))
+        return result
+
+
+def test_the_first_layer_of_two_branches_is_named() -> None:
+    """A layer that is right says nothing of one before it that it does not read."""
+    model = Branches()
+    wrong = copy.deepcopy(model)
+    with torch.no_grad():
+        wrong.a.weight[3, 5] += 0.1
+    found = check_equivalence(model, wrong, SPEC, seeds=(0,))
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "a"
 
 
 def test_nan_of_the_original_is_unknown() -> None:
