@@ -10,18 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.equivalence.array_errors import ALGEBRA
-from pytest_modelbudget.equivalence.batches import (
-    Batch,
-    Returned,
-    Row,
-    Runs,
-    Specs,
-    joined,
-    resized,
-)
+from pytest_modelbudget.equivalence.batches import Returned, Runs, Specs, joined
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.equivalence.divergence import Divergence, worst_element
-from pytest_modelbudget.equivalence.input_families import SCALES, families_of, runs_of, scale_note
 from pytest_modelbudget.equivalence.judgement import (
     ALL_FAMILIES,
     ROUNDING,
@@ -31,6 +22,7 @@ from pytest_modelbudget.equivalence.judgement import (
     algebra_error,
     judged,
 )
+from pytest_modelbudget.equivalence.original_runs import OriginalRuns, Results, original_runs
 from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.ir.tensor import least_precise
@@ -42,8 +34,6 @@ if TYPE_CHECKING:
 
 DRAWN, LOADED = "drawn, seed 0", "as loaded"  # what a report says of the weights of a run
 MOST_ROUNDINGS = 64  # of a weight, through all layers of a network
-
-
 Search = Callable[[Mapping[str, "Values"]], Divergence | None]
 
 
@@ -73,145 +63,142 @@ class Sides:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both models on all inputs of a claim; the original runs at once.
+    """Both models on all inputs of a claim, after the first has been run."""
 
-    specs are the inputs' types and shapes. stacks says that the first axis of all of them is one
-    that the model takes in any size.
-    """
-
-    def __init__(self, claim: Claim, sides: Sides, specs: Specs, *, stacks: bool) -> None:
-        self.claim = claim
-        self.sides = sides
-        families = families_of(list(specs.values()))
-        self.rows = [Row(*each) for each in runs_of(families, claim.seeds)]
-        self.structure = list(sides.differences)
-        for scale in SCALES:
-            self.batches = [
-                Batch(each, self.rows, scale, stacks=stacks)
-                for each in resized(specs, claim.batches)
-            ]
-            self.exact = [each.run(sides.original, float64=True) for each in self.batches]
-            self.stored = [each.run(sides.original, float64=False) for each in self.batches]
-            if not _overflows(self.exact, self.stored):
-                break
-        self.notes = [*sides.notes, *scale_note(scale)]
-
-    def still(self) -> frozenset[str]:
-        """Outputs of the original that no input moves; of integers only if nothing else moves."""
-        moving = {name for results in self.exact for name in _moving(results)}
-        outputs = self.exact[0][0].outputs
-        if moving:
-            outputs = tuple(each for each in outputs if each.values.dtype.kind not in "biuO")
-        return frozenset(each.name for each in outputs if each.name not in moving)
-
-    def _zero(self) -> frozenset[str]:
-        """Arrays that the original returns with no element, or none other than zero."""
-        results = [found for batch in self.exact for found in batch]
-        rows = zip(*(found.outputs for found in results), strict=False)
-        return frozenset(
-            row[0].name
-            for row in rows
-            if row[0].values.ndim and not any(each.values.any() for each in row)
-        )
+    claim: Claim
+    sides: Sides
+    before: OriginalRuns
 
     def equivalence(self, weights: str, *, constant: frozenset[str] = frozenset()) -> Equivalence:
-        """The judgement over everything that was run.
+        """Run the second model, and judge.
 
         constant are outputs that no weights would make move, so that their values say it all.
         Where another one is zero throughout, it may be for the weights that it has.
         """
-        still, zero = self.still(), self._zero()
-        names = {each.name for each in self.exact[0][0].outputs}
-        unseen = still if still == names else (still & zero) - constant
+        still, names = self.before.still(), self.before.names
+        unseen = still if still == names else (still & self.before.zero()) - constant
         if still == names or (self.claim.kind is Kind.EXACT_ALGEBRA and unseen):
             words = f"{_these(unseen, names)} not move with its inputs: nothing could be seen"
             return Equivalence(
                 Outcome.UNKNOWN, self.claim.kind, words, weights, seeds=self.claim.seeds
             )
-        if still:
-            self.notes.append(f"{_these(still, names)} not move with its inputs")
+        after = self._second_runs()
+        wrong = self._wrong_layers(after)
+        sides = self.sides
         pairs, noted = without_rounded_weights(
-            (*self._pairs(), *self._wrong_layers()), self.sides.dtype, self.sides.other_weights
+            (*self._pairs(after), *wrong), sides.dtype, sides.other_weights
         )
-        self.notes.extend(noted)
-        basis = Basis.NETWORK if all(p.algebra is not None for p in pairs) else Basis.NOTHING
+        told = (f"{_these(still, names)} not move with its inputs",) if still else ()
         found = judged(
             self.claim,
             pairs,
-            structure=tuple(dict.fromkeys(self.structure)),
+            structure=after.structure,
             weights=weights,
-            basis=basis,
-            partial_sums=self.sides.partial_sums(),
-            notes=tuple(self.notes),
+            basis=Basis.NETWORK if all(p.algebra is not None for p in pairs) else Basis.NOTHING,
+            partial_sums=sides.partial_sums(),
+            notes=(*sides.notes, *self.before.notes, *told, *after.notes, *noted),
         )
-        if found.outcome is not Outcome.OVER or self.structure:
+        if found.outcome is not Outcome.OVER or after.structure:
             return found
-        return replace(found, first_divergence=self._first_difference(found))
+        return replace(found, first_divergence=self._first_difference(found, wrong))
 
-    def _first_difference(self, found: Equivalence) -> Divergence | None:
+    def _second_runs(self) -> SecondRuns:
+        """Run the second model, unless it is known to be another one already."""
+        sides, before = self.sides, self.before
+        if sides.differences:
+            return SecondRuns((), None, sides.differences)
+        stored = [each.run(sides.transformed, float64=False) for each in before.batches]
+        structure = [*_unlike(before.stored, stored, types=True)]
+        exact: Results | None = None
+        notes: tuple[str, ...] = ()
+        if self.claim.kind is Kind.EXACT_ALGEBRA:
+            exact, notes = self._exact_runs()
+            structure += _unlike(before.exact, exact or before.exact, types=False)
+        structure += sides.disagreements()
+        return SecondRuns(stored, exact, tuple(dict.fromkeys(structure)), notes)
+
+    def _exact_runs(self) -> tuple[Results | None, tuple[str, ...]]:
+        """The second model in float64; None, and why, where it cannot run so."""
+        try:
+            runs = [each.run(self.sides.transformed, float64=True) for each in self.before.batches]
+        except TransformError as error:
+            return None, (f"precision only: {error}",)
+        return runs, ()
+
+    def _wrong_layers(self, after: SecondRuns) -> Sequence[OutputPair]:
+        """Rewritten layers that step 1 finds wrong, in the order of execution."""
+        if self.claim.kind is not Kind.EXACT_ALGEBRA or after.structure:
+            return ()
+        return self.sides.wrong_layers()
+
+    def _pairs(self, after: SecondRuns) -> Iterator[OutputPair]:
+        """Outputs of all runs, pooled by name and family; none where their structure differs."""
+        if after.structure:
+            return
+        before = self.before
+        for index, output in enumerate(before.stored[0][0].outputs):
+            dtype = least_precise((self.sides.dtype, output.dtype)) or output.dtype
+            for family in dict.fromkeys(row.family for row in before.rows):
+                chosen = [i for i, row in enumerate(before.rows) if row.family == family]
+                yield OutputPair(
+                    output.name,
+                    family,
+                    dtype,
+                    _pooled(before.exact, chosen, index),
+                    None if after.exact is None else _pooled(after.exact, chosen, index),
+                    _pooled(before.stored, chosen, index),
+                    _pooled(after.stored, chosen, index),
+                )
+
+    def _first_difference(
+        self, found: Equivalence, wrong: Sequence[OutputPair]
+    ) -> Divergence | None:
         """The layer where two models part: in float64, else by what they round."""
         over = [record for record in found.outputs if record.outcome is Outcome.OVER]
         if all(each.algebra is not None and each.algebra <= ALGEBRA for each in over):
             return self._searched(self.sides.rounding)
         is_hidden = all(each.family == ALL_FAMILIES for each in over)
         seen = None if is_hidden else self._searched(self.sides.divergence)
-        return seen or next(map(divergence_of, self._wrong_layers()), None)
-
-    def _wrong_layers(self) -> Sequence[OutputPair]:
-        """Rewritten layers that step 1 finds wrong, in the order of execution."""
-        if self.claim.kind is not Kind.EXACT_ALGEBRA or self.structure:
-            return ()
-        return self.sides.wrong_layers()
-
-    def _pairs(self) -> Iterator[OutputPair]:
-        """Outputs of all runs, pooled by name and family; none where their structure differs."""
-        if self.structure:
-            return
-        transformed = [each.run(self.sides.transformed, float64=False) for each in self.batches]
-        self._hold_structure(self.stored, transformed, types=True)
-        algebra = self._algebra() if self.claim.kind is Kind.EXACT_ALGEBRA else None
-        self.structure.extend(self.sides.disagreements())
-        if self.structure:
-            return
-        for index, output in enumerate(self.stored[0][0].outputs):
-            dtype = least_precise((self.sides.dtype, output.dtype)) or output.dtype
-            for family in dict.fromkeys(row.family for row in self.rows):
-                chosen = [i for i, row in enumerate(self.rows) if row.family == family]
-                yield OutputPair(
-                    output.name,
-                    family,
-                    dtype,
-                    _pooled(self.exact, chosen, index),
-                    None if algebra is None else _pooled(algebra, chosen, index),
-                    _pooled(self.stored, chosen, index),
-                    _pooled(transformed, chosen, index),
-                )
-
-    def _algebra(self) -> list[list[Returned]] | None:
-        """The transformed model in float64; None where it cannot run so."""
-        try:
-            found = [each.run(self.sides.transformed, float64=True) for each in self.batches]
-        except TransformError as error:
-            self.notes.append(f"precision only: {error}")
-            return None
-        self._hold_structure(self.exact, found, types=False)
-        return found
-
-    def _hold_structure(
-        self, before: list[list[Returned]], after: list[list[Returned]], *, types: bool
-    ) -> None:
-        for was, now in zip(before, after, strict=True):
-            for x, y in zip(was, now, strict=True):
-                self.structure.extend(differences(x, y, types=types))
+        return seen or next(map(divergence_of, wrong), None)
 
     def _searched(self, search: Search) -> Divergence | None:
         """What a search finds on the first inputs that show something."""
         try:
-            found = (search(inputs) for batch in self.batches for inputs in batch.calls())
+            found = (search(inputs) for batch in self.before.batches for inputs in batch.calls())
             return next(filter(None, found), None)
         except TransformError:  # a side that runs as a whole and not layer by layer
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class SecondRuns:
+    """What the second model gave: as it is stored, and in float64 where it could run so.
+
+    structure names every difference between the outputs' names, types, shapes and order.
+    """
+
+    stored: Results
+    exact: Results | None
+    structure: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def comparison(claim: Claim, sides: Sides, specs: Specs, *, stacks: bool) -> Comparison:
+    """Run the first of two models, as ``original_runs`` does."""
+    return Comparison(claim, sides, original_runs(claim, sides.original, specs, stacks=stacks))
+
+
+def telling(loaded: Comparison, drawn: Callable[[], Comparison]) -> Equivalence:
+    """The judgement on weights as they are, or on drawn ones where those make more outputs move."""
+    still = loaded.before.still()
+    if not still:
+        return loaded.equivalence(LOADED)
+    redrawn = drawn()
+    if redrawn.before.still() >= still:
+        return loaded.equivalence(LOADED, constant=still)
+    return redrawn.equivalence(DRAWN, constant=redrawn.before.still())
 
 
 def divergence_of(pair: OutputPair) -> Divergence:
@@ -254,36 +241,13 @@ def differences(before: Returned, after: Returned, *, types: bool = True) -> Ite
             yield f"output '{x.name}' is {list(y.values.shape)} and was {list(x.values.shape)}"
 
 
-def _overflows(exact: list[list[Returned]], stored: list[list[Returned]]) -> bool:
-    """Whether a model overflows in its own type where it does not in float64."""
-    return any(
-        bool((~_is_finite(y.values) & _is_finite(x.values)).any())
-        for before, after in zip(exact, stored, strict=True)
-        for wide, own in zip(before, after, strict=True)
-        for x, y in zip(wide.outputs, own.outputs, strict=True)
-        if y.values.dtype.kind not in "biuO"
-    )
+def _unlike(before: Results, after: Results, *, types: bool) -> Iterator[str]:
+    for was, now in zip(before, after, strict=True):
+        for x, y in zip(was, now, strict=True):
+            yield from differences(x, y, types=types)
 
 
-def _is_finite(values: Values) -> Values:
-    import numpy as np
-
-    known: Values = values if values.dtype.kind in "fc" else values.astype(np.float64)
-    return np.asarray(np.isfinite(known))
-
-
-def telling(loaded: Comparison, drawn: Callable[[], Comparison]) -> Equivalence:
-    """The judgement on weights as they are, or on drawn ones where those make more outputs move."""
-    still = loaded.still()
-    if not still:
-        return loaded.equivalence(LOADED)
-    redrawn = drawn()
-    if redrawn.still() >= still:
-        return loaded.equivalence(LOADED, constant=still)
-    return redrawn.equivalence(DRAWN, constant=redrawn.still())
-
-
-def _these(names: frozenset[str], every: set[str]) -> str:
+def _these(names: frozenset[str], every: frozenset[str]) -> str:
     """Outputs of the original as the beginning of a sentence."""
     if names == every:
         return "the original's outputs do"
@@ -292,24 +256,6 @@ def _these(names: frozenset[str], every: set[str]) -> str:
         f"the original's outputs {told} do")  # fmt: skip
 
 
-def _moving(results: Sequence[Returned]) -> Iterator[str]:
-    """Outputs that differ between two rows by more than rounding, or are NaN or Inf."""
-    first = results[0]
-    for other in results[1:]:
-        for x, y in zip(first.outputs, other.outputs, strict=False):
-            if _is_other(x.values, y.values):
-                yield x.name
-
-
-def _is_other(values: Values, than: Values) -> bool:
-    import numpy as np
-
-    if values.shape != than.shape:
-        return True
-    size = float(np.abs(than).max()) if than.size else 0.0
-    return not (np.abs(values - 1.0 * than) <= 1e-9 * size).all()
-
-
-def _pooled(batches: Sequence[Sequence[Returned]], rows: Sequence[int], index: int) -> Values:
+def _pooled(batches: Results, rows: Sequence[int], index: int) -> Values:
     """One output over all runs of a family, rows first."""
     return joined([results[row].outputs[index].values for results in batches for row in rows])

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 import onnx
 
 from pytest_modelbudget.equivalence.claim import Claim, Kind
-from pytest_modelbudget.equivalence.comparison import DRAWN, LOADED, Comparison, Sides, telling
+from pytest_modelbudget.equivalence.comparison import (
+    DRAWN,
+    LOADED,
+    Comparison,
+    Sides,
+    comparison,
+    telling,
+)
 from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence, OutputPair, judged
 from pytest_modelbudget.equivalence.onnx_drawing import redrawn
@@ -51,7 +58,7 @@ class Judge:
             return self._unknown(error, weights)
         try:
             if is_drawn:
-                return found.equivalence(DRAWN, constant=found.still())
+                return found.equivalence(DRAWN, constant=found.before.still())
             return telling(found, lambda: self._comparison(redrawn(model, rules)))
         except ModelBudgetError as error:
             return self._unknown(error, weights)
@@ -95,4 +102,4 @@ class Judge:
         specs, stacks = input_specs(model, self.dims)
         if self.claim.batches and not stacks:
             raise InputError("batch: the file fixes the first axis of its inputs: export a symbol")
-        return Comparison(self.claim, self.sides_of(model), specs, stacks=stacks)
+        return comparison(self.claim, self.sides_of(model), specs, stacks=stacks)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.comparison import DRAWN, LOADED, Comparison, Sides, telling
+from pytest_modelbudget.equivalence.comparison import (
+    DRAWN,
+    LOADED,
+    Comparison,
+    Sides,
+    comparison,
+    telling,
+)
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.torch_sides import leaf_specs, stacks
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
@@ -35,12 +42,12 @@ def verified_beside_torch(
             redraw(subject.model)
         leaves = leaf_specs(specs)
         sides = sides_of(subject, specs, drawn)
-        return Comparison(claim, sides, leaves, stacks=may_stack and stacks(leaves))
+        return comparison(claim, sides, leaves, stacks=may_stack and stacks(leaves))
 
     subject, specs = true_subject(source)
     if may_draw and loads_no_weights(source, subject):
         found = compared(subject, specs, drawn=True)
-        return found.equivalence(DRAWN, constant=found.still())
+        return found.equivalence(DRAWN, constant=found.before.still())
     found = compared(subject, specs, drawn=False)
     if not may_draw:
         return found.equivalence(LOADED)
