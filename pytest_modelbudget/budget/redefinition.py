@@ -59,11 +59,12 @@ def redefinitions(before: Budget, now: Budget | None) -> tuple[Redefinition, ...
     if now is None:
         return ()
     models = {model.path: model for model in before.models}
+    checks = dict(before.transformed())
     held = {path for path, _ in _checks(before) & _checks(now)}
     found: dict[tuple[str, Place, str], Redefinition] = {}
     for model in now.models:
-        was = models.get(model.path)
-        for each in _of_model(was, model, held) if was else ():
+        changed = _of_model(models.get(model.path), model, held)
+        for each in (*changed, *_of_transforms(checks, model, held)):
             key = model.name, each.place, each.text
             found[key] = replace(each, path=model.name) if key in found else each
     return tuple(found.values())
@@ -75,22 +76,39 @@ def _checks(budget: Budget) -> set[tuple[str, str]]:
     return claims | {held.check for held in budget.held()}
 
 
-def _of_model(was: ModelBudget, now: ModelBudget, held: set[str]) -> Iterator[Redefinition]:
-    """What a model declares differently, then what its transforms do."""
-    earlier = {check.name: check for check in was.transforms}
-    kept = [check for check in now.transforms if f"{now.path}::{check.name}" in held]
-    if kept or now.path in held:
-        for key, texts in _changes(_of_source(was.source), _of_source(now.source)):
-            place = now.declared_at.get(key, now.declared_at["source"])
-            yield _told("model", now.path, key, texts, place)
-    for check in kept:
-        yield from _of_transform(earlier[check.name], check, f"{now.path}::{check.name}")
+def _of_model(was: ModelBudget | None, now: ModelBudget, held: set[str]) -> Iterator[Redefinition]:
+    """What a model declares differently, where it or a transform of it is held to something."""
+    if was is None or not held & {now.path, *_transforms(now)}:
+        return
+    for key, texts in _changes(_of_source(was.source), _of_source(now.source)):
+        place = now.declared_at.get(key, now.declared_at["source"])
+        yield _told("model", now.path, key, texts, place)
 
 
-def _of_transform(was: TransformCheck, now: TransformCheck, path: str) -> Iterator[Redefinition]:
+def _of_transforms(
+    earlier: Mapping[str, TransformCheck], now: ModelBudget, held: set[str]
+) -> Iterator[Redefinition]:
+    """What a model's transforms do differently; a variant may stand in a transform's place."""
+    for path, check in _transforms(now).items():
+        if path in held:
+            yield from _of_transform(earlier.get(path), check, path)
+    if now.path in held and now.path in earlier:
+        before = earlier[now.path].transform
+        yield _told("transform", now.path, "transform", (before, None), now.place)
+
+
+def _transforms(model: ModelBudget) -> dict[str, TransformCheck]:
+    return {f"{model.path}::{check.name}": check for check in model.transforms}
+
+
+def _of_transform(
+    was: TransformCheck | None, now: TransformCheck, path: str
+) -> Iterator[Redefinition]:
+    """What one transform does differently; None is a variant that stood in its place."""
     place = now.declared_at["transform"]
-    if was.transform != now.transform:
-        yield _told("transform", path, "transform", (was.transform, now.transform), place)
+    if was is None or was.transform != now.transform:
+        before = was.transform if was else None
+        yield _told("transform", path, "transform", (before, now.transform), place)
         return
     for key, texts in _changes(_of_settings(was.settings), _of_settings(now.settings)):
         yield _told("transform", path, key, texts, now.declared_at.get(key, place))

@@ -23,10 +23,10 @@ def key(text: str, source: str = TORCH) -> str:
     return model(f"    {text}\n", source)
 
 
-def transform(text: str, held: str = "limits: {macs: 1}") -> str:
-    """The transform's own words stand in line 8."""
+def transform(text: str, held: str = "limits: {macs: 1}", limits: str = "") -> str:
+    """The transform's own words stand in line 8, below the model's limits."""
     below = f"    transforms:\n      small:\n        {text}\n        {held}\n"
-    return model("", limits=below)
+    return model("", limits=limits + below)
 
 
 def texts(before: Budget, now: Budget | None) -> list[str]:
@@ -230,6 +230,22 @@ def test_limits_on_transforms_are_limits_on_the_model(read: Read) -> None:
 def test_nothing_is_left_to_redefine(read: Read) -> None:
     """A file that is gone holds nothing; that is told as loosened."""
     assert redefinitions(read(model("")), None) == ()
+
+
+@pytest.mark.parametrize("limits", [LIMITS, ""], ids=["limited", "not limited"])
+def test_a_transform_in_the_place_of_a_variant(read: Read, limits: str) -> None:
+    """And a variant in the place of a transform: limits on the path stay, on something else."""
+    small = "    variants:\n      small: {inputs: float32 2x3, limits: {macs: 1}}\n"
+    variant = read(model("", limits=limits + small))
+    tiled = read(transform("tile_linear: {tile: 64}", limits=limits))
+    line = 5 + bool(limits) + 2
+    for before, now, told, shown in (
+        (variant, tiled, "none -> tile_linear", line + 1),
+        (tiled, variant, "tile_linear -> none", line),
+    ):
+        (found,) = redefinitions(before, now)
+        assert found.text == f"transform changed: {told}: {ELSE}"
+        assert place(found) == ("net::small", "transform", shown)
 
 
 def test_texts_are_short(read: Read) -> None:
