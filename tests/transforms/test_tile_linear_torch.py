@@ -22,6 +22,7 @@ from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
 from pytest_modelbudget.transforms.tile_linear_torch import transformed
+from pytest_modelbudget.transforms.torch_operations import transformed_operations
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from tests.equivalence.mutants import right, verified
 
@@ -91,6 +92,18 @@ def test_padded_outputs_can_be_viewed(n: int) -> None:
 
     source = ModelSource("torch", Viewed(), InputSpecs((TensorSpec("float32", (3, 70)),)))
     assert tiled(source, edge="pad").verify(Claim(seeds=(0,))).outcome == "within"
+
+
+def test_partial_sums_are_the_tiles_of_a_column() -> None:
+    """The most of any layer: ⌈200/64⌉ = 4 and ⌈65/64⌉ = 2, and one before any is seen."""
+    model = nn.Sequential(nn.Linear(200, 65), nn.Linear(65, 1))
+    source = ModelSource("torch", model, InputSpecs((TensorSpec("float32", (2, 200)),)))
+    rewrite = right()
+    assert rewrite.partial_sums == 1
+    transformed_operations(
+        Job(source, {}, builtin_ops()), rewrite, must_be_complete=lambda each: None
+    )
+    assert rewrite.partial_sums == 4
 
 
 def test_traffic_of_tiles_is_the_closed_form() -> None:
