@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -54,7 +55,7 @@ class TileLinear(TileRewrite):
         linear = None if call.writes else linear_of(call)
         if linear is None:
             return self.leave(scope, call, WHOLE)
-        rows = linear.x[..., 0].numel()
+        rows = prod(linear.x.shape[:-1])
         self.note(scope, call, linear, rows=rows)
         with one_thread():
             return self._tiled(linear, rows)

@@ -6,6 +6,7 @@ import copy
 import itertools
 import random
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,14 @@ def test_ragged_tiles_multiply_as_much_and_padded_ones_more() -> None:
     assert numbers(padded)["macs"] == 2 * 256 * 192
     for each in (ragged, padded):
         assert numbers(each)["params"] == 200 * 130 + 130
+
+
+def test_the_graph_has_nothing_that_only_counts() -> None:
+    """x, W and b are cut, then each of 2 columns, which is a sum of 2 products; then one join."""
+    done = tiled(linear(128, 128))
+    assert Counter(op.name for op in done.loaded.graph.ops) == {
+        "aten::split_with_sizes": 3 + 2, "aten::linear": 4, "aten::add": 2, "aten::cat": 1
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("n", [5, 70], ids=["one column", "two columns"])
