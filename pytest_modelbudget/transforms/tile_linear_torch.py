@@ -96,23 +96,27 @@ def one_thread() -> Iterator[None]:
 
 def linear_of(call: Call) -> Linear | None:
     """A call as a linear operation with a weight matrix; None where it is no such thing."""
-    first, second, third = (call.argument(i, n) for i, n in enumerate(_NAMES.get(call.name, "   ")))
+    if call.name not in _ARGUMENTS:
+        return None
+    given = [call.argument(at, name) for at, name in enumerate(_ARGUMENTS[call.name])]
     if call.name == "aten::linear":
-        return Linear(first, second, third) if second.dim() == 2 else None
+        x, weight, bias = given
+        return Linear(x, weight, bias) if weight.dim() == 2 else None
     if call.name == "aten::addmm":
+        bias, x, weight = given
         scaled = any(call.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
-        fits = not scaled and first.dim() == 1 and first.shape[0] == third.shape[1]
-        return Linear(second, third.t(), first) if fits and call.weight_name(third) else None
-    if call.name in ("aten::mm", "aten::matmul") and second.dim() == 2 and first.dim() > 0:
-        return Linear(first, second.t(), None) if call.weight_name(second) else None
-    return None
+        fits = not scaled and bias.dim() == 1 and bias.shape[0] == weight.shape[1]
+        return Linear(x, weight.t(), bias) if fits and call.weight_name(weight) else None
+    x, weight = given
+    fits = weight.dim() == 2 and x.dim() > 0
+    return Linear(x, weight.t(), None) if fits and call.weight_name(weight) else None
 
 
-_NAMES = {
+_ARGUMENTS = {
     "aten::linear": ("input", "weight", "bias"),
     "aten::addmm": ("self", "mat1", "mat2"),
-    "aten::mm": ("self", "mat2", ""),
-    "aten::matmul": ("self", "other", ""),
+    "aten::mm": ("self", "mat2"),
+    "aten::matmul": ("self", "other"),
 }
 
 
