@@ -61,14 +61,22 @@ class TileLinear(TileRewrite):
             return self._tiled(linear, rows)
 
     def _tiled(self, linear: Linear, rows: int) -> torch.Tensor:
+        """All rows at once, or one tile of them after the other; leading axes are then one axis."""
         (n, k), m = linear.weight.shape, self.tile.m
-        if m is None or linear.x.dim() == 1:
+        if m is None:
             return self.columns(linear)
+        edges = cut(rows, m, pads=self.tile.pads)
+        x = linear.x.reshape(-1, k)
+        if edges.zeros:
+            x = F.pad(x, (0, 0, 0, edges.zeros))
         parts = [
             self.columns(Linear(part, linear.weight, linear.bias))
-            for part in linear.x.reshape(-1, k).split_with_sizes(cut(rows, m).sizes)
+            for part in x.split_with_sizes(edges.sizes)
         ]
-        return torch.cat(parts).view(*linear.x.shape[:-1], n)
+        found = joined(parts, 0)
+        if edges.zeros:
+            found = found.narrow(0, 0, rows)
+        return found.view(*linear.x.shape[:-1], n)
 
     def columns(self, linear: Linear) -> torch.Tensor:
         """All outputs, one column of tiles after the other."""
