@@ -37,6 +37,11 @@ from pytest_modelbudget.transforms.transform import Job, Transformed
 
 # Kinds that multiply by a weight; those of them that tiles cannot replace are told.
 LINEAR = frozenset({"linear", "matmul", "einsum", "bilinear"})
+# Products of vectors too, all of which they contract; what others take as a vector is a bias or a
+# scale, or in an einsum whatever its equation says.
+OF_VECTORS = frozenset({
+    "aten::matmul", "aten::linalg_matmul", "aten::inner", "aten::mv", "aten::dot", "aten::vdot",
+})  # fmt: skip
 
 
 class TileLinear(TileRewrite):
@@ -130,9 +135,10 @@ _ARGUMENTS = {
 
 def _weights(call: Call) -> Iterator[torch.Tensor]:
     """Operands that are a stored weight, or a view of one."""
+    rank = 1 if call.name in OF_VECTORS else 2
     for value in (*call.args, *call.kwargs.values()):
         for each in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(each, torch.Tensor) and each.dim() > 1 and call.weight_name(each):
+            if isinstance(each, torch.Tensor) and each.dim() >= rank and call.weight_name(each):
                 yield each
 
 

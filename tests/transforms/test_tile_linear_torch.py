@@ -7,6 +7,7 @@ import itertools
 import random
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,61 @@ def test_what_writes_into_its_arguments_is_told(operation: str) -> None:
     source = ModelSource("torch", Filling(), InputSpecs((TensorSpec("float32", (3, 70)),)))
     with pytest.raises(TransformError, match=f"left 1 linear operations whole: .*{operation}"):
         tiled(source)
+
+
+Use = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+VECTOR_PRODUCTS: dict[str, Use] = {
+    "aten::matmul": lambda x, vector: x @ vector,
+    "aten::mv": torch.mv,
+    "aten::dot": lambda x, vector: torch.dot(x[0], vector),
+    "aten::vdot": lambda x, vector: torch.vdot(x[0], vector),
+    "aten::inner": torch.inner,
+    "aten::linalg_matmul": torch.linalg.matmul,
+    "aten::addmv": lambda x, vector: torch.addmv(x[:, 0], x, vector),
+    "aten::linear": nn.functional.linear,
+}
+
+
+class WithVector(nn.Module):
+    """A layer and a norm, then what is done with a stored vector."""
+
+    def __init__(self, use: Use) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(70, 70), nn.LayerNorm(70)
+        self.vector = nn.Parameter(torch.randn(70))
+        self.use = use
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.use(self.norm(self.fc(x)), self.vector)
+
+
+def with_vector(use: Use) -> ModelSource:
+    return ModelSource("torch", WithVector(use), InputSpecs((TensorSpec("float32", (3, 70)),)))
+
+
+@pytest.mark.parametrize("operation", VECTOR_PRODUCTS)
+def test_a_product_with_a_stored_vector_is_told(operation: str) -> None:
+    """As in ONNX files: a weight of rank 1 is no matrix to cut."""
+    with pytest.raises(TransformError, match=rf"left 1 linear operations whole: .*\({operation}: "):
+        tiled(with_vector(VECTOR_PRODUCTS[operation]))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(torch.mul, id="a scale"),
+        pytest.param(torch.add, id="a shift"),
+        pytest.param(lambda x, vector: torch.outer(x[0], vector), id="frequencies"),
+        pytest.param(
+            lambda x, vector: torch.baddbmm(vector[:3], x[None], x.t()[None]), id="a bias of scores"
+        ),
+    ],
+)
+def test_other_stored_vectors_are_no_weights(
+    use: Use,
+) -> None:
+    """Nor is a norm's: only the layer is listed."""
+    assert [change.scope for change in tiled(with_vector(use)).changes] == ["fc"]
 
 
 def test_attention_scores_are_no_linear_operation() -> None:
