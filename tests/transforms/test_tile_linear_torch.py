@@ -307,10 +307,19 @@ def test_an_untrained_mobilenet_is_judged_on_drawn_weights() -> None:
 
 
 def cases() -> list[tuple[int, int, bool, int, str]]:
-    """A quarter of all sizes, biases, ranks and types: each pair of sizes in every type."""
-    found = list(itertools.product(SIZES, SIZES, (True, False), (2, 3), TYPES))
-    random.Random(0).shuffle(found)
-    return found[::4]
+    """Each pair of sizes in every type, in any order; with biases and ranks as they are drawn."""
+    chance = random.Random(0)
+    drawn = [
+        (k, n, chance.choice((True, False)), chance.choice((2, 3)), dtype)
+        for k, n, dtype in itertools.product(SIZES, SIZES, TYPES)
+    ]
+    chance.shuffle(drawn)
+    return drawn
+
+
+def test_each_pair_of_sizes_is_tried_in_every_type() -> None:
+    """6 x 6 pairs in 3 types."""
+    assert len({(k, n, dtype) for k, n, _, _, dtype in cases()}) == len(cases()) == 6 * 6 * 3
 
 
 @pytest.mark.slow
