@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,13 +18,13 @@ from pytest_modelbudget.budget.budget import (
     Place,
     TransformCheck,
 )
-from pytest_modelbudget.budget.plain_values import scalar
 from pytest_modelbudget.budget.write_inputs import positional_text, spec_text
+from pytest_modelbudget.budget.write_settings import plain_text, setting_text
 from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.transforms.transform import Setting, Transform
 
 LONGEST, LEAD = 60, 10  # characters of a text that are shown, and those of them that are the same
 ELSE = "its limits are held on something else"
-_WORD = re.compile(r"[A-Za-z_./][\w./:+-]*")
 
 # {"dtype": {"": "bfloat16"}, "kwargs": {"width": "0.5"}}: the values of a key, by name where it
 # is a mapping.
@@ -51,19 +50,23 @@ class Redefinition:
     text: str
 
 
-def redefinitions(before: Budget, now: Budget | None) -> tuple[Redefinition, ...]:
+def redefinitions(
+    before: Budget, now: Budget | None, transforms: Mapping[str, Transform]
+) -> tuple[Redefinition, ...]:
     """What limits that stay are held on instead, in the order of today's file.
 
-    What a model says for itself and its variants is told once.
+    transforms is the table that both files were read by. What a model says for itself and its
+    variants is told once.
     """
     if now is None:
         return ()
     models = {model.path: model for model in before.models}
+    checks = dict(before.transformed())
     held = {path for path, _ in _checks(before) & _checks(now)}
     found: dict[tuple[str, Place, str], Redefinition] = {}
     for model in now.models:
-        was = models.get(model.path)
-        for each in _of_model(was, model, held) if was else ():
+        changed = _of_model(models.get(model.path), model, held)
+        for each in (*changed, *_of_transforms(checks, model, held, transforms)):
             key = model.name, each.place, each.text
             found[key] = replace(each, path=model.name) if key in found else each
     return tuple(found.values())
@@ -75,24 +78,45 @@ def _checks(budget: Budget) -> set[tuple[str, str]]:
     return claims | {held.check for held in budget.held()}
 
 
-def _of_model(was: ModelBudget, now: ModelBudget, held: set[str]) -> Iterator[Redefinition]:
-    """What a model declares differently, then what its transforms do."""
-    earlier = {check.name: check for check in was.transforms}
-    kept = [check for check in now.transforms if f"{now.path}::{check.name}" in held]
-    if kept or now.path in held:
-        for key, texts in _changes(_of_source(was.source), _of_source(now.source)):
-            place = now.declared_at.get(key, now.declared_at["source"])
-            yield _told("model", now.path, key, texts, place)
-    for check in kept:
-        yield from _of_transform(earlier[check.name], check, f"{now.path}::{check.name}")
-
-
-def _of_transform(was: TransformCheck, now: TransformCheck, path: str) -> Iterator[Redefinition]:
-    place = now.declared_at["transform"]
-    if was.transform != now.transform:
-        yield _told("transform", path, "transform", (was.transform, now.transform), place)
+def _of_model(was: ModelBudget | None, now: ModelBudget, held: set[str]) -> Iterator[Redefinition]:
+    """What a model declares differently, where it or a transform of it is held to something."""
+    if was is None or not held & {now.path, *_transforms(now)}:
         return
-    for key, texts in _changes(_of_settings(was.settings), _of_settings(now.settings)):
+    for key, texts in _changes(_of_source(was.source), _of_source(now.source)):
+        place = now.declared_at.get(key, now.declared_at["source"])
+        yield _told("model", now.path, key, texts, place)
+
+
+def _of_transforms(
+    earlier: Mapping[str, TransformCheck],
+    now: ModelBudget,
+    held: set[str],
+    known: Mapping[str, Transform],
+) -> Iterator[Redefinition]:
+    """What a model's transforms do differently; a variant may stand in a transform's place."""
+    for path, check in _transforms(now).items():
+        if path in held:
+            yield from _of_transform(earlier.get(path), check, path, known)
+    if now.path in held and now.path in earlier:
+        before = earlier[now.path].transform
+        yield _told("transform", now.path, "transform", (before, None), now.place)
+
+
+def _transforms(model: ModelBudget) -> dict[str, TransformCheck]:
+    return {f"{model.path}::{check.name}": check for check in model.transforms}
+
+
+def _of_transform(
+    was: TransformCheck | None, now: TransformCheck, path: str, known: Mapping[str, Transform]
+) -> Iterator[Redefinition]:
+    """What one transform does differently; None is a variant that stood in its place."""
+    place = now.declared_at["transform"]
+    if was is None or was.transform != now.transform:
+        before = was.transform if was else None
+        yield _told("transform", path, "transform", (before, now.transform), place)
+        return
+    transform = known[now.transform]
+    for key, texts in _changes(_of_settings(was, transform), _of_settings(now, transform)):
         yield _told("transform", path, key, texts, now.declared_at.get(key, place))
 
 
@@ -150,19 +174,20 @@ def _of_source(source: ModelSource) -> Declared:
     by_name = {name: spec_text(spec) for name, spec in inputs.named.items()}
     return {
         "source": {"": f"{source.format} {posixpath.normpath(str(source.target))}"},
-        "args": {"": _plain(list(source.args))} if source.args else {},
-        "kwargs": {name: _plain(value) for name, value in source.kwargs.items()},
+        "args": {"": plain_text(list(source.args))} if source.args else {},
+        "kwargs": {name: plain_text(value) for name, value in source.kwargs.items()},
         "inputs": {"": positional_text(inputs.positional)} if inputs.positional else by_name,
         "dtype": {"": source.dtype} if source.dtype else {},
         "dims": {symbol: str(size) for symbol, size in source.dims.items()},
     }
 
 
-def _of_settings(settings: Mapping[str, object]) -> Declared:
-    return {key: _of_setting(value) for key, value in settings.items()}
+def _of_settings(check: TransformCheck, transform: Transform) -> Declared:
+    settings = (transform.whole,) if transform.whole else transform.settings
+    return {each.key: _of_setting(each, check.settings[each.key]) for each in settings}
 
 
-def _of_setting(value: object) -> dict[str, str]:
+def _of_setting(setting: Setting, value: object) -> dict[str, str]:
     if value is None:
         return {}
     if isinstance(value, ModelSource):
@@ -172,17 +197,8 @@ def _of_setting(value: object) -> dict[str, str]:
             for name, text in texts.items()
         }
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, tuple) and value[:1] == (None,):
-        return {"": str(value[1])}  # (None, 64, 64) is the tile that a budget calls 64
-    return {"": _plain(value)}
-
-
-def _plain(value: object) -> str:
-    """A plain value; 1, 1.0, true and "1" are four, and the order of keys is none of it."""
-    if isinstance(value, str) and _WORD.fullmatch(value) and scalar(value) == value:
-        return value
-    return json.dumps(value, sort_keys=True)
+        return {name: plain_text(each) for name, each in value.items()}
+    return {"": setting_text(setting, value)}
 
 
 def _printable(name: str) -> str:

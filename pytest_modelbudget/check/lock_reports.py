@@ -157,7 +157,7 @@ def _changes(
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
     for each in loosenings(before, now, using.metrics):
         yield LOOSENED, loosening_record(each, forbidden=is_forbidden)
-    for other in redefinitions(before, now):
+    for other in redefinitions(before, now, using.transforms):
         yield REDEFINED, redefinition_record(other, forbidden=is_forbidden)
 
 

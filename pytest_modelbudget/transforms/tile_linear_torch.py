@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -36,6 +37,11 @@ from pytest_modelbudget.transforms.transform import Job, Transformed
 
 # Kinds that multiply by a weight; those of them that tiles cannot replace are told.
 LINEAR = frozenset({"linear", "matmul", "einsum", "bilinear"})
+# Products of vectors too, all of which they contract; what others take as a vector is a bias or a
+# scale, or in an einsum whatever its equation says.
+OF_VECTORS = frozenset({
+    "aten::matmul", "aten::linalg_matmul", "aten::inner", "aten::mv", "aten::dot", "aten::vdot",
+})  # fmt: skip
 
 
 class TileLinear(TileRewrite):
@@ -54,20 +60,28 @@ class TileLinear(TileRewrite):
         linear = None if call.writes else linear_of(call)
         if linear is None:
             return self.leave(scope, call, WHOLE)
-        rows = linear.x[..., 0].numel()
+        rows = prod(linear.x.shape[:-1])
         self.note(scope, call, linear, rows=rows)
         with one_thread():
             return self._tiled(linear, rows)
 
     def _tiled(self, linear: Linear, rows: int) -> torch.Tensor:
+        """All rows at once, or one tile of them after the other; leading axes are then one axis."""
         (n, k), m = linear.weight.shape, self.tile.m
-        if m is None or linear.x.dim() == 1:
+        if m is None:
             return self.columns(linear)
+        edges = cut(rows, m, pads=self.tile.pads)
+        x = linear.x.reshape(-1, k)
+        if edges.zeros:
+            x = F.pad(x, (0, 0, 0, edges.zeros))
         parts = [
             self.columns(Linear(part, linear.weight, linear.bias))
-            for part in linear.x.reshape(-1, k).split_with_sizes(cut(rows, m).sizes)
+            for part in x.split_with_sizes(edges.sizes)
         ]
-        return torch.cat(parts).view(*linear.x.shape[:-1], n)
+        found = joined(parts, 0)
+        if edges.zeros:
+            found = found.narrow(0, 0, rows)
+        return found.view(*linear.x.shape[:-1], n)
 
     def columns(self, linear: Linear) -> torch.Tensor:
         """All outputs, one column of tiles after the other."""
@@ -95,31 +109,36 @@ def one_thread() -> Iterator[None]:
 
 def linear_of(call: Call) -> Linear | None:
     """A call as a linear operation with a weight matrix; None where it is no such thing."""
-    first, second, third = (call.argument(i, n) for i, n in enumerate(_NAMES.get(call.name, "   ")))
+    if call.name not in _ARGUMENTS:
+        return None
+    given = [call.argument(at, name) for at, name in enumerate(_ARGUMENTS[call.name])]
     if call.name == "aten::linear":
-        return Linear(first, second, third) if second.dim() == 2 else None
+        x, weight, bias = given
+        return Linear(x, weight, bias) if weight.dim() == 2 else None
     if call.name == "aten::addmm":
+        bias, x, weight = given
         scaled = any(call.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
-        fits = not scaled and first.dim() == 1 and first.shape[0] == third.shape[1]
-        return Linear(second, third.t(), first) if fits and call.weight_name(third) else None
-    if call.name in ("aten::mm", "aten::matmul") and second.dim() == 2 and first.dim() > 0:
-        return Linear(first, second.t(), None) if call.weight_name(second) else None
-    return None
+        fits = not scaled and bias.dim() == 1 and bias.shape[0] == weight.shape[1]
+        return Linear(x, weight.t(), bias) if fits and call.weight_name(weight) else None
+    x, weight = given
+    fits = weight.dim() == 2 and x.dim() > 0
+    return Linear(x, weight.t(), None) if fits and call.weight_name(weight) else None
 
 
-_NAMES = {
+_ARGUMENTS = {
     "aten::linear": ("input", "weight", "bias"),
     "aten::addmm": ("self", "mat1", "mat2"),
-    "aten::mm": ("self", "mat2", ""),
-    "aten::matmul": ("self", "other", ""),
+    "aten::mm": ("self", "mat2"),
+    "aten::matmul": ("self", "other"),
 }
 
 
 def _weights(call: Call) -> Iterator[torch.Tensor]:
     """Operands that are a stored weight, or a view of one."""
+    rank = 1 if call.name in OF_VECTORS else 2
     for value in (*call.args, *call.kwargs.values()):
         for each in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(each, torch.Tensor) and each.dim() > 1 and call.weight_name(each):
+            if isinstance(each, torch.Tensor) and each.dim() >= rank and call.weight_name(each):
                 yield each
 
 

@@ -65,7 +65,7 @@ def transformed_operations(
             return next(map(divergence_of, wrong.pairs()), None)
 
         def partial_sums() -> int:
-            return getattr(rewrite, "partial_sums", 1)
+            return rewrite.partial_sums
 
         first = TorchSide(original, specs)
         return Sides(

@@ -53,9 +53,13 @@ Compare = Callable[[str, torch.Tensor, torch.Tensor], None]
 
 
 class Rewrite(Protocol):
-    """What a transform does to one operation. changes grows by one for each that it looks at."""
+    """What a transform does to one operation. changes grows by one for each that it looks at.
+
+    partial_sums is the largest number of sums per output that are rounded to the storage type.
+    """
 
     changes: list[Change]
+    partial_sums: int
 
     def result(self, call: Call) -> Any:
         """What stands in the operation's place, or NotImplemented to let it run as it is."""

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.redefinition import ELSE, LONGEST, Redefinition, redefinitions
+from pytest_modelbudget.transforms.transform_table import transform_table
 
 from .conftest import Read
 
@@ -23,15 +24,19 @@ def key(text: str, source: str = TORCH) -> str:
     return model(f"    {text}\n", source)
 
 
-def transform(text: str, held: str = "limits: {macs: 1}") -> str:
-    """The transform's own words stand in line 8."""
+def transform(text: str, held: str = "limits: {macs: 1}", limits: str = "") -> str:
+    """The transform's own words stand in line 8, below the model's limits."""
     below = f"    transforms:\n      small:\n        {text}\n        {held}\n"
-    return model("", limits=below)
+    return model("", limits=limits + below)
+
+
+def redefined(before: Budget, now: Budget | None) -> tuple[Redefinition, ...]:
+    return redefinitions(before, now, transform_table())
 
 
 def texts(before: Budget, now: Budget | None) -> list[str]:
     """What is said, without the words that are always there."""
-    found = redefinitions(before, now)
+    found = redefined(before, now)
     assert all(each.text.endswith(f": {ELSE}") for each in found)
     return [each.text.removesuffix(f": {ELSE}") for each in found]
 
@@ -135,6 +140,10 @@ SAME = [
         transform("tile_linear: {layers: ['*'], tile: 64}"), id="defaults of settings",
     ),
     pytest.param(
+        transform("tile_conv: {tile: 64}"), transform("tile_conv: {tile: [64, 64]}"),
+        id="a square tile",
+    ),
+    pytest.param(
         model(""), model("", "    torch: a:c\n", "    limits: {macs: 1 M}\n"), id="no limit stays"
     ),
     pytest.param(model(""), model("", "    torch: a:c\n").replace("net:", "new:"), id="renamed"),
@@ -153,6 +162,14 @@ def test_the_same(read: Read, before: str, now: str) -> None:
         pytest.param(
             transform("tile_linear: {tile: 64}"), transform("tile_linear: {tile: [1, 64, 64]}"),
             "tile 64 -> [1, 64, 64]", id="tile",
+        ),
+        pytest.param(
+            transform("tile_conv: {tile: [64, 32]}"), transform("tile_conv: {tile: [64, 16]}"),
+            "tile [64, 32] -> [64, 16]", id="output channels of a tile",
+        ),
+        pytest.param(
+            transform("tile_conv: {tile: 64}"), transform("tile_conv: {tile: [64, 1]}"),
+            "tile 64 -> [64, 1]", id="input and output channels",
         ),
         pytest.param(
             transform("quantize_weights: {bits: 4, per: tensor}"),
@@ -184,7 +201,7 @@ def test_the_same(read: Read, before: str, now: str) -> None:
 )  # fmt: skip
 def test_redefined_transforms(read: Read, before: str, now: str, expected: str) -> None:
     """What is done to a model is declared too; it stands on the transform's own line."""
-    (found,) = redefinitions(read(before), read(now))
+    (found,) = redefined(read(before), read(now))
     assert found.text == f"transform changed: {expected}: {ELSE}"
     assert (found.path, found.place.line) == ("net::small", 8)
 
@@ -198,7 +215,7 @@ def test_places(read: Read) -> None:
     text = "    args: [3]\n    dtype: float16\n"
     before = read(model(text))
     now = read(model("    dtype: float32\n    kwargs: {a: 1}\n").replace("1x3", "2x3"))
-    found = sorted(map(place, redefinitions(before, now)), key=lambda each: each[-1])
+    found = sorted(map(place, redefined(before, now)), key=lambda each: each[-1])
     assert found == [
         ("net", "inputs", 2), ("net", "args", 5), ("net", "dtype", 6), ("net", "kwargs", 7)
     ]  # fmt: skip
@@ -215,7 +232,7 @@ def test_what_variants_share_is_told_once(read: Read, limits: str) -> None:
     before = read(model("", limits=limits + VARIANTS))
     now = read(model("", "    torch: a:c\n", limits + VARIANTS.replace("4x3", "5x3")))
     line = 5 + bool(limits) + 3
-    assert list(map(place, redefinitions(before, now))) == [
+    assert list(map(place, redefined(before, now))) == [
         ("net", "source", 5), ("net::b4", "inputs", line)
     ]  # fmt: skip
 
@@ -223,19 +240,35 @@ def test_what_variants_share_is_told_once(read: Read, limits: str) -> None:
 def test_limits_on_transforms_are_limits_on_the_model(read: Read) -> None:
     """Where a model is held to nothing else, its inputs are told of all the same."""
     before = transform("tile_linear: {tile: 64}")
-    (found,) = redefinitions(read(before), read(before.replace("1x3", "2x3")))
+    (found,) = redefined(read(before), read(before.replace("1x3", "2x3")))
     assert place(found) == ("net", "inputs", 2)
 
 
 def test_nothing_is_left_to_redefine(read: Read) -> None:
     """A file that is gone holds nothing; that is told as loosened."""
-    assert redefinitions(read(model("")), None) == ()
+    assert redefined(read(model("")), None) == ()
+
+
+@pytest.mark.parametrize("limits", [LIMITS, ""], ids=["limited", "not limited"])
+def test_a_transform_in_the_place_of_a_variant(read: Read, limits: str) -> None:
+    """And a variant in the place of a transform: limits on the path stay, on something else."""
+    small = "    variants:\n      small: {inputs: float32 2x3, limits: {macs: 1}}\n"
+    variant = read(model("", limits=limits + small))
+    tiled = read(transform("tile_linear: {tile: 64}", limits=limits))
+    line = 5 + bool(limits) + 2
+    for before, now, told, shown in (
+        (variant, tiled, "none -> tile_linear", line + 1),
+        (tiled, variant, "tile_linear -> none", line),
+    ):
+        (found,) = redefined(before, now)
+        assert found.text == f"transform changed: {told}: {ELSE}"
+        assert place(found) == ("net::small", "transform", shown)
 
 
 def test_texts_are_short(read: Read) -> None:
     """Whatever a budget holds, a message shows where two values part, on one line."""
     first, second = ("x" * 300 + "\\n" + end for end in ("a" * 300, "b" * 300))
-    (found,) = redefinitions(read(key(f'args: ["{first}"]')), read(key(f'args: ["{second}"]')))
+    (found,) = redefined(read(key(f'args: ["{first}"]')), read(key(f'args: ["{second}"]')))
     assert found.before != found.after
     for text in (found.before, found.after):
         assert text is not None

@@ -6,6 +6,8 @@ import copy
 import itertools
 import random
 import warnings
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
 from pytest_modelbudget.transforms.tile_linear_torch import transformed
+from pytest_modelbudget.transforms.torch_operations import transformed_operations
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from tests.equivalence.mutants import right, verified
 
@@ -76,6 +79,14 @@ def test_ragged_tiles_multiply_as_much_and_padded_ones_more() -> None:
         assert numbers(each)["params"] == 200 * 130 + 130
 
 
+def test_the_graph_has_nothing_that_only_counts() -> None:
+    """x, W and b are cut, then each of 2 columns, which is a sum of 2 products; then one join."""
+    done = tiled(linear(128, 128))
+    assert Counter(op.name for op in done.loaded.graph.ops) == {
+        "aten::split_with_sizes": 3 + 2, "aten::linear": 4, "aten::add": 2, "aten::cat": 1
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("n", [5, 70], ids=["one column", "two columns"])
 def test_padded_outputs_can_be_viewed(n: int) -> None:
     """What is left of a padded column lies in memory as the layer's own output does."""
@@ -91,6 +102,18 @@ def test_padded_outputs_can_be_viewed(n: int) -> None:
 
     source = ModelSource("torch", Viewed(), InputSpecs((TensorSpec("float32", (3, 70)),)))
     assert tiled(source, edge="pad").verify(Claim(seeds=(0,))).outcome == "within"
+
+
+def test_partial_sums_are_the_tiles_of_a_column() -> None:
+    """The most of any layer: ⌈200/64⌉ = 4 and ⌈65/64⌉ = 2, and one before any is seen."""
+    model = nn.Sequential(nn.Linear(200, 65), nn.Linear(65, 1))
+    source = ModelSource("torch", model, InputSpecs((TensorSpec("float32", (2, 200)),)))
+    rewrite = right()
+    assert rewrite.partial_sums == 1
+    transformed_operations(
+        Job(source, {}, builtin_ops()), rewrite, must_be_complete=lambda each: None
+    )
+    assert rewrite.partial_sums == 4
 
 
 def test_traffic_of_tiles_is_the_closed_form() -> None:
@@ -147,6 +170,61 @@ def test_what_writes_into_its_arguments_is_told(operation: str) -> None:
     source = ModelSource("torch", Filling(), InputSpecs((TensorSpec("float32", (3, 70)),)))
     with pytest.raises(TransformError, match=f"left 1 linear operations whole: .*{operation}"):
         tiled(source)
+
+
+Use = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+VECTOR_PRODUCTS: dict[str, Use] = {
+    "aten::matmul": lambda x, vector: x @ vector,
+    "aten::mv": torch.mv,
+    "aten::dot": lambda x, vector: torch.dot(x[0], vector),
+    "aten::vdot": lambda x, vector: torch.vdot(x[0], vector),
+    "aten::inner": torch.inner,
+    "aten::linalg_matmul": torch.linalg.matmul,
+    "aten::addmv": lambda x, vector: torch.addmv(x[:, 0], x, vector),
+    "aten::linear": nn.functional.linear,
+}
+
+
+class WithVector(nn.Module):
+    """A layer and a norm, then what is done with a stored vector."""
+
+    def __init__(self, use: Use) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(70, 70), nn.LayerNorm(70)
+        self.vector = nn.Parameter(torch.randn(70))
+        self.use = use
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.use(self.norm(self.fc(x)), self.vector)
+
+
+def with_vector(use: Use) -> ModelSource:
+    return ModelSource("torch", WithVector(use), InputSpecs((TensorSpec("float32", (3, 70)),)))
+
+
+@pytest.mark.parametrize("operation", VECTOR_PRODUCTS)
+def test_a_product_with_a_stored_vector_is_told(operation: str) -> None:
+    """As in ONNX files: a weight of rank 1 is no matrix to cut."""
+    with pytest.raises(TransformError, match=rf"left 1 linear operations whole: .*\({operation}: "):
+        tiled(with_vector(VECTOR_PRODUCTS[operation]))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(torch.mul, id="a scale"),
+        pytest.param(torch.add, id="a shift"),
+        pytest.param(lambda x, vector: torch.outer(x[0], vector), id="frequencies"),
+        pytest.param(
+            lambda x, vector: torch.baddbmm(vector[:3], x[None], x.t()[None]), id="a bias of scores"
+        ),
+    ],
+)
+def test_other_stored_vectors_are_no_weights(
+    use: Use,
+) -> None:
+    """Nor is a norm's: only the layer is listed."""
+    assert [change.scope for change in tiled(with_vector(use)).changes] == ["fc"]
 
 
 def test_attention_scores_are_no_linear_operation() -> None:
@@ -229,10 +307,19 @@ def test_an_untrained_mobilenet_is_judged_on_drawn_weights() -> None:
 
 
 def cases() -> list[tuple[int, int, bool, int, str]]:
-    """A quarter of all sizes, biases, ranks and types: each pair of sizes in every type."""
-    found = list(itertools.product(SIZES, SIZES, (True, False), (2, 3), TYPES))
-    random.Random(0).shuffle(found)
-    return found[::4]
+    """Each pair of sizes in every type, in any order; with biases and ranks as they are drawn."""
+    chance = random.Random(0)
+    drawn = [
+        (k, n, chance.choice((True, False)), chance.choice((2, 3)), dtype)
+        for k, n, dtype in itertools.product(SIZES, SIZES, TYPES)
+    ]
+    chance.shuffle(drawn)
+    return drawn
+
+
+def test_each_pair_of_sizes_is_tried_in_every_type() -> None:
+    """6 x 6 pairs in 3 types."""
+    assert len({(k, n, dtype) for k, n, _, _, dtype in cases()}) == len(cases()) == 6 * 6 * 3
 
 
 @pytest.mark.slow
