@@ -9,7 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_modelbudget.equivalence.input_families import Scale, drawn_values
+from pytest_modelbudget.equivalence.input_families import (
+    FAMILIES,
+    INTEGERS,
+    ZEROS,
+    Scale,
+    drawn_values,
+)
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import TensorSpec
 
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
 
 Specs = Mapping[str, TensorSpec]
+ALONE_TOO = (FAMILIES[0], ZEROS, INTEGERS)  # families of which a stacked row is run alone as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +63,75 @@ class Row:
     seed: int
 
 
-class Batch:
-    """The inputs of all rows under one set of specs; run as one where the model takes that."""
+class UnstackableError(Exception):
+    """Outputs that cannot be told apart by rows."""
 
-    def __init__(self, specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool) -> None:
-        self._alone = [drawn(specs, row, scale) for row in rows]
-        self._stacked = _stacked(self._alone) if stacks and len(rows) > 1 else None
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The inputs of all rows under one set of specs.
+
+    stacked holds all of them along the first axis, for one run in place of many; None where each
+    row is run alone. Of stacked rows the first one of each family is run alone, too: that is the
+    shape which the specs declare, and the run that nothing else could hide in.
+    """
+
+    drawn_rows: tuple[Row, ...]
+    alone: tuple[Mapping[str, Values], ...]
+    stacked: Mapping[str, Values] | None
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """Positions of the rows that are run alone beside a stacked run."""
+        families = [row.family for row in self.drawn_rows]
+        return tuple(families.index(each) for each in ALONE_TOO if each in families)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What the results of ``run`` belong to."""
+        if self.stacked is None:
+            return self.drawn_rows
+        return (*self.drawn_rows, *(self.drawn_rows[position] for position in self.firsts))
+
+    def one_by_one(self) -> Batch:
+        """The same inputs, each row run alone."""
+        return replace(self, stacked=None)
 
     def calls(self) -> Iterator[Mapping[str, Values]]:
-        """The inputs of every row, then of all rows at once, where the model takes that."""
-        yield from self._alone
-        if self._stacked is not None:
-            yield self._stacked
+        """The inputs of every row, then of all rows at once, where they are stacked."""
+        yield from self.alone
+        if self.stacked is not None:
+            yield self.stacked
 
     def run(self, model: Runs, *, float64: bool) -> list[Returned]:
-        """What a model returns for each row."""
-        if self._stacked is not None:
-            try:
-                stacked = model.run(self._stacked, float64=float64)
-                return list(_unstacked(stacked, len(self._alone)))
-            except (TransformError, ValueError):
-                self._stacked = None
-        return [model.run(inputs, float64=float64) for inputs in self._alone]
+        """What a model returns for each of ``rows``; one that takes no stacked ones runs on each.
+
+        Raises TransformError where it does not run on one row.
+        """
+        if self.stacked is None:
+            return [model.run(inputs, float64=float64) for inputs in self.alone]
+        try:
+            return self.run_together(model, float64=float64)
+        except (TransformError, UnstackableError):
+            found = [model.run(inputs, float64=float64) for inputs in self.alone]
+            return found + [found[position] for position in self.firsts]
+
+    def run_together(self, model: Runs, *, float64: bool) -> list[Returned]:
+        """The results of one run on stacked rows, then those of the rows that are run alone too.
+
+        Raises TransformError where the model does not take them, UnstackableError where an output
+        has no part for each row.
+        """
+        assert self.stacked is not None
+        together = list(_unstacked(model.run(self.stacked, float64=float64), len(self.alone)))
+        firsts = (self.alone[position] for position in self.firsts)
+        return together + [model.run(inputs, float64=float64) for inputs in firsts]
+
+
+def batch_of(specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool) -> Batch:
+    """Draw the inputs of all rows; they are stacked where that is asked for, and there are many."""
+    alone = tuple(drawn(specs, row, scale) for row in rows)
+    return Batch(tuple(rows), alone, _stacked(alone) if stacks and len(rows) > 1 else None)
 
 
 def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
@@ -119,13 +173,13 @@ def _stacked(rows: Sequence[Mapping[str, Values]]) -> Mapping[str, Values]:
 
 
 def _unstacked(returned: Returned, rows: int) -> Iterator[Returned]:
-    """What each row gave; raises ValueError where an output has no part for each."""
+    """What each row gave; raises UnstackableError where an output has no part for each."""
     import numpy as np
 
     outputs = returned.outputs
     for output in outputs:
         if output.values.ndim == 0 or output.values.shape[0] % rows:
-            raise ValueError(f"output {output.name} has no row for each input")
+            raise UnstackableError(output.name)
     parts = [np.split(output.values, rows) for output in outputs]
     for row in range(rows):
         yield replace(

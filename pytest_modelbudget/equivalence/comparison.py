@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.equivalence.array_errors import ALGEBRA
-from pytest_modelbudget.equivalence.batches import Returned, Runs, Specs, joined
+from pytest_modelbudget.equivalence.batches import Batch, Returned, Runs, Specs, joined
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.equivalence.divergence import Divergence, worst_element
 from pytest_modelbudget.equivalence.judgement import (
@@ -140,16 +141,16 @@ class Comparison:
         before = self.before
         for index, output in enumerate(before.stored[0][0].outputs):
             dtype = least_precise((self.sides.dtype, output.dtype)) or output.dtype
-            for family in dict.fromkeys(row.family for row in before.rows):
-                chosen = [i for i, row in enumerate(before.rows) if row.family == family]
+            for family in dict.fromkeys(row.family for row in before.batches[0].rows):
+                pooled = partial(_pooled, before.batches, family, index)
                 yield OutputPair(
                     output.name,
                     family,
                     dtype,
-                    _pooled(before.exact, chosen, index),
-                    None if after.exact is None else _pooled(after.exact, chosen, index),
-                    _pooled(before.stored, chosen, index),
-                    _pooled(after.stored, chosen, index),
+                    pooled(before.exact),
+                    None if after.exact is None else pooled(after.exact),
+                    pooled(before.stored),
+                    pooled(after.stored),
                 )
 
     def _first_difference(
@@ -256,6 +257,11 @@ def _these(names: frozenset[str], every: frozenset[str]) -> str:
         f"the original's outputs {told} do")  # fmt: skip
 
 
-def _pooled(batches: Results, rows: Sequence[int], index: int) -> Values:
+def _pooled(batches: Sequence[Batch], family: str, index: int, results: Results) -> Values:
     """One output over all runs of a family, rows first."""
-    return joined([results[row].outputs[index].values for results in batches for row in rows])
+    return joined([
+        found.outputs[index].values
+        for batch, each in zip(batches, results, strict=True)
+        for row, found in zip(batch.rows, each, strict=True)
+        if row.family == family
+    ])  # fmt: skip

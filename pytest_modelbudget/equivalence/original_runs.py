@@ -6,9 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_modelbudget.equivalence.batches import Batch, Returned, Row, Runs, Specs, resized
-from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.array_errors import ALGEBRA, odd_kinds, reals, relative_error
+from pytest_modelbudget.equivalence.batches import (
+    Batch,
+    Returned,
+    Row,
+    Runs,
+    Specs,
+    UnstackableError,
+    batch_of,
+    resized,
+)
+from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.equivalence.input_families import SCALES, families_of, runs_of, scale_note
+from pytest_modelbudget.errors import TransformError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,10 +33,9 @@ Results = Sequence[Sequence[Returned]]  # of every batch, for each of its rows
 class OriginalRuns:
     """A model on every row of every batch: in float64, and as it is stored.
 
-    notes say what was particular about the inputs.
+    Results stand in the order of their batch's rows. notes say what was particular about inputs.
     """
 
-    rows: Sequence[Row]
     batches: Sequence[Batch]
     exact: Results
     stored: Results
@@ -58,19 +68,54 @@ class OriginalRuns:
 def original_runs(claim: Claim, model: Runs, specs: Specs, *, stacks: bool) -> OriginalRuns:
     """Run a model on inputs as large as its own type stands.
 
-    specs are the inputs' types and shapes. stacks says that the first axis of all of them is one
-    that the model takes in any size. Raises TransformError where the model does not run.
+    specs are the inputs' types and shapes. stacks says that rows may be run as one, which only
+    exact algebra does: the second model of another claim may round all rows on one scale. Raises
+    TransformError where the model does not run.
     """
     rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
+    stacks = stacks and claim.kind is Kind.EXACT_ALGEBRA
     for scale in SCALES:
-        batches = [
-            Batch(each, rows, scale, stacks=stacks) for each in resized(specs, claim.batches)
+        drawn = [
+            batch_of(each, rows, scale, stacks=stacks) for each in resized(specs, claim.batches)
         ]
-        exact = [each.run(model, float64=True) for each in batches]
+        batches, exact = zip(*(_exact(batch, model) for batch in drawn), strict=True)
         stored = [each.run(model, float64=False) for each in batches]
         if not _overflows(exact, stored):
             break
-    return OriginalRuns(rows, batches, exact, stored, scale_note(scale))
+    return OriginalRuns(batches, exact, stored, scale_note(scale))
+
+
+def _exact(batch: Batch, model: Runs) -> tuple[Batch, list[Returned]]:
+    """Float64 results, and the batch: stacked only where each row gives what it gives alone."""
+    if batch.stacked is not None:
+        try:
+            found = batch.run_together(model, float64=True)
+            pairs = zip(
+                (found[each] for each in batch.firsts), found[len(batch.alone) :], strict=True
+            )
+            if all(_agree(together, alone) for together, alone in pairs):
+                return batch, found
+        except (TransformError, UnstackableError):
+            pass
+        batch = batch.one_by_one()
+    return batch, batch.run(model, float64=True)
+
+
+def _agree(together: Returned, alone: Returned) -> bool:
+    """Whether two float64 runs gave the same: numbers up to their rounding."""
+    return together.structure == alone.structure and all(
+        _are_close(x.values, y.values) for x, y in zip(together.outputs, alone.outputs, strict=True)
+    )
+
+
+def _are_close(values: Values, others: Values) -> bool:
+    if values.shape != others.shape:
+        return False
+    if values.dtype.kind not in "fc":
+        return bool((values == others).all())
+    return bool((odd_kinds(values) == odd_kinds(others)).all()) and (
+        relative_error(reals(others), reals(values)) <= ALGEBRA
+    )
 
 
 def _overflows(exact: Results, stored: Results) -> bool:
