@@ -27,7 +27,7 @@ from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
 from pytest_modelbudget.transforms.onnx_linear_operations import StoredWeight, weight_behind
 from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten, transformed_file
-from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
+from pytest_modelbudget.transforms.quantiser_floor import verified_at_floor
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 from pytest_modelbudget.transforms.weight_grid import Grid, grid_of
 
@@ -214,6 +214,6 @@ def transformed(job: Job) -> Transformed:
     count = sum(1 for change in done.changes if change.became)
 
     def verify(claim: Claim) -> Equivalence:
-        return done.verify(held_to_floor(claim, grid.bits, count))
+        return verified_at_floor(claim, grid.bits, count, done.verify)
 
     return replace(done, verify=verify)

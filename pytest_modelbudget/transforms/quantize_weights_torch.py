@@ -20,7 +20,7 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.torch_weights import GRID
 from pytest_modelbudget.ir.graph import Graph, Weight
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
-from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
+from pytest_modelbudget.transforms.quantiser_floor import verified_at_floor
 from pytest_modelbudget.transforms.torch_modules import transformed_module
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 from pytest_modelbudget.transforms.weight_grid import Grid, grid_of
@@ -44,7 +44,7 @@ def transformed(job: Job) -> Transformed:
     count = sum(bool(change.became) for change in done.changes)
 
     def verify(claim: Claim) -> Equivalence:
-        return done.verify(held_to_floor(claim, grid.bits, count))
+        return verified_at_floor(claim, grid.bits, count, done.verify)
 
     return replace(done, loaded=loaded, verify=verify)
 

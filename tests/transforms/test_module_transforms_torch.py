@@ -18,6 +18,7 @@ from pytest_modelbudget.frontends.torch_drawing import redraw
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
+from pytest_modelbudget.transforms import quantize_weights_torch
 from pytest_modelbudget.transforms.quantize_weights_torch import on_grid
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from pytest_modelbudget.transforms.transform_table import transform_table
@@ -153,6 +154,32 @@ def test_too_few_bits_are_over() -> None:
     assert done.verify(LOSSY).outcome == "within"
     strict = Claim(Kind.EXACT_ALGEBRA, seeds=(0,))
     assert done.verify(strict).outcome == "over"
+
+
+@pytest.mark.parametrize(
+    ("bits", "outcome", "reason"),
+    [
+        pytest.param(8, "over", "sqnr 0 < 23.61", id="48.16 - 12 - 12.55"),
+        pytest.param(4, "unknown", "= -0.47 dB is no floor: declare one", id="24.08 - 12 - 12.55"),
+    ],
+)
+def test_a_quantiser_that_stores_zeros(
+    bits: int, outcome: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eighteen layers of zeros are within no floor: 0 dB is what an output of zeros has."""
+    layers = [nn.Sequential(nn.Linear(16, 16, bias=False), nn.Tanh()) for _ in range(18)]
+    net = nn.Sequential(*layers)
+    redraw(net)
+    done = applied("quantize_weights", net, (2, 16), bits=bits)
+
+    def zeros(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        integers, scale, zero = on_grid(*given)
+        return torch.zeros_like(integers), scale, zero
+
+    monkeypatch.setattr(quantize_weights_torch, "on_grid", zeros)
+    found = done.verify(LOSSY)
+    assert found.outcome == outcome
+    assert reason in found.reason
 
 
 @pytest.mark.slow
