@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,22 +62,29 @@ class Layer:
 def quantised_weights(model: onnx.ModelProto, grid: Grid) -> Rewritten:
     """The model with the weights of its selected layers stored as integers."""
     stored = stored_tensors(model)
-    opset = opset_of(model)
     made: dict[str, tuple[NodeProto, list[TensorProto]]] = {}
     changes = []
-    for node in model.graph.node:
-        layer = layer_of(node, stored)
-        if layer is None:
+    for node, found in weighted_nodes(model, grid, stored):
+        if isinstance(found, str):
+            changes.append(Change(scope_of(node), op_name(node), why=found))
             continue
-        scope = scope_of(node)
-        why = layer if isinstance(layer, str) else _why_not(layer, grid, stored, opset)
-        if why or isinstance(layer, str):
-            changes.append(Change(scope, op_name(node), why=why))
-            continue
-        if layer.weight not in made:
-            made[layer.weight] = _behind_dequantizer(layer, grid, stored)
-        changes.append(Change(scope, op_name(node), grid.text))
+        if found.weight not in made:
+            made[found.weight] = _behind_dequantizer(found, grid, stored)
+        changes.append(Change(scope_of(node), op_name(node), grid.text))
     return Rewritten(_with_dequantizers(model, made), tuple(changes))
+
+
+def weighted_nodes(
+    model: onnx.ModelProto, grid: Grid, stored: StoredTensors
+) -> Iterator[tuple[NodeProto, Layer | str]]:
+    """Every node with a weight: the layer to be quantised, or why it stays as it is."""
+    opset = opset_of(model)
+    for node in model.graph.node:
+        found = layer_of(node, stored)
+        if isinstance(found, Layer):
+            yield node, _why_not(found, grid, stored, opset) or found
+        elif found is not None:
+            yield node, found
 
 
 def layer_of(node: NodeProto, stored: StoredTensors) -> Layer | str | None:
@@ -174,16 +181,16 @@ def quantised(weight: Any, grid: Grid, axis: int | None) -> Quantised:
     return Quantised(integers, scale.reshape(few), zero.reshape(few), axis)
 
 
-def off_grid(model: onnx.ModelProto, changes: Sequence[Change]) -> tuple[str, ...]:
-    """Scopes that were changed and still read a weight that is no stored integer."""
-    stored = stored_tensors(model)
-    changed = {(change.scope, change.operation) for change in changes if change.became}
+def off_grid(before: onnx.ModelProto, after: onnx.ModelProto, grid: Grid) -> tuple[str, ...]:
+    """Scopes of layers that were to be quantised and read a weight that is no stored integer."""
+    then, now = stored_tensors(before), stored_tensors(after)
     found = []
-    for node in model.graph.node:
-        if (scope_of(node), op_name(node)) in changed:
-            reads = _dequantised(node.input[1], stored)
-            if reads not in stored or stored.tensors[reads].data_type not in CODES.values():
-                found.append(scope_of(node))
+    for node, layer in weighted_nodes(before, grid, then):
+        if isinstance(layer, str):
+            continue
+        reads = _dequantised(now.makers[node.output[0]].input[1], now)
+        if reads not in now or now.tensors[reads].data_type != CODES[grid.bits]:
+            found.append(scope_of(node))
     return tuple(found)
 
 
@@ -201,7 +208,7 @@ def transformed(job: Job) -> Transformed:
 
     def rewrite(model: onnx.ModelProto) -> Rewritten:
         found = quantised_weights(model, grid)
-        wrong = off_grid(found.model, found.changes)
+        wrong = off_grid(model, found.model, grid)
         if wrong:
             raise TransformError(f"quantize_weights: '{wrong[0]}' reads a weight off the grid")
         if not any(change.became for change in found.changes):
