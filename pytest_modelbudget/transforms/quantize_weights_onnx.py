@@ -182,24 +182,44 @@ def quantised(weight: Any, grid: Grid, axis: int | None) -> Quantised:
 
 
 def off_grid(before: onnx.ModelProto, after: onnx.ModelProto, grid: Grid) -> tuple[str, ...]:
-    """Scopes of layers that were to be quantised and read a weight that is no stored integer."""
+    """Scopes of layers that were to be quantised and do not read w = s·(q - z), to half a step."""
     then, now = stored_tensors(before), stored_tensors(after)
     found = []
     for node, layer in weighted_nodes(before, grid, then):
         if isinstance(layer, str):
             continue
-        reads = _dequantised(now.makers[node.output[0]].input[1], now)
-        if reads not in now or now.tensors[reads].data_type != CODES[grid.bits]:
+        dequantizer = _dequantizer(now.makers[node.output[0]].input[1], now)
+        if dequantizer is None or not _gives(dequantizer, then.array(layer.weight), now, grid):
             found.append(scope_of(node))
     return tuple(found)
 
 
-def _dequantised(name: str, stored: StoredTensors) -> str:
-    """What the DequantizeLinear behind a weight reads; "" where there is none."""
+def _dequantizer(name: str, stored: StoredTensors) -> NodeProto | None:
+    """The DequantizeLinear behind a weight, or None."""
     maker = stored.makers.get(name)
     while maker is not None and maker.op_type in CARRIERS and maker.input:
         maker = stored.makers.get(maker.input[0])
-    return maker.input[0] if maker is not None and maker.op_type == "DequantizeLinear" else ""
+    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
+
+
+def _gives(dequantizer: NodeProto, weight: Any, stored: StoredTensors, grid: Grid) -> bool:
+    """Whether a dequantiser reads stored integers of so many bits that stand for a weight."""
+    import numpy as np
+
+    reads = list(dequantizer.input)
+    if any(name not in stored for name in reads):
+        return False
+    if stored.tensors[reads[0]].data_type != CODES[grid.bits]:
+        return False
+    integers, step, zero = (stored.array(name).astype(np.float64) for name in reads)
+    if step.ndim:
+        axis = attribute(dequantizer, "axis", 1) % weight.ndim
+        along = [-1 if each == axis else 1 for each in range(weight.ndim)]
+        step, zero = step.reshape(along), zero.reshape(along)
+    low, high = grid.ends
+    off = np.abs(step * (integers - zero) - weight.astype(np.float64)) / step
+    is_close = bool((off <= grid.most_steps_off).all())
+    return is_close and low <= integers.min() and integers.max() <= high
 
 
 def transformed(job: Job) -> Transformed:
@@ -210,7 +230,8 @@ def transformed(job: Job) -> Transformed:
         found = quantised_weights(model, grid)
         wrong = off_grid(model, found.model, grid)
         if wrong:
-            raise TransformError(f"quantize_weights: '{wrong[0]}' reads a weight off the grid")
+            words = "reads a weight off the grid: leave it out with layers:"
+            raise TransformError(f"quantize_weights: '{wrong[0]}' {words}")
         if not any(change.became for change in found.changes):
             whys = [each.why for each in found.changes if each.why != LEFT_OUT]
             why = whys[0] if whys else "the model has no layer that layers: selects"

@@ -68,9 +68,13 @@ def weights_of(module: nn.Module) -> list[str]:
     return [
         name
         for name, tensor in module._parameters.items()
-        if tensor is not None and tensor.dim() > 1 and tensor.is_floating_point()
-        and name.endswith("weight")
-    ]  # fmt: skip
+        if is_matrix(tensor) and name.endswith("weight")
+    ]
+
+
+def is_matrix(tensor: torch.Tensor | None) -> bool:
+    """Whether a parameter is floating and has more than one axis."""
+    return tensor is not None and tensor.dim() > 1 and tensor.is_floating_point()
 
 
 def put_on_grid(module: Any, name: str, grid: Grid) -> None:
@@ -122,22 +126,39 @@ def layer_changes(before: nn.Module, after: nn.Module, grid: Grid) -> Iterator[C
         if module._modules and not isinstance(module, LAYERS):
             continue
         if not is_selected(path, module, grid):
-            left_out = isinstance(module, LAYERS) and weights_of(module)
-            why = LEFT_OUT if left_out else "it has no weight matrix"
-            yield Change(path, kind, why=why)
+            yield Change(path, kind, why=_why_not(module))
             continue
         for name in weights_of(module):
-            _must_lie_on_grid(path, name, there[path], grid)
+            must_lie_on_grid(f"{path}.{name}", module._parameters[name], there[path], grid)
         yield Change(path, kind, grid.text)
 
 
-def _must_lie_on_grid(path: str, name: str, module: Any, grid: Grid) -> None:
-    """Hold the stored weights to w = s·(q - z) with integers of so many bits."""
+def _why_not(module: nn.Module) -> str:
+    """Why a layer's weights stay as they are."""
+    if isinstance(module, LAYERS) and weights_of(module):
+        return LEFT_OUT
+    if any(is_matrix(tensor) for tensor in module._parameters.values()):
+        return "its type is not quantised"
+    return "it has no weight matrix"
+
+
+def must_lie_on_grid(path: str, weight: Any, module: Any, grid: Grid) -> None:
+    """Hold what a layer stores to w = s·(q - z), to half a step, with integers of so many bits.
+
+    weight is what the layer had before. Raises TransformError with how far off it is.
+    """
+    name = path.rpartition(".")[2]
     integers = module._parameters[f"{name}_integers"]
     low, high = grid.ends
     if integers.dtype != torch.int8 or integers.min() < low or integers.max() > high:
+        raise TransformError(f"quantize_weights: {path} is not on the grid of {grid.bits} bit")
+    step = getattr(module, f"{name}_{GRID}scale").double()
+    zero = 0 if grid.symmetric else getattr(module, f"{name}_{GRID}zero").double()
+    off = ((step * (integers.double() - zero) - weight.detach().double()).abs() / step).max()
+    if not off <= grid.most_steps_off:
         raise TransformError(
-            f"quantize_weights: {path}.{name} is not on the grid of {grid.bits} bit"
+            f"quantize_weights: {path} is {float(off):.3g} steps off what it was, and rounding "
+            f"explains {grid.most_steps_off:.2g}: leave it out with layers:"
         )
 
 

@@ -33,6 +33,11 @@ class Grid:
         return (-high if self.symmetric else -high - 1), high
 
     @property
+    def most_steps_off(self) -> float:
+        """How far s·(q - z) may lie from a weight: half a step, and a rounded zero's half."""
+        return (0.5 if self.symmetric else 1.0) * (1 + 1e-9)  # s·(q - z) itself is rounded
+
+    @property
     def text(self) -> str:
         """What becomes of a weight: "int8, a scale per channel"."""
         return f"int{self.bits}, a scale per {'channel' if self.per_channel else 'tensor'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,65 @@ def test_attention_and_modules_that_read_weights_are_quantised() -> None:
     changed = {change.scope for change in done.changes if change.became}
     assert changed == {"self_attn", "self_attn.out_proj", "linear1", "linear2"}
     assert done.verify(LOSSY).outcome == "within"
+
+
+def spoilt(how: str, *given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A grid with one thing wrong in it: all of it in range, and none of it the weight."""
+    integers, scale, zero = on_grid(*given)
+    if how == "zeros":
+        return torch.zeros_like(integers), scale, zero
+    if how == "one integer":
+        integers[2, 3] -= integers[2, 3].sign() or -1
+    elif how == "channels":
+        return integers.roll(1, 0), scale, zero
+    elif how == "scale":
+        scale[1] *= 1.5
+    return integers, scale, zero + (how == "zero point")
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(
+    ("how", "symmetric"),
+    [
+        ("zeros", True),
+        ("zeros", False),
+        ("one integer", True),
+        ("channels", True),
+        ("scale", True),
+        ("zero point", False),
+    ],
+)
+def test_integers_that_are_not_the_weight_are_refused(
+    how: str, symmetric: bool, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored is held to the weight that it stands for, not to its own range."""
+    net = nn.Sequential(nn.Linear(64, 8, bias=False))
+    redraw(net)
+    monkeypatch.setattr(quantize_weights_torch, "on_grid", partial(spoilt, how))
+    with pytest.raises(TransformError, match=r"0\.weight is .* steps off what it was"):
+        applied("quantize_weights", net, (2, 64), bits=bits, symmetric=symmetric)
+
+
+def test_layers_that_stay_say_why() -> None:
+    """An LSTM and a table have matrices, of types that are not quantised; a norm has none."""
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm = nn.Embedding(5, 8), nn.LayerNorm(8)
+            self.lstm, self.head, self.tail = nn.LSTM(8, 8), nn.Linear(8, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.tail(self.head(self.lstm(self.norm(self.table.weight + x))[0]))
+
+    done = applied("quantize_weights", Words(), (2, 5, 8), layers=("head",))
+    assert {change.scope: change.why for change in done.changes} == {
+        "table": "its type is not quantised",
+        "norm": "it has no weight matrix",
+        "lstm": "its type is not quantised",
+        "head": "",
+        "tail": "layers: leaves it out",
+    }
 
 
 def test_too_few_bits_are_over() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from pytest_modelbudget.transforms.transform import Job, Transformed
 from pytest_modelbudget.transforms.weight_grid import Grid
 
 from ..frontends.onnx_graphs import model, node, value
-from .onnx_linears import drawn, is_close, linear, operators, written
+from .onnx_linears import change, drawn, is_close, linear, operators, written
 
 RANGES = {(8, True): (-127, 127), (8, False): (-128, 127), (4, True): (-7, 7), (4, False): (-8, 7)}
 
@@ -123,6 +124,35 @@ def test_a_float_weight_in_disguise_is_told() -> None:
     found.model.graph.initializer.append(float_weight)
     gemm.input[1] = "floats"
     assert off_grid(proto, found.model, Grid()) == ("y",)
+
+
+def towards_zero(values: Any) -> Any:
+    values[2, 3] -= 1 if values[2, 3] > 0 else -1
+    return values
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("layer", [(3,), (1, 3)], ids=["Gemm", "MatMul"])
+@pytest.mark.parametrize(
+    ("part", "symmetric", "how"),
+    [
+        pytest.param("quantized", True, np.zeros_like, id="zeros"),
+        pytest.param("quantized", True, towards_zero, id="one integer"),
+        pytest.param("quantized", True, lambda values: np.roll(values, 1), id="channels"),
+        pytest.param("scale", True, lambda values: values * 1.5, id="scale"),
+        pytest.param("zero_point", False, lambda values: values - np.sign(values), id="zero point"),
+    ],
+)
+def test_integers_that_are_not_the_weight_are_told(
+    part: str, symmetric: bool, how: Callable[[Any], Any], layer: tuple[int, ...], bits: int
+) -> None:
+    """What is stored is held to the weight that it stands for, not to its own range."""
+    proto = linear(65, 30, leading=layer)
+    grid = Grid(bits, symmetric=symmetric)
+    found = quantised_weights(proto, grid)
+    assert off_grid(proto, found.model, grid) == ()
+    change(found.model, f"fc.weight.{part}", how)
+    assert len(off_grid(proto, found.model, grid)) == 1
 
 
 def test_a_product_of_activations_beside_a_layer(tmp_path: Path) -> None:
