@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +17,18 @@ from pytest_modelbudget.equivalence.onnx_stored import (
     FLOATING,
     StoredTensors,
     attribute,
+    names_read,
     opset_of,
     stored_tensors,
     with_graph,
+    without_spent,
 )
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
 from pytest_modelbudget.transforms.onnx_linear_operations import StoredWeight, weight_behind
+from pytest_modelbudget.transforms.onnx_rewriting import Names
 from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten, transformed_file
 from pytest_modelbudget.transforms.quantiser_floor import verified_at_floor
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
@@ -62,16 +65,15 @@ class Layer:
 def quantised_weights(model: onnx.ModelProto, grid: Grid) -> Rewritten:
     """The model with the weights of its selected layers stored as integers."""
     stored = stored_tensors(model)
-    made: dict[str, tuple[NodeProto, list[TensorProto]]] = {}
+    graph = DequantisedGraph(model, grid, stored)
     changes = []
     for node, found in weighted_nodes(model, grid, stored):
         if isinstance(found, str):
             changes.append(Change(scope_of(node), op_name(node), why=found))
             continue
-        if found.weight not in made:
-            made[found.weight] = _behind_dequantizer(found, grid, stored)
+        graph.redirect(found)
         changes.append(Change(scope_of(node), op_name(node), grid.text))
-    return Rewritten(_with_dequantizers(model, made), tuple(changes))
+    return Rewritten(graph.result(), tuple(changes))
 
 
 def weighted_nodes(
@@ -103,16 +105,6 @@ def layer_of(node: NodeProto, stored: StoredTensors) -> Layer | str | None:
     return Layer(node, node.input[1], 1 if name == "onnx::ConvTranspose" else 0)
 
 
-def _with_dequantizers(
-    model: onnx.ModelProto, made: Mapping[str, tuple[NodeProto, list[TensorProto]]]
-) -> onnx.ModelProto:
-    """The model with other weights behind the names that its nodes read."""
-    nodes = [node for node, _ in made.values()]
-    nodes += [node for node in model.graph.node if made.keys().isdisjoint(node.output)]
-    kept = [tensor for tensor in model.graph.initializer if tensor.name not in made]
-    return with_graph(model, nodes, (*kept, *(each for _, more in made.values() for each in more)))
-
-
 def _why_not(layer: Layer, grid: Grid, stored: StoredTensors, opset: int) -> str:
     """Why a layer's weight stays as it is; "" where it is quantised."""
     if not grid.selects(scope_of(layer.node)):
@@ -132,27 +124,83 @@ def _why_not(layer: Layer, grid: Grid, stored: StoredTensors, opset: int) -> str
     return ""
 
 
-def _behind_dequantizer(
-    layer: Layer, grid: Grid, stored: StoredTensors
-) -> tuple[NodeProto, list[TensorProto]]:
-    """A DequantizeLinear that gives the weight under its own name, and what it reads."""
-    node, name = layer.node, layer.weight
-    weight = stored.array(name)
-    found = quantised(weight, grid, layer.axis if grid.per_channel else None)
-    code, few = CODES[grid.bits], list(found.scale.shape)
-    tensors = [
-        _integers(f"{name}.quantized", code, list(weight.shape), found.integers),
-        numpy_helper.from_array(found.scale, f"{name}.scale"),
-        _integers(f"{name}.zero_point", code, few, found.zero_point),
-    ]
-    tensors[0].metadata_props.extend(stored.tensors[name].metadata_props)
-    reads = [tensor.name for tensor in tensors]
-    path = node.name if "/" in node.name else f"{node.name or node.output[0]}/"
-    made = helper.make_node("DequantizeLinear", reads, [name], name=f"{path}.weight")
-    made.metadata_props.extend(node.metadata_props)
-    if found.axis is not None:
-        made.attribute.append(helper.make_attribute("axis", found.axis))
-    return made, tensors
+class DequantisedGraph:
+    """A graph of which chosen layers, and no other reader, have weights behind a DequantizeLinear.
+
+    A weight has one for each axis that its scales lie along. What stands between a weight and a
+    chosen layer (Transpose, Identity) is written once more behind it, under a fresh name.
+    """
+
+    def __init__(self, model: onnx.ModelProto, grid: Grid, stored: StoredTensors) -> None:
+        self._model, self._grid, self._stored = model, grid, stored
+        self._names = Names(model)
+        self._nodes: list[NodeProto] = []
+        self._tensors: list[TensorProto] = []
+        self._made: dict[tuple[str, int | None], str] = {}
+        self._reads: dict[str, str] = {}
+
+    def redirect(self, layer: Layer) -> None:
+        """Let a layer read its weight as integers give it."""
+        self._reads[layer.node.output[0]] = self._behind(layer.node.input[1], layer)
+
+    def _behind(self, value: str, layer: Layer) -> str:
+        """What takes the place of a value between a layer and its stored weight."""
+        key = value, layer.axis if self._grid.per_channel else None
+        if key not in self._made:
+            if value in self._stored:
+                made = self._dequantizer(layer)
+            else:
+                made = NodeProto()
+                made.CopyFrom(self._stored.makers[value])
+                made.name = f"{_path(made)}.dequantized"
+                made.input[0] = self._behind(made.input[0], layer)
+                made.output[0] = self._names.stem(value, ".dequantized")
+            self._nodes.append(made)
+            self._made[key] = made.output[0]
+        return self._made[key]
+
+    def _dequantizer(self, layer: Layer) -> NodeProto:
+        """A DequantizeLinear that gives a layer's weight under a fresh name."""
+        node, name, code = layer.node, layer.weight, CODES[self._grid.bits]
+        weight = self._stored.array(name)
+        found = quantised(weight, self._grid, layer.axis if self._grid.per_channel else None)
+        ends = (".quantized", ".scale", ".zero_point")
+        reads = [self._names.stem(name, end) for end in ends]
+        tensors = [
+            _integers(reads[0], code, list(weight.shape), found.integers),
+            numpy_helper.from_array(found.scale, reads[1]),
+            _integers(reads[2], code, list(found.scale.shape), found.zero_point),
+        ]
+        tensors[0].metadata_props.extend(self._stored.tensors[name].metadata_props)
+        self._tensors += tensors
+        result = self._names.stem(name, ".dequantized")
+        made = helper.make_node("DequantizeLinear", reads, [result], name=f"{_path(node)}.weight")
+        made.metadata_props.extend(node.metadata_props)
+        if found.axis is not None:
+            made.attribute.append(helper.make_attribute("axis", found.axis))
+        return made
+
+    def result(self) -> onnx.ModelProto:
+        """The model, without floating weights that nothing reads any more."""
+        graph = self._model.graph
+        nodes = [*self._nodes, *map(self._redirected, graph.node)]
+        declared = frozenset(value.name for value in (*graph.input, *graph.output))
+        nodes, spent = without_spent(nodes, names_read(graph.node), declared)
+        kept = [tensor for tensor in graph.initializer if tensor.name not in spent]
+        return with_graph(self._model, nodes, (*kept, *self._tensors))
+
+    def _redirected(self, node: NodeProto) -> NodeProto:
+        if not node.output or node.output[0] not in self._reads:
+            return node
+        made = NodeProto()
+        made.CopyFrom(node)
+        made.input[1] = self._reads[node.output[0]]
+        return made
+
+
+def _path(node: NodeProto) -> str:
+    """The beginning of a node's name that keeps another in the same module."""
+    return node.name if "/" in node.name else f"{node.name or node.output[0]}/"
 
 
 def _integers(name: str, code: int, shape: list[int], values: Any) -> TensorProto:
