@@ -7,7 +7,7 @@ integers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -50,11 +50,12 @@ def transformed(job: Job) -> Transformed:
 
 
 def quantised(model: nn.Module, grid: Grid) -> nn.Module:
-    """The model, changed in place: selected weights are integers."""
+    """The model, changed in place: selected weights are integers, and tied ones stay tied."""
+    stored = StoredOnce(grid)
     for path, module in list(model.named_modules()):
         if is_selected(path, module, grid):
             for name in weights_of(module):
-                put_on_grid(module, name, grid)
+                put_on_grid(module, name, grid, stored)
     return model
 
 
@@ -77,15 +78,41 @@ def is_matrix(tensor: torch.Tensor | None) -> bool:
     return tensor is not None and tensor.dim() > 1 and tensor.is_floating_point()
 
 
-def put_on_grid(module: Any, name: str, grid: Grid) -> None:
+@dataclass(frozen=True, slots=True)
+class OnGrid:
+    """What stands for one weight: integers, scales and zero points."""
+
+    weight: torch.Tensor
+    integers: nn.Parameter
+    scale: torch.Tensor
+    zero: torch.Tensor
+
+
+class StoredOnce:
+    """What is stored for each weight and axis, whichever layers are tied to it."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._made: dict[tuple[int, int], OnGrid] = {}
+
+    def of(self, weight: torch.Tensor, axis: int) -> OnGrid:
+        """The same tensors for the same weight, with channels along the same axis."""
+        key = id(weight), axis if self._grid.per_channel else 0
+        if key not in self._made:  # which holds the weight, so that its id stays its own
+            integers, scale, zero = on_grid(weight.detach(), self._grid, axis)
+            parameter = nn.Parameter(integers, requires_grad=False)
+            self._made[key] = OnGrid(weight, parameter, scale, zero)
+        return self._made[key]
+
+
+def put_on_grid(module: Any, name: str, grid: Grid, stored: StoredOnce) -> None:
     """Store one weight as integers, and let the attribute of its name work it out."""
-    weight = module._parameters.pop(name)
     axis = 1 if isinstance(module, _ConvTransposeNd) else 0
-    integers, scale, zero = on_grid(weight.detach(), grid, axis)
-    module.register_parameter(f"{name}_integers", nn.Parameter(integers, requires_grad=False))
-    module.register_buffer(f"{name}_{GRID}scale", scale)
+    made = stored.of(module._parameters.pop(name), axis)
+    module.register_parameter(f"{name}_integers", made.integers)
+    module.register_buffer(f"{name}_{GRID}scale", made.scale)
     if not grid.symmetric:
-        module.register_buffer(f"{name}_{GRID}zero", zero)
+        module.register_buffer(f"{name}_{GRID}zero", made.zero)
 
     def worked_out(layer: Any) -> torch.Tensor:
         scale = getattr(layer, f"{name}_{GRID}scale")

@@ -20,7 +20,7 @@ from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
 from pytest_modelbudget.transforms import quantize_weights_torch
-from pytest_modelbudget.transforms.quantize_weights_torch import on_grid
+from pytest_modelbudget.transforms.quantize_weights_torch import StoredOnce, on_grid
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from pytest_modelbudget.transforms.transform_table import transform_table
 from pytest_modelbudget.transforms.weight_grid import Grid
@@ -137,6 +137,39 @@ def test_four_bits_take_half_a_byte() -> None:
     net = nn.Sequential(nn.Linear(16, 8, bias=False))
     done = applied("quantize_weights", net, (1, 16), bits=4, per="tensor")
     assert (numbers(done)["params"], numbers(done)["weight_memory"]) == (128, 64 + 4)
+
+
+class Tied(nn.Module):
+    """Two linear layers of one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("bits", "stored"), [(8, 256), (4, 128)])
+def test_tied_weights_stay_tied(bits: int, stored: int, symmetric: bool) -> None:
+    """256 weights of two layers are stored once, with 16 scales, and 16 zero points of a byte."""
+    done = applied("quantize_weights", Tied(), (2, 16), bits=bits, symmetric=symmetric)
+    found = numbers(done)
+    assert found["params"] == 256
+    assert found["weight_memory"] == stored + 16 * 4 + (0 if symmetric else 16)
+    assert table(done) == {"Linear": "2 of 2"}
+    assert done.verify(LOSSY).outcome == "within"
+
+
+def test_one_weight_along_two_axes() -> None:
+    """A convolution scales rows, a transposed one of the same weight columns."""
+    weight = nn.Parameter(torch.randn(6, 6, 1))
+    stored = StoredOnce(Grid())
+    rows, columns = (stored.of(weight, axis) for axis in (0, 1))
+    assert (rows.scale.shape, columns.scale.shape) == ((6, 1, 1), (1, 6, 1))
+    assert stored.of(weight, 0) is rows
 
 
 def test_attention_and_modules_that_read_weights_are_quantised() -> None:
