@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import log10
 
-from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
+from pytest_modelbudget.equivalence.claim import Bound, Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.outcome import Outcome
 
@@ -22,7 +22,7 @@ def verified_at_floor(
     """What a verification says of a claim held to the floor; where there is none, the way out."""
     found = verify(held_to_floor(claim, bits, layers))
     floor = decibels(bits, layers)
-    if not owes_floor(claim) or floor >= LEAST or found.outcome is not Outcome.UNKNOWN:
+    if not claim.is_held_to_floor or floor >= LEAST or found.outcome is not Outcome.UNKNOWN:
         return found
     words = f"{PER_BIT}·{bits} - {MARGIN:.0f} - 10·log10({layers}) = {floor:.2f} dB is no floor"
     return replace(found, reason=f"{found.reason}; {words}: declare one, such as sqnr: 10")
@@ -34,14 +34,9 @@ def held_to_floor(claim: Claim, bits: int, layers: int) -> Claim:
     Where that is below 6 dB the claim stays as it is: it declares no bound, and is unknown.
     """
     floor = decibels(bits, layers)
-    if not owes_floor(claim) or floor < LEAST:
+    if not claim.is_held_to_floor or floor < LEAST:
         return claim
     return replace(claim, bounds={Bound.SQNR: Fraction(f"{floor:.2f}")})
-
-
-def owes_floor(claim: Claim) -> bool:
-    """Whether a claim is lossy and says nothing of how much may be lost."""
-    return claim.kind is Kind.LOSSY and not claim.bounds and not claim.of_output
 
 
 def decibels(bits: int, layers: int) -> float:
