@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence
-from pytest_modelbudget.equivalence.claim import Claim, Kind
+from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.frontends.torch_drawing import redraw
@@ -20,6 +22,7 @@ from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
 from pytest_modelbudget.transforms import quantize_weights_torch
+from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
 from pytest_modelbudget.transforms.quantize_weights_torch import StoredOnce, on_grid
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from pytest_modelbudget.transforms.transform_table import transform_table
@@ -243,10 +246,17 @@ def test_layers_that_stay_say_why() -> None:
 
 def test_too_few_bits_are_over() -> None:
     """Four bits do not reach 30 dB, and the floor of eight does not hold for four."""
-    done = applied("quantize_weights", "examples.lab.nets:jsc_tiny", (10, 16), bits=4)
-    assert done.verify(LOSSY).outcome == "within"
-    strict = Claim(Kind.EXACT_ALGEBRA, seeds=(0,))
-    assert done.verify(strict).outcome == "over"
+    few, enough = (
+        applied("quantize_weights", "examples.lab.nets:jsc_tiny", (10, 16), bits=bits)
+        for bits in (4, 8)
+    )
+    declared = replace(LOSSY, bounds={Bound.SQNR: Fraction(30)})
+    of_eight = held_to_floor(LOSSY, 8, 3)  # 48.16 - 12 - 4.77
+    assert of_eight.bounds == {Bound.SQNR: Fraction("31.39")}
+    for claim, outcome in ((LOSSY, "within"), (declared, "over"), (of_eight, "over")):
+        assert few.verify(claim).outcome == outcome
+        assert enough.verify(claim).outcome == "within"
+    assert few.verify(EXACT).outcome == "over"
 
 
 @pytest.mark.parametrize(
