@@ -219,7 +219,7 @@ def quantised(weight: Any, grid: Grid, axis: int | None) -> Quantised:
     most = np.maximum(wide.max(others, keepdims=True), 0.0)
     low, high = grid.ends
     scale = np.maximum(-least, most) / high if grid.symmetric else (most - least) / (high - low)
-    scale = np.where(scale > 0, scale, 1.0).astype(weight.dtype)  # as it is stored
+    scale = _rounded_up(np.where(scale > 0, scale, 1.0), weight.dtype)
     step = scale.astype(np.float64)
     zero = (
         np.zeros_like(step) if grid.symmetric else np.clip(np.rint(low - least / step), low, high)
@@ -227,6 +227,15 @@ def quantised(weight: Any, grid: Grid, axis: int | None) -> Quantised:
     integers = np.clip(np.rint(wide / step) + zero, low, high)
     few = () if axis is None else (-1,)
     return Quantised(integers, scale.reshape(few), zero.reshape(few), axis)
+
+
+def _rounded_up(wide: Any, dtype: Any) -> Any:
+    """Float64 scales in the type that stores them: no peak is off the grid, however small it is."""
+    import numpy as np
+
+    near = wide.astype(dtype)
+    above = np.nextafter(near, dtype.type(np.inf))
+    return np.where(near.astype(np.float64) < wide, above, near)
 
 
 def off_grid(before: onnx.ModelProto, after: onnx.ModelProto, grid: Grid) -> tuple[str, ...]:

@@ -137,12 +137,19 @@ def on_grid(
     most = wide.amax(others, keepdim=True).clamp(min=0)
     low, high = grid.ends
     span = torch.maximum(-least, most) / high if grid.symmetric else (most - least) / (high - low)
-    scale = torch.where(span > 0, span, 1.0).to(weight.dtype)
+    scale = rounded_up(torch.where(span > 0, span, 1.0), weight.dtype)
     step = scale.double()
     zero = torch.zeros_like(step) if grid.symmetric else (low - least / step).round()
     zero = zero.clamp(low, high)
     integers = ((wide / step).round() + zero).clamp(low, high)
     return integers.to(torch.int8), scale, zero.to(torch.int8)
+
+
+def rounded_up(wide: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Float64 scales in the type that stores them: no peak is off the grid, however small it is."""
+    near = wide.to(dtype)
+    above = torch.nextafter(near, torch.full_like(near, torch.inf))
+    return torch.where(near.double() < wide, above, near)
 
 
 def layer_changes(before: nn.Module, after: nn.Module, grid: Grid) -> Iterator[Change]:

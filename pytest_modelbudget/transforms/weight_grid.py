@@ -2,7 +2,7 @@
 
 w ≈ s·(q - z) with integers q of b bits. Symmetric: z = 0, s = max|w| / (2ᵇ⁻¹ - 1). Otherwise the
 grid spans [min(w, 0), max(w, 0)], with 0 on it: s = (max - min) / (2ᵇ - 1),
-z = round(-2ᵇ⁻¹ - min/s).
+z = round(-2ᵇ⁻¹ - min/s). A scale is stored in the weight's own type, rounded up.
 """
 
 from __future__ import annotations

@@ -123,6 +123,27 @@ def test_integers_lie_on_their_grid(bits: int, symmetric: bool, per: str) -> Non
         assert not bool(zero.any())
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(
+    ("dtype", "smallest"),
+    [(torch.float16, -24), (torch.bfloat16, -133), (torch.float32, -149)],
+    ids=["float16", "bfloat16", "float32"],
+)
+def test_weights_of_any_size_lie_on_their_grid(
+    dtype: torch.dtype, smallest: int, bits: int, symmetric: bool
+) -> None:
+    """A channel whose scale is below the smallest normal number is no further off than others."""
+    drawn = torch.randn(30, 64, generator=torch.Generator().manual_seed(0)).double()
+    sizes = 2.0 ** torch.arange(smallest - 2, smallest + 28, dtype=torch.float64)
+    weight = (drawn * sizes[:, None]).to(dtype)
+    q, scale, zero = on_grid(weight, Grid(bits, symmetric=symmetric), 0)
+    step = scale.double()
+    assert bool((step > 0).all())
+    off = (step * (q.double() - zero.double()) - weight.double()).abs() / step
+    assert float(off.max()) <= (0.5 if symmetric else 1.0)
+
+
 def test_integer_linears_of_the_lab_net() -> None:
     """3 of 9 layers change; 1,765 weights of a byte, 70 float biases, 162 norm parameters."""
     done = applied("quantize_weights", "examples.lab.nets:jsc_tiny", (10, 16), layers=("*",))

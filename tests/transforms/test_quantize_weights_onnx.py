@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.check.tables import tables
@@ -20,6 +21,7 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.transforms.quantize_weights_onnx import (
     off_grid,
+    quantised,
     quantised_weights,
     transformed,
 )
@@ -209,6 +211,31 @@ def test_a_channel_of_zeros() -> None:
     tensors = stored(quantised_weights(proto, Grid()).model)
     assert tensors["fc.weight.scale"][2] == 1.0
     assert not tensors["fc.weight.quantized"][2].any()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(
+    ("code", "smallest"),
+    [
+        pytest.param(TensorProto.FLOAT16, -24, id="float16"),
+        pytest.param(TensorProto.BFLOAT16, -133, id="bfloat16"),
+        pytest.param(TensorProto.FLOAT, -149, id="float32"),
+    ],
+)
+def test_weights_of_any_size_lie_on_their_grid(
+    code: int, smallest: int, bits: int, symmetric: bool
+) -> None:
+    """A channel whose scale is below the smallest normal number is no further off than others."""
+    sizes = 2.0 ** np.arange(smallest - 2, smallest + 28)
+    weight = (drawn(0, 30, 64, dtype="float64") * sizes[:, None]).astype(
+        tensor_dtype_to_np_dtype(code)
+    )
+    found = quantised(weight, Grid(bits, symmetric=symmetric), 0)
+    step = found.scale.astype("float64")[:, None]
+    assert (step > 0).all()
+    off = np.abs(step * (found.integers - found.zero_point[:, None]) - weight.astype("float64"))
+    assert (off / step).max() <= (0.5 if symmetric else 1.0)
 
 
 @pytest.mark.parametrize(
