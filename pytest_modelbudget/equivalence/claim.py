@@ -51,13 +51,21 @@ class Claim:
     batches: tuple[int, ...] = ()
     same_non_finite: bool = False
 
+    @property
+    def is_held_to_floor(self) -> bool:
+        """Whether it is lossy and declares nothing, so that a transform says what may be lost."""
+        return self.kind is Kind.LOSSY and not self.bounds and not self.of_output
+
     def is_weaker_than(self, other: Claim) -> bool:
         """Whether it lets anything pass that the other does not.
 
-        Another kind counts as weaker, unless it is exact algebra, which asks for most.
+        Another kind counts as weaker, unless it is exact algebra, which asks for most. So do any
+        bounds in place of a transform's own, which a lossy claim without bounds is held to.
         """
         if self.kind is not other.kind:
             return self.kind is not Kind.EXACT_ALGEBRA
+        if other.is_held_to_floor and not self.is_held_to_floor:
+            return True
         fewer_runs = set(other.seeds) - set(self.seeds) or set(other.batches) - set(self.batches)
         outputs = [(self.bounds, other.bounds)] + [
             (self.of_output.get(name, self.bounds), other.of_output.get(name, other.bounds))

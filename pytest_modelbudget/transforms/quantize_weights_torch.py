@@ -7,7 +7,7 @@ integers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -20,7 +20,7 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.torch_weights import GRID
 from pytest_modelbudget.ir.graph import Graph, Weight
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
-from pytest_modelbudget.transforms.quantiser_floor import held_to_floor
+from pytest_modelbudget.transforms.quantiser_floor import verified_at_floor
 from pytest_modelbudget.transforms.torch_modules import transformed_module
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 from pytest_modelbudget.transforms.weight_grid import Grid, grid_of
@@ -44,17 +44,18 @@ def transformed(job: Job) -> Transformed:
     count = sum(bool(change.became) for change in done.changes)
 
     def verify(claim: Claim) -> Equivalence:
-        return done.verify(held_to_floor(claim, grid.bits, count))
+        return verified_at_floor(claim, grid.bits, count, done.verify)
 
     return replace(done, loaded=loaded, verify=verify)
 
 
 def quantised(model: nn.Module, grid: Grid) -> nn.Module:
-    """The model, changed in place: selected weights are integers."""
+    """The model, changed in place: selected weights are integers, and tied ones stay tied."""
+    stored = StoredOnce(grid)
     for path, module in list(model.named_modules()):
         if is_selected(path, module, grid):
             for name in weights_of(module):
-                put_on_grid(module, name, grid)
+                put_on_grid(module, name, grid, stored)
     return model
 
 
@@ -68,20 +69,50 @@ def weights_of(module: nn.Module) -> list[str]:
     return [
         name
         for name, tensor in module._parameters.items()
-        if tensor is not None and tensor.dim() > 1 and tensor.is_floating_point()
-        and name.endswith("weight")
-    ]  # fmt: skip
+        if is_matrix(tensor) and name.endswith("weight")
+    ]
 
 
-def put_on_grid(module: Any, name: str, grid: Grid) -> None:
+def is_matrix(tensor: torch.Tensor | None) -> bool:
+    """Whether a parameter is floating and has more than one axis."""
+    return tensor is not None and tensor.dim() > 1 and tensor.is_floating_point()
+
+
+@dataclass(frozen=True, slots=True)
+class OnGrid:
+    """What stands for one weight: integers, scales and zero points."""
+
+    weight: torch.Tensor
+    integers: nn.Parameter
+    scale: torch.Tensor
+    zero: torch.Tensor
+
+
+class StoredOnce:
+    """What is stored for each weight and axis, whichever layers are tied to it."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._made: dict[tuple[int, int], OnGrid] = {}
+
+    def of(self, weight: torch.Tensor, axis: int) -> OnGrid:
+        """The same tensors for the same weight, with channels along the same axis."""
+        key = id(weight), axis if self._grid.per_channel else 0
+        if key not in self._made:  # which holds the weight, so that its id stays its own
+            integers, scale, zero = on_grid(weight.detach(), self._grid, axis)
+            parameter = nn.Parameter(integers, requires_grad=False)
+            self._made[key] = OnGrid(weight, parameter, scale, zero)
+        return self._made[key]
+
+
+def put_on_grid(module: Any, name: str, grid: Grid, stored: StoredOnce) -> None:
     """Store one weight as integers, and let the attribute of its name work it out."""
-    weight = module._parameters.pop(name)
     axis = 1 if isinstance(module, _ConvTransposeNd) else 0
-    integers, scale, zero = on_grid(weight.detach(), grid, axis)
-    module.register_parameter(f"{name}_integers", nn.Parameter(integers, requires_grad=False))
-    module.register_buffer(f"{name}_{GRID}scale", scale)
+    made = stored.of(module._parameters.pop(name), axis)
+    module.register_parameter(f"{name}_integers", made.integers)
+    module.register_buffer(f"{name}_{GRID}scale", made.scale)
     if not grid.symmetric:
-        module.register_buffer(f"{name}_{GRID}zero", zero)
+        module.register_buffer(f"{name}_{GRID}zero", made.zero)
 
     def worked_out(layer: Any) -> torch.Tensor:
         scale = getattr(layer, f"{name}_{GRID}scale")
@@ -106,12 +137,19 @@ def on_grid(
     most = wide.amax(others, keepdim=True).clamp(min=0)
     low, high = grid.ends
     span = torch.maximum(-least, most) / high if grid.symmetric else (most - least) / (high - low)
-    scale = torch.where(span > 0, span, 1.0).to(weight.dtype)
+    scale = rounded_up(torch.where(span > 0, span, 1.0), weight.dtype)
     step = scale.double()
     zero = torch.zeros_like(step) if grid.symmetric else (low - least / step).round()
     zero = zero.clamp(low, high)
     integers = ((wide / step).round() + zero).clamp(low, high)
     return integers.to(torch.int8), scale, zero.to(torch.int8)
+
+
+def rounded_up(wide: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Float64 scales in the type that stores them: no peak is off the grid, however small it is."""
+    near = wide.to(dtype)
+    above = torch.nextafter(near, torch.full_like(near, torch.inf))
+    return torch.where(near.double() < wide, above, near)
 
 
 def layer_changes(before: nn.Module, after: nn.Module, grid: Grid) -> Iterator[Change]:
@@ -122,22 +160,39 @@ def layer_changes(before: nn.Module, after: nn.Module, grid: Grid) -> Iterator[C
         if module._modules and not isinstance(module, LAYERS):
             continue
         if not is_selected(path, module, grid):
-            left_out = isinstance(module, LAYERS) and weights_of(module)
-            why = LEFT_OUT if left_out else "it has no weight matrix"
-            yield Change(path, kind, why=why)
+            yield Change(path, kind, why=_why_not(module))
             continue
         for name in weights_of(module):
-            _must_lie_on_grid(path, name, there[path], grid)
+            must_lie_on_grid(f"{path}.{name}", module._parameters[name], there[path], grid)
         yield Change(path, kind, grid.text)
 
 
-def _must_lie_on_grid(path: str, name: str, module: Any, grid: Grid) -> None:
-    """Hold the stored weights to w = s·(q - z) with integers of so many bits."""
+def _why_not(module: nn.Module) -> str:
+    """Why a layer's weights stay as they are."""
+    if isinstance(module, LAYERS) and weights_of(module):
+        return LEFT_OUT
+    if any(is_matrix(tensor) for tensor in module._parameters.values()):
+        return "its type is not quantised"
+    return "it has no weight matrix"
+
+
+def must_lie_on_grid(path: str, weight: Any, module: Any, grid: Grid) -> None:
+    """Hold what a layer stores to w = s·(q - z), to half a step, with integers of so many bits.
+
+    weight is what the layer had before. Raises TransformError with how far off it is.
+    """
+    name = path.rpartition(".")[2]
     integers = module._parameters[f"{name}_integers"]
     low, high = grid.ends
     if integers.dtype != torch.int8 or integers.min() < low or integers.max() > high:
+        raise TransformError(f"quantize_weights: {path} is not on the grid of {grid.bits} bit")
+    step = getattr(module, f"{name}_{GRID}scale").double()
+    zero = 0 if grid.symmetric else getattr(module, f"{name}_{GRID}zero").double()
+    off = ((step * (integers.double() - zero) - weight.detach().double()).abs() / step).max()
+    if not off <= grid.most_steps_off:
         raise TransformError(
-            f"quantize_weights: {path}.{name} is not on the grid of {grid.bits} bit"
+            f"quantize_weights: {path} is {float(off):.3g} steps off what it was, and rounding "
+            f"explains {grid.most_steps_off:.2g}: leave it out with layers:"
         )
 
 

@@ -2,7 +2,7 @@
 
 w ≈ s·(q - z) with integers q of b bits. Symmetric: z = 0, s = max|w| / (2ᵇ⁻¹ - 1). Otherwise the
 grid spans [min(w, 0), max(w, 0)], with 0 on it: s = (max - min) / (2ᵇ - 1),
-z = round(-2ᵇ⁻¹ - min/s).
+z = round(-2ᵇ⁻¹ - min/s). A scale is stored in the weight's own type, rounded up.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ class Grid:
         """The smallest and the largest integer."""
         high: int = 2 ** (self.bits - 1) - 1
         return (-high if self.symmetric else -high - 1), high
+
+    @property
+    def most_steps_off(self) -> float:
+        """How far s·(q - z) may lie from a weight: half a step, and a rounded zero's half."""
+        return (0.5 if self.symmetric else 1.0) * (1 + 1e-9)  # s·(q - z) itself is rounded
 
     @property
     def text(self) -> str:

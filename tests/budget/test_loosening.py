@@ -142,6 +142,14 @@ def claimed(equivalence: str) -> str:
     )
 
 
+def quantised(equivalence: str) -> str:
+    return (
+        claim(equivalence)
+        .replace("tiled:", "small:")
+        .replace("tile_linear: {tile: 64}", "quantize_weights: {}")
+    )
+
+
 def claim(text: str) -> str:
     return claimed(f"        equivalence: {text}\n")
 
@@ -167,6 +175,19 @@ def claim(text: str) -> str:
         pytest.param(
             claim("{kind: lossy, sqnr: 30}"), claim("exact_algebra"), [], id="a stricter kind"
         ),
+        pytest.param(
+            quantised("lossy"), quantised("{kind: lossy, sqnr: 1}"),
+            [": equivalence of net::small asks for less"], id="a bound for the quantiser's own",
+        ),
+        pytest.param(
+            quantised("lossy"), quantised("{kind: lossy, outputs: {y: {max_abs: 9}}}"),
+            [": equivalence of net::small asks for less"], id="a bound of one output for it",
+        ),
+        pytest.param(
+            quantised("lossy"), quantised("{kind: lossy, seeds: [0, 1, 2, 3]}"), [],
+            id="the quantiser's own, on more runs",
+        ),
+        pytest.param(quantised("lossy"), quantised("exact_algebra"), [], id="nothing may be lost"),
         pytest.param(claimed(""), claim("exact_algebra"), [], id="added"),
     ],
 )  # fmt: skip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.check.tables import tables
@@ -19,14 +21,15 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.transforms.quantize_weights_onnx import (
     off_grid,
+    quantised,
     quantised_weights,
     transformed,
 )
-from pytest_modelbudget.transforms.transform import Job
+from pytest_modelbudget.transforms.transform import Job, Transformed
 from pytest_modelbudget.transforms.weight_grid import Grid
 
 from ..frontends.onnx_graphs import model, node, value
-from .onnx_linears import drawn, is_close, linear, operators, written
+from .onnx_linears import change, drawn, is_close, linear, operators, written
 
 RANGES = {(8, True): (-127, 127), (8, False): (-128, 127), (4, True): (-7, 7), (4, False): (-8, 7)}
 
@@ -55,7 +58,7 @@ def test_weights_lie_on_the_grid(
     error = np.abs(scale * (integers - zero) - stored(proto)["fc.weight"])
     within = 0.5 if symmetric else 1.0  # the zero point is rounded too
     assert (error <= within * scale * (1 + 1e-6)).all()
-    assert off_grid(found.model, found.changes) == ()
+    assert off_grid(proto, found.model, Grid(bits, per_channel, symmetric)) == ()
     x = drawn(9, 3, 65)
     wanted = x @ (scale * (integers - zero)).T + stored(proto)["fc.bias"]
     assert is_close(OnnxRun(found.model)({"x": x})["y"], wanted, 1e-6)
@@ -69,6 +72,13 @@ def test_bytes_as_stored(tmp_path: Path) -> None:
         assert found["params"].value == 65 * 30 + 30
         assert found["weight_memory"].value == weights + 30 * 4 + 30 * bits // 8 + 30 * 4
         assert found["macs"].value == 3 * 65 * 30
+
+
+def quantised_file(folder: Path, **given: object) -> Transformed:
+    """The transform of the file in a folder, with its defaults where nothing else is said."""
+    settings = {"bits": 8, "per": "channel", "symmetric": True, "layers": ("*",)} | given
+    source = ModelSource("onnx", "model.onnx", base=folder)
+    return transformed(Job(source, settings, tables().ops))
 
 
 def network() -> onnx.ModelProto:
@@ -109,12 +119,60 @@ def test_the_table_of_changes() -> None:
 
 def test_a_float_weight_in_disguise_is_told() -> None:
     """A layer that says it was changed and reads floats is off the grid."""
-    found = quantised_weights(linear(65, 30), Grid())
+    proto = linear(65, 30)
+    found = quantised_weights(proto, Grid())
     gemm = next(each for each in found.model.graph.node if each.op_type == "Gemm")
     float_weight = numpy_helper.from_array(drawn(0, 30, 65), "floats")
     found.model.graph.initializer.append(float_weight)
     gemm.input[1] = "floats"
-    assert off_grid(found.model, found.changes) == ("y",)
+    assert off_grid(proto, found.model, Grid()) == ("y",)
+
+
+def towards_zero(values: Any) -> Any:
+    values[2, 3] -= 1 if values[2, 3] > 0 else -1
+    return values
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("layer", [(3,), (1, 3)], ids=["Gemm", "MatMul"])
+@pytest.mark.parametrize(
+    ("part", "symmetric", "how"),
+    [
+        pytest.param("quantized", True, np.zeros_like, id="zeros"),
+        pytest.param("quantized", True, towards_zero, id="one integer"),
+        pytest.param("quantized", True, lambda values: np.roll(values, 1), id="channels"),
+        pytest.param("scale", True, lambda values: values * 1.5, id="scale"),
+        pytest.param("zero_point", False, lambda values: values - np.sign(values), id="zero point"),
+    ],
+)
+def test_integers_that_are_not_the_weight_are_told(
+    part: str, symmetric: bool, how: Callable[[Any], Any], layer: tuple[int, ...], bits: int
+) -> None:
+    """What is stored is held to the weight that it stands for, not to its own range."""
+    proto = linear(65, 30, leading=layer)
+    grid = Grid(bits, symmetric=symmetric)
+    found = quantised_weights(proto, grid)
+    assert off_grid(proto, found.model, grid) == ()
+    change(found.model, f"fc.weight.{part}", how)
+    assert len(off_grid(proto, found.model, grid)) == 1
+
+
+def test_a_product_of_activations_beside_a_layer(tmp_path: Path) -> None:
+    """Attention's q·kᵀ stands in the module of its projection, and has no weight to be a grid's."""
+    nodes = [
+        node("MatMul", "x w", "q"),
+        node("Transpose", "q", "k", perm=[1, 0]),
+        node("MatMul", "q k", "y"),
+    ]
+    for each in nodes:
+        each.name = f"/attention/{each.output[0]}"
+    weights = [numpy_helper.from_array(drawn(0, 8, 8), "w")]
+    written(model(nodes, [value("x", 3, 8)], [value("y", 3, 3)], weights), tmp_path)
+    done = quantised_file(tmp_path)
+    assert [(each.scope, each.became) for each in done.changes] == [
+        ("attention", "int8, a scale per channel")
+    ]
+    assert done.verify(Claim(Kind.LOSSY, seeds=(0,))).outcome is Outcome.WITHIN
 
 
 def test_int4_needs_a_new_operator_set() -> None:
@@ -155,6 +213,31 @@ def test_a_channel_of_zeros() -> None:
     assert not tensors["fc.weight.quantized"][2].any()
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(
+    ("code", "smallest"),
+    [
+        pytest.param(TensorProto.FLOAT16, -24, id="float16"),
+        pytest.param(TensorProto.BFLOAT16, -133, id="bfloat16"),
+        pytest.param(TensorProto.FLOAT, -149, id="float32"),
+    ],
+)
+def test_weights_of_any_size_lie_on_their_grid(
+    code: int, smallest: int, bits: int, symmetric: bool
+) -> None:
+    """A channel whose scale is below the smallest normal number is no further off than others."""
+    sizes = 2.0 ** np.arange(smallest - 2, smallest + 28)
+    weight = (drawn(0, 30, 64, dtype="float64") * sizes[:, None]).astype(
+        tensor_dtype_to_np_dtype(code)
+    )
+    found = quantised(weight, Grid(bits, symmetric=symmetric), 0)
+    step = found.scale.astype("float64")[:, None]
+    assert (step > 0).all()
+    off = np.abs(step * (found.integers - found.zero_point[:, None]) - weight.astype("float64"))
+    assert (off / step).max() <= (0.5 if symmetric else 1.0)
+
+
 @pytest.mark.parametrize(
     ("bits", "layers", "sentence"),
     [
@@ -169,19 +252,15 @@ def test_nothing_changed_says_why(
     proto = linear(65, 30)
     proto.opset_import[0].version = 17
     written(proto, tmp_path)
-    settings = {"bits": bits, "per": "channel", "symmetric": True, "layers": layers}
-    source = ModelSource("onnx", "model.onnx", base=tmp_path)
     with pytest.raises(TransformError, match=sentence):
-        transformed(Job(source, settings, tables().ops))
+        quantised_file(tmp_path, bits=bits, layers=layers)
 
 
 @pytest.mark.parametrize(("bits", "least"), [(8, 6.02 * 8 - 12), (4, 6.02 * 4 - 12)])
 def test_a_lossy_claim_without_bounds(bits: int, least: float, tmp_path: Path) -> None:
     """One quantised layer owes 6.02 dB a bit less 12: the twin holds it, a coarser one does not."""
     written(linear(200, 130), tmp_path)
-    settings = {"bits": bits, "per": "channel", "symmetric": True, "layers": ("*",)}
-    source = ModelSource("onnx", "model.onnx", base=tmp_path)
-    done = transformed(Job(source, settings, tables().ops))
+    done = quantised_file(tmp_path, bits=bits)
     found = done.verify(Claim(Kind.LOSSY, seeds=(0,)))
     assert found.outcome is Outcome.WITHIN, found.reason
     moving = [record for record in found.outputs if record.family != "zeros"]
