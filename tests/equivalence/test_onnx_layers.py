@@ -86,6 +86,47 @@ def test_a_wrong_layer_is_named(tmp_path: Path) -> None:
     assert found.first_divergence.scope == "fc1"
 
 
+def test_a_stored_tensor_of_an_untouched_node_is_looked_at(tmp_path: Path) -> None:
+    """A gain that is negated behind a node that stayed is a wrong layer."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        change(found.model, "gain", np.negative)
+        return found
+
+    proto = fused()
+    proto.graph.node.append(node("Mul", "fc1 gain", "z"))
+    proto.graph.initializer.append(numpy_helper.from_array(drawn(5, 90), "gain"))
+    proto.graph.value_info.append(value("fc1", "batch", 90))
+    proto.graph.output[0].name = "z"
+    assert verified(proto, tiled, tmp_path).outcome is Outcome.WITHIN
+    found = verified(proto, wrong, tmp_path)
+    assert found.outcome is Outcome.OVER
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "z"
+
+
+def test_a_function_that_changed_changes_its_calls(tmp_path: Path) -> None:
+    """A call is no longer the same layer where the function that it calls is another."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        found.model.functions[0].node[0].op_type = "Sub"
+        return found
+
+    opsets = [onnx.helper.make_opsetid("", 23)]
+    twice = onnx.helper.make_function(
+        "own", "twice", ["a"], ["b"], [node("Add", "a a", "b")], opsets
+    )
+    proto = fused()
+    proto.graph.node.insert(1, node("twice", "fc0", "doubled", domain="own"))
+    proto.graph.node[2].input[0] = "doubled"
+    proto.graph.value_info.append(value("doubled", "batch", 70))
+    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    proto.functions.append(twice)
+    assert verified(proto, wrong, tmp_path).outcome is not Outcome.WITHIN
+
+
 def test_an_added_output_is_seen_without_a_run(tmp_path: Path) -> None:
     """Outputs are compared by what both models declare."""
 
