@@ -10,8 +10,9 @@ import onnx
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.equivalence.comparison import DRAWN, LOADED, Comparison, Sides
 from pytest_modelbudget.equivalence.divergence import Divergence
-from pytest_modelbudget.equivalence.judgement import Basis, Equivalence, OutputPair, judged
+from pytest_modelbudget.equivalence.judgement import Basis, Equivalence, judged
 from pytest_modelbudget.equivalence.onnx_drawing import redrawn
+from pytest_modelbudget.equivalence.onnx_layers import LayerRuns
 from pytest_modelbudget.equivalence.onnx_sides import input_specs
 from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformError
@@ -22,8 +23,13 @@ from pytest_modelbudget.ops.op_table import OpTable
 class Layers:
     """Rewritten layers run alone, and how the two models' outputs differ already by declaration."""
 
-    pairs: tuple[OutputPair, ...]
+    runs: tuple[LayerRuns, ...]
     differences: tuple[str, ...]
+
+    @property
+    def still(self) -> tuple[str, ...]:
+        """Layers that give the same on all inputs, of which nothing can be seen."""
+        return tuple(each.scope for each in self.runs if not each.moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class Judge:
                 weights = DRAWN
                 comparison = self._comparison(redrawn(model, rules))
         except TransformError as error:  # the original itself does not run
-            return self._by_layers(error, model, weights)
+            return self._by_layers(error, model, rules, weights)
         except ModelBudgetError as error:
             return self._unknown(error, weights)
         return self._judged(comparison, weights)
@@ -62,23 +68,31 @@ class Judge:
             return self._unknown(error, weights)
 
     def _by_layers(
-        self, error: TransformError, model: onnx.ModelProto, weights: str
+        self, error: TransformError, model: onnx.ModelProto, rules: OpTable, weights: str
     ) -> Equivalence:
         """The judgement on the rewritten layers alone, where the network does not run."""
         if self.layers_of is None or self.claim.kind is not Kind.EXACT_ALGEBRA:
             return self._unknown(error, weights)
         try:
             layers = self.layers_of(model, self.claim)
+            if layers.still and weights == LOADED:
+                weights = DRAWN
+                layers = self.layers_of(redrawn(model, rules), self.claim)
         except ModelBudgetError as other:
             return self._unknown(other, weights)
         found = judged(
             self.claim,
-            layers.pairs,
+            (pair for each in layers.runs for pair in each.pairs),
             structure=layers.differences,
             weights=weights,
             basis=Basis.LAYERS,
             notes=(f"layers only: {error}",),
         )
+        if layers.still and found.outcome is Outcome.WITHIN:
+            words = (
+                f"layer '{layers.still[0]}' does not move with its inputs: nothing could be seen"
+            )
+            return replace(found, outcome=Outcome.UNKNOWN, reason=words)
         wrong = next((each for each in found.outputs if each.outcome is Outcome.OVER), None)
         if wrong is None or wrong.algebra is None:
             return found

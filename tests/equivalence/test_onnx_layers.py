@@ -127,6 +127,47 @@ def test_a_function_that_changed_changes_its_calls(tmp_path: Path) -> None:
     assert verified(proto, wrong, tmp_path).outcome is not Outcome.WITHIN
 
 
+def without_spread(*names: str) -> onnx.ModelProto:
+    """``fused`` with zeros for these stored tensors."""
+    proto = fused()
+    for name in names:
+        change(proto, name, np.zeros_like)
+    return proto
+
+
+def test_a_layer_without_spread_is_redrawn(tmp_path: Path) -> None:
+    """A layer of zeros gives zeros whatever its tiles are: other weights tell a wrong one."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        change(found.model, "w1_k1_n1", np.negative)
+        return found
+
+    right = verified(without_spread("w1", "b1"), tiled, tmp_path)
+    assert (right.outcome, right.weights) == (Outcome.WITHIN, "drawn, seed 0"), right.reason
+    found = verified(without_spread("w1", "b1"), wrong, tmp_path)
+    assert (found.outcome, found.weights) == (Outcome.OVER, "drawn, seed 0")
+    assert getattr(found.first_divergence, "scope", None) == "fc1"
+
+
+def test_a_layer_that_never_moves_is_unknown(tmp_path: Path) -> None:
+    """A factor of zero, which is a scalar and stays, leaves nothing to see."""
+
+    def rewritten(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        next(each for each in found.model.graph.node if each.output[0] == "z").name = "renamed"
+        return found
+
+    proto = fused()
+    proto.graph.node.append(node("Mul", "fc1 zero", "z"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(0, np.float32), "zero"))
+    proto.graph.value_info.append(value("fc1", "batch", 90))
+    proto.graph.output[0].name = "z"
+    found = verified(proto, rewritten, tmp_path)
+    assert found.outcome is Outcome.UNKNOWN
+    assert found.reason == "layer 'z' does not move with its inputs: nothing could be seen"
+
+
 def test_an_added_output_is_seen_without_a_run(tmp_path: Path) -> None:
     """Outputs are compared by what both models declare."""
 
