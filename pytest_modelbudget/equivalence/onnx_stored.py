@@ -26,13 +26,15 @@ FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an
 class StoredTensors:
     """What a graph stores, in initialisers and Constant nodes, and what makes each other value.
 
-    replaceable holds the names that a caller may feed in place of what is stored.
+    constants names all values that depend on nothing else, too. replaceable holds the names that a
+    caller may feed in place of what is stored.
     """
 
     tensors: Mapping[str, TensorProto]
     makers: Mapping[str, NodeProto]
     reads: Mapping[str, int]
     replaceable: frozenset[str]
+    constants: frozenset[str]
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
@@ -75,7 +77,22 @@ def stored_tensors(model: onnx.ModelProto) -> StoredTensors:
     named = frozenset(inputs) & tensors.keys()
     replaceable = named if model.ir_version >= FIRST_WITHOUT_INPUTS else frozenset()
     reads = Counter(chain(_reads(graph), (value.name for value in graph.output)))
-    return StoredTensors(tensors, makers, reads, replaceable)
+    constants = constants_among(graph.node, tensors)
+    return StoredTensors(tensors, makers, reads, replaceable, constants)
+
+
+def constants_among(nodes: Iterable[NodeProto], stored: Iterable[str]) -> frozenset[str]:
+    """Names of values that depend on nothing but stored tensors, which are among them.
+
+    Nodes stand behind those whose results they read, as in every file.
+    """
+    found = set(stored)
+    for node in nodes:
+        read = names_read((node,)) - {""}
+        is_stored = node.op_type == "Constant" and node.domain in STANDARD
+        if is_stored or (read and read <= found):
+            found.update(filter(None, node.output))
+    return frozenset(found)
 
 
 def _reads(graph: onnx.GraphProto) -> Iterator[str]:
