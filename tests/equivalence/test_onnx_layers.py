@@ -253,6 +253,74 @@ def test_local_functions(tmp_path: Path) -> None:
     assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.NETWORK), found.reason
 
 
+READERS = {
+    "of an outer weight": [node("MatMul", "fc0 w1", "z")],
+    "of a turned one": [node("Transpose", "w1", "t"), node("MatMul", "fc0 t", "z")],
+    "of a constant": [
+        node("Constant", "", "c", value=numpy_helper.from_array(drawn(1, 70, 70))),
+        node("MatMul", "fc0 c", "z"),
+    ],
+}
+
+
+@pytest.mark.parametrize("nodes", READERS.values(), ids=READERS)
+def test_products_in_bodies_are_listed(nodes: list[onnx.NodeProto]) -> None:
+    """A MatMul in a branch multiplies by a weight wherever that is stored."""
+    proto = branching()
+    for attribute in proto.graph.node[1].attribute:
+        del attribute.g.node[:]
+        attribute.g.node.extend(nodes)
+        attribute.g.output[0].name = "z"
+    whys = {each.scope: each.why for each in tiled(proto).changes}
+    assert whys == {"fc0": "", "z": "it stands in a body of onnx::If"}
+
+
+CALLS = {
+    "by its own constant": (
+        ["a"],
+        [
+            node("Constant", "", "b", value=numpy_helper.from_array(drawn(1, 70, 70))),
+            node("MatMul", "a b", "c"),
+        ],
+        "fc0",
+        True,
+    ),
+    "by a stored one": (["a", "b"], [node("MatMul", "a b", "c")], "fc0 w1", True),
+    "of activations": (
+        ["a", "b"],
+        [node("Transpose", "a", "t"), node("MatMul", "a t", "p"), node("MatMul", "p a", "q"),
+         node("Add", "q b", "c")],
+        "fc0 b1",
+        False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "body", "reads", "listed"), CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("is_nested", [False, True], ids=["called", "in a branch"])
+def test_products_in_functions_are_listed(
+    given: list[str], body: list[onnx.NodeProto], reads: str, listed: bool, is_nested: bool
+) -> None:
+    """A call that multiplies by a weight stays whole, and is said; one of activations is none."""
+    opsets = [onnx.helper.make_opsetid("", 23)]
+    function = onnx.helper.make_function("own", "product", given, ["c"], body, opsets)
+    call = node("product", reads, "y", domain="own")
+    if is_nested:
+        branch = onnx.helper.make_graph([call], "branch", [], [value("y", "batch", 70)])
+        call = node("If", "yes", "chosen", then_branch=branch, else_branch=branch)
+    arrays = {
+        "w0": drawn(0, 100, 70), "w1": drawn(1, 70, 70), "b1": drawn(2, 70), "yes": np.array(True),
+    }  # fmt: skip
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    proto = model(
+        [node("Gemm", "x w0", "fc0"), call], [value("x", "batch", 100)],
+        [value(call.output[0], "batch", 70)], weights, domains=["own"], functions=[function],
+    )  # fmt: skip
+    why = "it calls the model's own function own::product: inline that first"
+    whys = [each.why for each in tiled(proto).changes if each.why]
+    assert whys == [why] * (listed * (1 + is_nested))
+
+
 def test_a_twin_that_does_not_run_is_unknown(tmp_path: Path) -> None:
     """Where the original runs and its twin does not, layers alone prove nothing."""
 
