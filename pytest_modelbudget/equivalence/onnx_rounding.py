@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from pytest_modelbudget.equivalence.divergence import Divergence, Watched
-from pytest_modelbudget.equivalence.onnx_running import Feeds, OnnxRun, upcast
+from pytest_modelbudget.equivalence.onnx_running import Feeds, OnnxRun, tensors_in, upcast
 from pytest_modelbudget.equivalence.rounding import first_rounding
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
 
@@ -36,7 +36,9 @@ def rounding_search(
         def watched(model: onnx.ModelProto, *, float64: bool = False) -> Watched:
             run = OnnxRun(model, float64=float64, watched=list(scopes))
             found = run(upcast(inputs) if float64 else inputs)
-            return [(scopes[name], found[name]) for name in scopes]
+            return [
+                (scopes[name], each) for name in scopes for _, each in tensors_in(name, found[name])
+            ]
 
         reference = watched(exact, float64=True)
         return first_rounding(reference, watched(original), watched(other), dtype, partial_sums)

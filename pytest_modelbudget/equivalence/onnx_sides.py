@@ -12,7 +12,13 @@ from pytest_modelbudget.equivalence.batches import Output, Returned, Specs
 from pytest_modelbudget.equivalence.comparison import Sides
 from pytest_modelbudget.equivalence.onnx_divergence import first_divergence
 from pytest_modelbudget.equivalence.onnx_rounding import rounding_search
-from pytest_modelbudget.equivalence.onnx_running import Feeds, OnnxRun, given_inputs, upcast
+from pytest_modelbudget.equivalence.onnx_running import (
+    Feeds,
+    OnnxRun,
+    given_inputs,
+    tensors_in,
+    upcast,
+)
 from pytest_modelbudget.equivalence.onnx_shared import changed_layers, common_values, frontier
 from pytest_modelbudget.equivalence.onnx_stored import FLOATING
 from pytest_modelbudget.equivalence.wrong_layers import WrongLayers
@@ -80,8 +86,10 @@ class Transformed:
         shared = {name: value for name, value in kept.items() if name not in self._layers}
         found = self._exact({**upcast(inputs), **shared})
         for name, scope in self._layers.items():
-            if kept[name].shape == found[name].shape:  # else one name for two things
-                self.wrong_layers.compare(scope, kept[name], found[name])
+            given = (tensors_in(name, values[name]) for values in (kept, found))
+            for (_, before), (_, after) in zip(*given, strict=False):
+                if before.shape == after.shape:  # else one name for two things
+                    self.wrong_layers.compare(scope, before, after)
         return outputs_of(found, self._types)
 
     def disagreements(self, promised: Counter[str] | None) -> Iterator[str]:
@@ -103,8 +111,15 @@ def _type_name(kind: onnx.TypeProto) -> str:
 
 
 def outputs_of(found: Feeds, types: Mapping[str, str]) -> Returned:
-    """What a run gave, with the types that its model declares."""
-    return Returned(tuple(Output(name, types[name], found[name]) for name in types))
+    """What a run gave, with the types that its model declares.
+
+    A sequence is an output for each of its tensors. Raises TransformError for anything else.
+    """
+    outputs = []
+    for name, dtype in types.items():
+        for part, values in tensors_in(name, found[name]):
+            outputs.append(Output(part, dtype if part == name else values.dtype.name, values))
+    return Returned(tuple(outputs))
 
 
 def sides(

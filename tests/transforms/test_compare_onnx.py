@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
@@ -19,7 +20,7 @@ from pytest_modelbudget.transforms.tile_grid import Tile
 from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
 from ..equivalence.test_onnx_equivalence import change, network
-from ..frontends.onnx_graphs import node
+from ..frontends.onnx_graphs import model, node, value
 from .onnx_linears import linear
 from .test_fold_batchnorm_onnx import normalised
 
@@ -125,3 +126,38 @@ def test_other_inputs_are_other_models(tmp_path: Path) -> None:
     found = compared(linear_model(4, 8, 8), linear_model(4, 8, 8, dtype="float16"), tmp_path)
     assert found.outcome is Outcome.OVER
     assert "input 'x' is float16 and was float32" in found.reason
+
+
+def sequence(factor: float) -> onnx.ModelProto:
+    """x and factor · relu(x) as one output that is a sequence."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Mul", "r factor", "scaled"),
+        node("SequenceConstruct", "x scaled", "s"),
+    ]
+    result = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
+    stored = numpy_helper.from_array(np.array(factor, np.float32), "factor")
+    return model(nodes, [value("x", 2, 3)], [result], [stored])
+
+
+def test_tensors_of_a_sequence_are_outputs(tmp_path: Path) -> None:
+    """Each is compared on its own; the second one differs by a half of its size."""
+    right = compared(sequence(1.0), sequence(1.0), tmp_path)
+    assert right.outcome is Outcome.WITHIN, right.reason
+    assert {record.name for record in right.outputs} == {"s.0", "s.1"}
+    found = compared(sequence(1.0), sequence(1.5), tmp_path)
+    assert found.outcome is Outcome.OVER
+    over = {record.name for record in found.outputs if record.outcome is Outcome.OVER}
+    assert over == {"s.1"}
+
+
+def test_a_value_that_is_not_there_is_unknown(tmp_path: Path) -> None:
+    """An optional output without a value cannot be looked into, and is no green one."""
+    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2, 3])
+    optional = onnx.helper.make_optional_type_proto(kind)
+    nodes = [node("Relu", "x", "y"), node("Optional", "", "o", type=kind)]
+    result = onnx.helper.make_value_info("o", optional)
+    proto = model(nodes, [value("x", 2, 3)], [value("y", 2, 3), result])
+    found = compared(proto, proto, tmp_path)
+    assert found.outcome is Outcome.UNKNOWN
+    assert "'o' is a NoneType" in found.reason
