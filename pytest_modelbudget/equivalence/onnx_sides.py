@@ -146,17 +146,18 @@ def sides(
     layers = changed_layers(before, after) if same_layers else {}
     first = Original(original, before, frontier(after, common), tuple(layers))
     second = Transformed((transformed, after), first, common, layers)
+    dtype = stored_dtype(original)
     return Sides(
-        first,
-        second,
-        stored_dtype(original),
-        lambda inputs: first_divergence(before, after, upcast(inputs)),
-        rounding_search((before, original, transformed), stored_dtype(original), partial_sums),
-        lambda: partial_sums,
-        tuple(declared_differences(original, transformed)),
-        lambda: second.disagreements(promised),
-        other_weights,
-        second.wrong_layers.pairs,
+        original=first,
+        transformed=second,
+        dtype=dtype,
+        divergence=lambda inputs: first_divergence(before, after, upcast(inputs)),
+        rounding=rounding_search((before, original, transformed), dtype, partial_sums),
+        partial_sums=lambda: partial_sums,
+        differences=tuple(declared_differences(original, transformed)),
+        disagreements=lambda: second.disagreements(promised),
+        other_weights=other_weights,
+        wrong_layers=second.wrong_layers.pairs,
     )
 
 
