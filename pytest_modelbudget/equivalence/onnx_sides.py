@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
@@ -11,6 +12,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from pytest_modelbudget.equivalence.batches import Output, Returned, Specs
 from pytest_modelbudget.equivalence.comparison import Sides
 from pytest_modelbudget.equivalence.onnx_divergence import first_divergence
+from pytest_modelbudget.equivalence.onnx_ranges import index_ranges
 from pytest_modelbudget.equivalence.onnx_rounding import rounding_search
 from pytest_modelbudget.equivalence.onnx_running import (
     Feeds,
@@ -158,6 +160,7 @@ def sides(
         disagreements=lambda: second.disagreements(promised),
         other_weights=other_weights,
         wrong_layers=second.wrong_layers.pairs,
+        notes=range_notes(original),
     )
 
 
@@ -188,18 +191,30 @@ def _listed(names: Mapping[str, str]) -> str:
 
 
 def input_specs(model: onnx.ModelProto, dims: Mapping[str, int]) -> tuple[Specs, bool]:
-    """Types and shapes of what a model must be given, and whether rows may be stacked.
+    """Types, shapes and ranges of what a model must be given, and whether rows may be stacked.
 
     A first axis that dims leaves open is 1. Rows may be stacked where every first axis is a symbol
     in the file. Raises InputError for another axis that is open, and for what is no tensor.
     """
     specs: dict[str, TensorSpec] = {}
-    stacks = True
+    stacks, ranges = True, index_ranges(model)
     for value in given_inputs(model):
         known = value_type(value.type)
-        specs[value.name] = spec_of(value.name, known, dims)
+        spec = spec_of(value.name, known, dims)
+        specs[value.name] = replace(spec, high=ranges.get(value.name))
         stacks = stacks and bool(known.shape) and isinstance((known.shape or (0,))[0], str)
     return specs, stacks and bool(specs)
+
+
+def range_notes(model: onnx.ModelProto) -> tuple[str, ...]:
+    """What a report says of integer inputs for which a file names no range."""
+    ranges = index_ranges(model)
+    named = [
+        f"'{value.name}'"
+        for value in given_inputs(model)
+        if "int" in _type_name(value.type) and value.name not in ranges
+    ]
+    return (f"integers 0 and 1 for {', '.join(named)}: the file says no range",) if named else ()
 
 
 def spec_of(name: str, known: ValueType, dims: Mapping[str, int]) -> TensorSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from onnx import numpy_helper
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
+from pytest_modelbudget.equivalence.onnx_sides import input_specs
 from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.transforms.compare_onnx import compared_files
@@ -21,7 +23,7 @@ from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
 from ..equivalence.test_onnx_equivalence import change, network
 from ..frontends.onnx_graphs import model, node, value
-from .onnx_linears import linear
+from .onnx_linears import drawn, linear
 from .test_fold_batchnorm_onnx import normalised
 
 
@@ -161,3 +163,45 @@ def test_a_value_that_is_not_there_is_unknown(tmp_path: Path) -> None:
     found = compared(proto, proto, tmp_path)
     assert found.outcome is Outcome.UNKNOWN
     assert "'o' is a NoneType" in found.reason
+
+
+def embedding(table: Any, *others: onnx.NodeProto, dtype: str = "int64") -> onnx.ModelProto:
+    """Rows of a table by their numbers, and what other nodes make of either."""
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [node("Cast", "ids", "cast", to=onnx.TensorProto.INT64), node("Gather", "t cast", "y")]
+    weights = [numpy_helper.from_array(table, "t")]
+    ids, result = value("ids", 4, 100, code=code), value("y", 4, 100, table.shape[1])
+    return model([*others, *nodes], [ids], [result], weights)
+
+
+def test_integers_reach_every_row_of_a_table(tmp_path: Path) -> None:
+    """400 numbers, three seeds: every row but the first two is another one, and that is seen."""
+    table = drawn(0, 50, 8)
+    other = np.where(np.arange(50)[:, None] < 2, table, 7.0).astype("float32")
+    assert compared(embedding(table), embedding(other), tmp_path).outcome is Outcome.OVER
+    right = compared(embedding(table), embedding(table), tmp_path)
+    assert (right.outcome, right.notes) == (Outcome.WITHIN, ())
+
+
+RANGES = {
+    "alone": ((), "int64", {"ids": 300}),
+    "and its shape": ((node("Shape", "ids", "size"),), "int64", {"ids": 300}),
+    "of a type that ends before": ((), "int8", {"ids": 128}),
+    "and as numbers": ((node("Add", "ids ids", "sum"),), "int64", {}),
+    "and a smaller table": ((node("Gather", "axes ids", "e", axis=1),), "int64", {"ids": 7}),
+}
+
+
+@pytest.mark.parametrize(("others", "dtype", "ranges"), RANGES.values(), ids=RANGES)
+def test_ranges_of_integers(
+    others: tuple[onnx.NodeProto, ...], dtype: str, ranges: dict[str, int], tmp_path: Path
+) -> None:
+    """An input that only indexes stored tables is drawn from the rows that all of them have."""
+    proto = embedding(drawn(0, 300, 8), *others, dtype=dtype)
+    proto.graph.initializer.append(numpy_helper.from_array(drawn(1, 3, 7), "axes"))
+    specs, _ = input_specs(proto, {})
+    assert specs["ids"].high == ranges.get("ids")
+    found = compared(proto, proto, tmp_path)
+    assert found.outcome is Outcome.WITHIN, found.reason
+    said = ("integers 0 and 1 for 'ids': the file says no range",)
+    assert found.notes == (() if ranges else said)
