@@ -52,8 +52,8 @@ class Judge:
         try:
             comparison = self._comparison(model)
             if not comparison.moves() and not is_drawn:
-                weights = DRAWN
-                comparison = self._comparison(redrawn(model, rules))
+                weights, model = DRAWN, redrawn(model, rules)
+                comparison = self._comparison(model)
         except TransformError as error:  # the original itself does not run
             return self._by_layers(error, model, rules, weights)
         except ModelBudgetError as error:

@@ -12,8 +12,13 @@ from onnx import numpy_helper
 
 from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.comparison import Sides
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
+from pytest_modelbudget.equivalence.onnx_drawing import redrawn
+from pytest_modelbudget.equivalence.onnx_judging import Judge, Layers
+from pytest_modelbudget.equivalence.onnx_sides import sides
 from pytest_modelbudget.equivalence.outcome import Outcome
+from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.transforms import onnx_rewritten_file
 from pytest_modelbudget.transforms.fold_batchnorm_onnx import folded_batchnorms
@@ -166,6 +171,26 @@ def test_a_layer_that_never_moves_is_unknown(tmp_path: Path) -> None:
     found = verified(proto, rewritten, tmp_path)
     assert found.outcome is Outcome.UNKNOWN
     assert found.reason == "layer 'z' does not move with its inputs: nothing could be seen"
+
+
+def test_layers_of_the_drawn_model_are_judged() -> None:
+    """Where the drawn network does not run, its layers are looked at, and not the loaded ones'."""
+    proto = linear(100, 70)
+    change(proto, "fc.weight", np.zeros_like)
+    seen: list[onnx.ModelProto] = []
+
+    def sides_of(weights: onnx.ModelProto) -> Sides:
+        if weights is not proto:
+            raise TransformError("does not run")
+        return sides(weights, tiled(weights).model)
+
+    def layers_of(weights: onnx.ModelProto, claim: Claim) -> Layers:
+        seen.append(weights)
+        return Layers((), ())
+
+    judge = Judge(Claim(seeds=(0,)), {}, sides_of, layers_of)
+    assert judge.equivalence(proto, tables().ops).weights == "drawn, seed 0"
+    assert seen == [redrawn(proto, tables().ops)]
 
 
 def test_an_added_output_is_seen_without_a_run(tmp_path: Path) -> None:
