@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from pytest_modelbudget.equivalence.batches import Returned
+from pytest_modelbudget.equivalence.batches import Returned, Row, drawn
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.comparison import Sides
 from pytest_modelbudget.equivalence.divergence import Divergence, first_divergence
+from pytest_modelbudget.equivalence.input_families import FAMILIES, SCALES
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.onnx_running import Feeds, OnnxRun, given_inputs, upcast
 from pytest_modelbudget.equivalence.onnx_sides import output_types, outputs_of
@@ -113,9 +114,6 @@ def _sides(first: TorchSide, models_of: ModelsOf) -> Sides:
 
 
 def _one_run(side: TorchSide) -> Returned:
-    """What one run on zeros returns, for the names of it."""
-    import numpy as np
-
-    specs = leaf_specs(side.specs)
-    zeros = {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs.items()}
-    return side.run(zeros, float64=False)
+    """What one run returns, for the names of it."""
+    inputs = drawn(leaf_specs(side.specs), Row(FAMILIES[0], 0), SCALES[0])
+    return side.run(inputs, float64=False)
