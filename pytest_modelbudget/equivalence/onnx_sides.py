@@ -46,9 +46,16 @@ class Original:
         self._shared = shared
         self._layers = layers
         self._kept: dict[int, tuple[Feeds, Feeds]] = {}
+        self._was_stored = False
 
     def run(self, inputs: Feeds, *, float64: bool) -> Returned:
-        """All outputs in their order."""
+        """All outputs in their order.
+
+        A float64 run after one in the model's own types begins other inputs: what was kept goes.
+        """
+        if float64 and self._was_stored:
+            self._kept.clear()
+        self._was_stored = not float64
         found = self._exact(upcast(inputs)) if float64 else self._stored(inputs)
         if float64:
             kept = {name: found[name] for name in (*self._shared, *self._layers)}
@@ -56,10 +63,13 @@ class Original:
         return outputs_of(found, self._types)
 
     def kept_values(self, inputs: Feeds) -> Feeds:
-        """Float64 values that the second model shares, and those of the layers it has changed."""
+        """Float64 values that the second model shares, and those of the layers it has changed.
+
+        They are handed out once, and kept no longer.
+        """
         if id(inputs) not in self._kept:
             self.run(inputs, float64=True)
-        return self._kept[id(inputs)][1]
+        return self._kept.pop(id(inputs))[1]
 
 
 class Transformed:

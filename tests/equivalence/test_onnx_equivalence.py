@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from itertools import product
 
@@ -15,7 +16,7 @@ from pytest_modelbudget.equivalence.array_errors import ALGEBRA
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.onnx_judging import Judge
-from pytest_modelbudget.equivalence.onnx_sides import sides
+from pytest_modelbudget.equivalence.onnx_sides import Original, sides
 from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.transforms.tile_grid import Tile
 from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
@@ -216,3 +217,17 @@ def test_a_constant_reference_is_unknown() -> None:
     found = judged(proto, proto)
     assert found.outcome is Outcome.UNKNOWN
     assert "do not move" in found.reason
+
+
+def test_float64_values_are_kept_until_they_are_read() -> None:
+    """Those of one scale of inputs are gone with the next, and those that were read at once."""
+    proto = linear(64, 8)
+    side = Original(proto, proto, shared=("y",))
+    first, second = ({"x": np.full((3, 64), size, np.float32)} for size in (1, 10))
+    kept = weakref.ref(side.run(first, float64=True).outputs[0].values)
+    side.run(first, float64=False)
+    assert kept() is not None
+    other = weakref.ref(side.run(second, float64=True).outputs[0].values)
+    assert kept() is None
+    assert other() is side.kept_values(second)["y"]
+    assert other() is None
