@@ -11,7 +11,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.equivalence.batches import Output, Returned, Specs
 from pytest_modelbudget.equivalence.comparison import Sides
-from pytest_modelbudget.equivalence.onnx_divergence import first_divergence
+from pytest_modelbudget.equivalence.onnx_divergence import divergence_search
 from pytest_modelbudget.equivalence.onnx_ranges import index_ranges
 from pytest_modelbudget.equivalence.onnx_rounding import rounding_search
 from pytest_modelbudget.equivalence.onnx_running import (
@@ -163,7 +163,7 @@ def sides(
         original=first,
         transformed=second,
         dtype=dtype,
-        divergence=lambda inputs: first_divergence(before, after, upcast(inputs)),
+        divergence=divergence_search(before, after),
         rounding=rounding_search((before, original, transformed), dtype, partial_sums),
         partial_sums=lambda: partial_sums,
         differences=tuple(declared_differences(original, transformed)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import onnx
 
@@ -92,10 +93,15 @@ def _sides(first: TorchSide, models_of: ModelsOf) -> Sides:
     names = tuple(each.name for each in _one_run(first).outputs)
     second = OnnxSide(models, names)
 
+    made = [name for node in models.exact.graph.node for name in node.output if name]
+
+    @cache
+    def watched_run() -> OnnxRun:
+        return OnnxRun(models.exact, float64=True, watched=made)
+
     def divergence(inputs: Feeds) -> Divergence | None:
         before = watched(first, inputs)
-        made = [name for node in models.exact.graph.node for name in node.output if name]
-        after = OnnxRun(models.exact, float64=True, watched=made)(upcast(second.feeds(inputs)))
+        after = watched_run()(upcast(second.feeds(inputs)))
         return first_divergence(before, [(name, after[name]) for name in made])
 
     def other_weights() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from itertools import product
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,10 +13,12 @@ import pytest
 from onnx import numpy_helper
 
 from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.equivalence import onnx_divergence, onnx_rounding
 from pytest_modelbudget.equivalence.array_errors import ALGEBRA
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.onnx_judging import Judge
+from pytest_modelbudget.equivalence.onnx_running import OnnxRun
 from pytest_modelbudget.equivalence.onnx_sides import Original, sides
 from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.transforms.tile_grid import Tile
@@ -231,3 +234,23 @@ def test_float64_values_are_kept_until_they_are_read() -> None:
     assert kept() is None
     assert other() is side.kept_values(second)["y"]
     assert other() is None
+
+
+def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs look for a divergence and three for rounding, on however many inputs."""
+    made: Counter[str] = Counter()
+
+    class Counted(OnnxRun):
+        def __init__(self, *models: onnx.ModelProto, **options: Any) -> None:
+            made["runs"] += 1
+            super().__init__(*models, **options)
+
+    for module in (onnx_divergence, onnx_rounding):
+        monkeypatch.setattr(module, "OnnxRun", Counted)
+    proto = linear(64, 8)
+    found = sides(proto, proto)
+    for size in range(1, 5):
+        given = {"x": np.full((3, 64), size, np.float32)}
+        assert found.divergence(given) is None
+        assert found.rounding(given) is None
+    assert made["runs"] == 2 + 3
