@@ -46,11 +46,16 @@ def layer_runs(
 ) -> Iterator[LayerRuns]:
     """Float64 outputs of every layer that was rewritten, on inputs drawn in its true shapes.
 
-    A layer whose nodes stayed is rewritten too where a stored tensor that they read was.
+    A layer whose nodes stayed is rewritten too where a stored tensor that they read was. Raises
+    TransformError for an output of both that only one computes: no layer ends in it.
     """
     stored, alike = stored_in_both(original, other), means_alike(original, other)
     before, after = _makers(original), _makers(other)
     both = before.keys() & after.keys()
+    outputs, others = ({v.name for v in each.graph.output} for each in (original, other))
+    for name in sorted(outputs & others):
+        if (name in before) != (name in after):
+            raise TransformError(f"output '{name}' is computed in one of the models alone")
     types = inferred_types(bound(original, dims))
     for name in before:
         if name in both and not (alike and stored.makes_alike(before[name], after[name])):

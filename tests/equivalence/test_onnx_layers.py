@@ -193,6 +193,20 @@ def test_layers_of_the_drawn_model_are_judged() -> None:
     assert seen == [redrawn(proto, tables().ops)]
 
 
+def test_an_output_that_is_stored_is_no_layer(tmp_path: Path) -> None:
+    """Where the last layer gave way to a stored tensor, nothing says that it is the same."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        del found.model.graph.node[-1]
+        found.model.graph.initializer.append(numpy_helper.from_array(drawn(5, 1, 90), "fc1"))
+        return found
+
+    found = verified(fused(), wrong, tmp_path)
+    assert found.outcome is Outcome.UNKNOWN
+    assert found.reason == "output 'fc1' is computed in one of the models alone"
+
+
 def test_an_added_output_is_seen_without_a_run(tmp_path: Path) -> None:
     """Outputs are compared by what both models declare."""
 
