@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.frontends.onnx_steps import STANDARD
-from pytest_modelbudget.frontends.onnx_types import all_graphs, dtype_of, elements_of
+from pytest_modelbudget.frontends.onnx_types import all_graphs
 
 FLOATING = frozenset({
     TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
@@ -119,25 +119,6 @@ def _read_from_outside(body: onnx.GraphProto) -> set[str]:
     return (names_read(body.node) | {value.name for value in body.output}) - own
 
 
-def without_spent(
-    nodes: Sequence[NodeProto], spent: Iterable[str], outputs: frozenset[str]
-) -> tuple[list[NodeProto], frozenset[str]]:
-    """Nodes without those that only led to values which nobody reads now, and all such values.
-
-    Only what may lie between a stored tensor and its reader is taken away.
-    """
-    reads = Counter(name for node in nodes for name in names_read((node,)))
-    gone = {name for name in spent if not reads[name]} - outputs
-    kept: list[NodeProto] = []
-    for node in reversed(nodes):
-        if node.op_type in CARRIERS and gone.issuperset(node.output):
-            reads.subtract(names_read((node,)))
-            gone.update(name for name in node.input if not reads[name] and name not in outputs)
-        else:
-            kept.append(node)
-    return kept[::-1], frozenset(gone)
-
-
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of ONNX's own operator set that a model uses."""
     return next((each.version for each in model.opset_import if each.domain in STANDARD), 0)
@@ -156,11 +137,6 @@ def attribute(node: NodeProto, name: str, default: Any) -> Any:
         if each.name == name:
             return onnx.helper.get_attribute_value(each)
     return default
-
-
-def nbytes_of(tensor: TensorProto) -> int:
-    """Bytes of a stored tensor's values, whether they lie in the file or beside it."""
-    return -(-elements_of(tensor) * dtype_of(tensor.data_type).bits // 8)
 
 
 def floating_arrays(model: onnx.ModelProto) -> Iterator[Any]:
