@@ -182,6 +182,19 @@ def test_what_an_activation_hides_dies(dtype: str) -> None:
     assert found.first_divergence.scope == "fc0"
 
 
+def test_a_weight_of_an_untouched_layer_that_an_activation_hides_dies() -> None:
+    """A layer whose node stayed is looked at too where a tensor that it reads is another one."""
+    proto = network("float32")
+    change(proto, "b0", lambda values: np.where(np.arange(130) == 3, -6000, values))
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64), layers=("fc2",))).model
+    change(twin, "w0", lambda values: np.where(np.arange(130) == 3, -values, values))
+    proto.graph.output.pop()
+    twin.graph.output.pop()
+    found = judged(proto, twin, 4)
+    assert found.outcome is Outcome.OVER
+    assert getattr(found.first_divergence, "scope", None) == "fc0"
+
+
 def test_a_graph_that_is_not_what_runs() -> None:
     """Costs told of another number of products than are executed are no costs of this model."""
     proto = network("float32")
