@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import NodeProto
 
 from pytest_modelbudget.equivalence.array_errors import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.divergence import Divergence, worst_element
-from pytest_modelbudget.equivalence.onnx_running import OnnxRun
+from pytest_modelbudget.equivalence.onnx_running import OnnxRun, upcast
 from pytest_modelbudget.equivalence.onnx_stored import names_read
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
+
+if TYPE_CHECKING:
+    from pytest_modelbudget.equivalence.comparison import Search
 
 Values = Mapping[str, Any]
 
 
-def first_divergence(
-    original: onnx.ModelProto, other: onnx.ModelProto, inputs: Values
-) -> Divergence | None:
-    """The first node of the original whose float64 result the other model does not compute.
+def divergence_search(original: onnx.ModelProto, other: onnx.ModelProto) -> Search:
+    """A search for the first node of the original whose float64 result the other does not compute.
 
     Results are matched by name, else by value, so that names may have changed. One that only leads
     to results which agree was laid out otherwise (a convolution into which a batch norm was
@@ -28,12 +31,30 @@ def first_divergence(
     """
     nodes = [node for node in original.graph.node if any(node.output)]
     results = [_result(node) for node in nodes]
-    before = _floating(OnnxRun(original, float64=True, watched=results)(inputs))
-    names = {*results, *last_results(other)}
-    there = [name for node in other.graph.node for name in node.output if name in names]
-    after = _floating(OnnxRun(other, float64=True, watched=there)(inputs))
-    errors = {name: _error(name, before[name], after) for name in results if name in before}
     outputs = {value.name for value in original.graph.output}
+
+    @cache
+    def runs() -> tuple[OnnxRun, OnnxRun]:
+        names = {*results, *last_results(other)}
+        there = [name for node in other.graph.node for name in node.output if name in names]
+        return (
+            OnnxRun(original, float64=True, watched=results),
+            OnnxRun(other, float64=True, watched=there),
+        )
+
+    def search(inputs: Values) -> Divergence | None:
+        before, after = (_floating(run(upcast(inputs))) for run in runs())
+        return _first(nodes, outputs, before, after)
+
+    return search
+
+
+def _first(
+    nodes: Sequence[NodeProto], outputs: AbstractSet[str], before: Values, after: Values
+) -> Divergence | None:
+    """The first of some nodes whose result is wrong, or is an output and wrong."""
+    results = map(_result, nodes)
+    errors = {name: _error(name, before[name], after) for name in results if name in before}
     for node in nodes:
         name = _result(node)
         if errors.get(name, 0.0) <= ALGEBRA:

@@ -7,16 +7,20 @@ is what stands between values that both graphs have under one name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import onnx
 from onnx import NodeProto
 
+from pytest_modelbudget.equivalence.array_errors import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.batches import Row, drawn, joined
 from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.input_families import SCALES, families_of
+from pytest_modelbudget.equivalence.input_families import SCALES, families_of, runs_of
 from pytest_modelbudget.equivalence.judgement import OutputPair
-from pytest_modelbudget.equivalence.onnx_running import OnnxRun, upcast
+from pytest_modelbudget.equivalence.onnx_running import Feeds, OnnxRun, upcast
+from pytest_modelbudget.equivalence.onnx_shared import means_alike, stored_in_both
 from pytest_modelbudget.equivalence.onnx_sides import spec_of, stored_dtype
 from pytest_modelbudget.equivalence.onnx_stored import bound, names_read, with_graph
 from pytest_modelbudget.equivalence.onnx_weightless import inferred_types
@@ -25,17 +29,38 @@ from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
 
 
-def layer_pairs(
+@dataclass(frozen=True, slots=True)
+class LayerRuns:
+    """One rewritten layer's runs in both graphs, a pair for each family of inputs.
+
+    moves says that the original gives something else on other inputs, or is fed nothing at all.
+    """
+
+    scope: str
+    moves: bool
+    pairs: tuple[OutputPair, ...]
+
+
+def layer_runs(
     original: onnx.ModelProto, other: onnx.ModelProto, dims: Mapping[str, int], claim: Claim
-) -> Iterator[OutputPair]:
-    """Float64 outputs of every layer that was rewritten, on inputs drawn in its true shapes."""
+) -> Iterator[LayerRuns]:
+    """Float64 outputs of every layer that was rewritten, on inputs drawn in its true shapes.
+
+    A layer whose nodes stayed is rewritten too where a stored tensor that they read was. Raises
+    TransformError for an output of both that only one computes: no layer ends in it.
+    """
+    stored, alike = stored_in_both(original, other), means_alike(original, other)
     before, after = _makers(original), _makers(other)
     both = before.keys() & after.keys()
+    outputs, others = ({v.name for v in each.graph.output} for each in (original, other))
+    for name in sorted(outputs & others):
+        if (name in before) != (name in after):
+            raise TransformError(f"output '{name}' is computed in one of the models alone")
     types = inferred_types(bound(original, dims))
     for name in before:
-        if name in both and before[name] != after[name]:
+        if name in both and not (alike and stored.makes_alike(before[name], after[name])):
             cuts = [_cut_out(model, name, both - {name}) for model in (original, other)]
-            yield from _pairs(scope_of(before[name]), cuts, types, (dims, claim, original))
+            yield _runs(scope_of(before[name]), cuts, types, (dims, claim, original))
 
 
 def _makers(model: onnx.ModelProto) -> Mapping[str, NodeProto]:
@@ -65,23 +90,36 @@ def _cut_out(
     return made, frozenset(fed)
 
 
-def _pairs(
+def _runs(
     scope: str,
     cuts: Sequence[tuple[onnx.ModelProto, frozenset[str]]],
     types: DeclaredTypes,
     known: tuple[Mapping[str, int], Claim, onnx.ModelProto],
-) -> Iterator[OutputPair]:
+) -> LayerRuns:
     dims, claim, original = known
     names = sorted(cuts[0][1] | cuts[1][1])
     specs = {name: spec_of(name, types[name], dims) for name in names}
-    runs = [OnnxRun(model, float64=True) for model, _ in cuts]
-    for family in families_of(list(specs.values())):
-        found: list[list[Any]] = [[], []]
-        for seed in claim.seeds:
-            inputs = upcast(drawn(specs, Row(family, seed), SCALES[0]))
-            for run, results in zip(runs, found, strict=True):
-                results.extend(run(inputs).values())
-        before, after = (joined(results) for results in found)
-        if before.shape != after.shape:
-            raise TransformError(f"layer '{scope}' gives {after.shape} in place of {before.shape}")
-        yield OutputPair(scope, family, stored_dtype(original), before, after, None, None)
+    first, second = (OnnxRun(model, float64=True) for model, _ in cuts)
+    rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
+    inputs = [upcast(drawn(specs, row, SCALES[0])) for row in rows]
+    before, after = ([_only(run(each), scope) for each in inputs] for run in (first, second))
+    moves = not names or any(relative_error(x, y) > ALGEBRA for x, y in pairwise(before))
+    dtype = stored_dtype(original)
+    pairs = []
+    for family in dict.fromkeys(row.family for row in rows):
+        was, now = (
+            joined([each for each, row in zip(results, rows, strict=True) if row.family == family])
+            for results in (before, after)
+        )
+        if was.shape != now.shape:
+            raise TransformError(f"layer '{scope}' gives {now.shape} in place of {was.shape}")
+        pairs.append(OutputPair(scope, family, dtype, was, now, None, None))
+    return LayerRuns(scope, moves, tuple(pairs))
+
+
+def _only(found: Feeds, scope: str) -> Any:
+    """The one value that a cut gives. Raises TransformError where that is no tensor."""
+    (value,) = found.values()
+    if isinstance(value, list):
+        raise TransformError(f"layer '{scope}' gives a sequence, which is not compared alone")
+    return value

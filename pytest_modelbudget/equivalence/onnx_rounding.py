@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 import onnx
 
 from pytest_modelbudget.equivalence.divergence import Divergence, Watched
-from pytest_modelbudget.equivalence.onnx_running import Feeds, OnnxRun, upcast
+from pytest_modelbudget.equivalence.onnx_running import Feeds, OnnxRun, tensors_in, upcast
 from pytest_modelbudget.equivalence.rounding import first_rounding
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
 
@@ -24,21 +26,37 @@ def rounding_search(
     """
     exact, original, other = models
 
+    there = {name for node in other.graph.node for name in node.output}
+    scopes = {
+        name: scope_of(node)
+        for node in original.graph.node
+        for name in node.output
+        if name and name in there
+    }
+
+    @cache
+    def runs() -> tuple[OnnxRun, OnnxRun, OnnxRun]:
+        return (
+            OnnxRun(exact, float64=True, watched=scopes),
+            OnnxRun(original, watched=scopes),
+            OnnxRun(other, watched=scopes),
+        )
+
     def search(inputs: Feeds) -> Divergence | None:
-        there = {name for node in other.graph.node for name in node.output}
-        scopes = {
-            name: scope_of(node)
-            for node in original.graph.node
-            for name in node.output
-            if name and name in there
-        }
-
-        def watched(model: onnx.ModelProto, *, float64: bool = False) -> Watched:
-            run = OnnxRun(model, float64=float64, watched=list(scopes))
-            found = run(upcast(inputs) if float64 else inputs)
-            return [(scopes[name], found[name]) for name in scopes]
-
-        reference = watched(exact, float64=True)
-        return first_rounding(reference, watched(original), watched(other), dtype, partial_sums)
+        reference, first, second = runs()
+        return first_rounding(
+            _watched(reference(upcast(inputs)), scopes),
+            _watched(first(inputs), scopes),
+            _watched(second(inputs), scopes),
+            dtype,
+            partial_sums,
+        )
 
     return search
+
+
+def _watched(found: Feeds, scopes: Mapping[str, str]) -> Watched:
+    """The tensors of a run by the layers that gave them."""
+    return [
+        (scope, each) for name, scope in scopes.items() for _, each in tensors_in(name, found[name])
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,21 @@ def upcast(inputs: Feeds) -> Feeds:
         name: value if value.dtype.kind in "biuc" else value.astype("float64")
         for name, value in inputs.items()
     }
+
+
+def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value that is a tensor, or those of a sequence 's' as 's.0', 's.1' and so on.
+
+    Raises TransformError for a map and for an optional value that is not there.
+    """
+    if isinstance(value, list):
+        for position, part in enumerate(value):
+            yield from tensors_in(f"{name}.{position}", part)
+    elif hasattr(value, "dtype"):
+        yield name, value
+    else:
+        what = type(value).__name__
+        raise TransformError(f"'{name}' is a {what}: only tensors and their sequences are compared")
 
 
 def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import onnx
+from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.equivalence.onnx_stored import names_read
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInBoth:
+    """Stored tensors of two graphs by name."""
+
+    before: Mapping[str, TensorProto]
+    after: Mapping[str, TensorProto]
+
+    def makes_alike(self, node: NodeProto, twin: NodeProto) -> bool:
+        """Whether two nodes are one, down to the values of the stored tensors that they read."""
+        return node == twin and self._are_alike(names_read((node,)))
+
+    def _are_alike(self, names: Iterable[str]) -> bool:
+        return all(self.before.get(name) == self.after.get(name) for name in names)
+
+
+def stored_in_both(original: onnx.ModelProto, other: onnx.ModelProto) -> StoredInBoth:
+    """The initialisers of two models' outermost graphs."""
+    before, after = (
+        {tensor.name: tensor for tensor in model.graph.initializer} for model in (original, other)
+    )
+    return StoredInBoth(before, after)
+
+
+def means_alike(original: onnx.ModelProto, other: onnx.ModelProto) -> bool:
+    """Whether a node means the same in both models: by operator sets and local functions."""
+    models = (original, other)
+    before, after = ((list(each.opset_import), list(each.functions)) for each in models)
+    return before == after
 
 
 def common_values(original: onnx.ModelProto, other: onnx.ModelProto) -> frozenset[str]:
@@ -15,22 +47,20 @@ def common_values(original: onnx.ModelProto, other: onnx.ModelProto) -> frozense
 
     A rewritten network shares all of its nodes before the first change; they need no second run.
     """
-    if original.opset_import != other.opset_import or original.functions != other.functions:
+    if not means_alike(original, other):
         return frozenset()
     makers = {node.output[0]: node for node in original.graph.node if node.output}
-    stored = {tensor.name: tensor for tensor in original.graph.initializer}
-    others = {tensor.name: tensor for tensor in other.graph.initializer}
+    stored = stored_in_both(original, other)
     inputs = {value.name for value in original.graph.input}
     common = {value.name for value in other.graph.input if value.name in inputs}
-    differ: set[str] = {name for name in common if (name in stored) or (name in others)}
+    differ: set[str] = {name for name in common if name in stored.before or name in stored.after}
     common -= differ
     made: set[str] = set()
     for node in other.graph.node:
         twin = makers.get(node.output[0]) if node.output else None
-        if twin is None or twin != node:
+        if twin is None or not stored.makes_alike(twin, node):
             continue
-        read = names_read((node,)) - {""} - common - made
-        if all(name in stored and stored[name] == others.get(name) for name in read):
+        if names_read((node,)) - {""} - common - made <= stored.before.keys():
             made.update(filter(None, node.output))
     return frozenset(made)
 
@@ -43,10 +73,13 @@ def frontier(model: onnx.ModelProto, common: frozenset[str]) -> tuple[str, ...]:
 
 
 def changed_layers(original: onnx.ModelProto, other: onnx.ModelProto) -> Mapping[str, str]:
-    """Scopes of results that both graphs have under one name, made by other nodes."""
+    """Scopes of results that both graphs have under one name, made by other nodes or weights."""
+    stored = stored_in_both(original, other)
     makers = {node.output[0]: node for node in other.graph.node if node.output}
     return {
         node.output[0]: scope_of(node)
         for node in original.graph.node
-        if node.output and node.output[0] in makers and makers[node.output[0]] != node
+        if node.output
+        and node.output[0] in makers
+        and not stored.makes_alike(node, makers[node.output[0]])
     }

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.equivalence.batches import Output, Returned, Specs
 from pytest_modelbudget.equivalence.comparison import Sides
-from pytest_modelbudget.equivalence.onnx_divergence import first_divergence
+from pytest_modelbudget.equivalence.onnx_divergence import divergence_search
+from pytest_modelbudget.equivalence.onnx_ranges import index_ranges
 from pytest_modelbudget.equivalence.onnx_rounding import rounding_search
-from pytest_modelbudget.equivalence.onnx_running import Feeds, OnnxRun, given_inputs, upcast
+from pytest_modelbudget.equivalence.onnx_running import (
+    Feeds,
+    OnnxRun,
+    given_inputs,
+    tensors_in,
+    upcast,
+)
 from pytest_modelbudget.equivalence.onnx_shared import changed_layers, common_values, frontier
 from pytest_modelbudget.equivalence.onnx_stored import FLOATING
 from pytest_modelbudget.equivalence.wrong_layers import WrongLayers
@@ -38,9 +46,16 @@ class Original:
         self._shared = shared
         self._layers = layers
         self._kept: dict[int, tuple[Feeds, Feeds]] = {}
+        self._was_stored = False
 
     def run(self, inputs: Feeds, *, float64: bool) -> Returned:
-        """All outputs in their order."""
+        """All outputs in their order.
+
+        A float64 run after one in the model's own types begins other inputs: what was kept goes.
+        """
+        if float64 and self._was_stored:
+            self._kept.clear()
+        self._was_stored = not float64
         found = self._exact(upcast(inputs)) if float64 else self._stored(inputs)
         if float64:
             kept = {name: found[name] for name in (*self._shared, *self._layers)}
@@ -48,10 +63,13 @@ class Original:
         return outputs_of(found, self._types)
 
     def kept_values(self, inputs: Feeds) -> Feeds:
-        """Float64 values that the second model shares, and those of the layers it has changed."""
+        """Float64 values that the second model shares, and those of the layers it has changed.
+
+        They are handed out once, and kept no longer.
+        """
         if id(inputs) not in self._kept:
             self.run(inputs, float64=True)
-        return self._kept[id(inputs)][1]
+        return self._kept.pop(id(inputs))[1]
 
 
 class Transformed:
@@ -80,8 +98,10 @@ class Transformed:
         shared = {name: value for name, value in kept.items() if name not in self._layers}
         found = self._exact({**upcast(inputs), **shared})
         for name, scope in self._layers.items():
-            if kept[name].shape == found[name].shape:  # else one name for two things
-                self.wrong_layers.compare(scope, kept[name], found[name])
+            given = (tensors_in(name, values[name]) for values in (kept, found))
+            for (_, before), (_, after) in zip(*given, strict=False):
+                if before.shape == after.shape:  # else one name for two things
+                    self.wrong_layers.compare(scope, before, after)
         return outputs_of(found, self._types)
 
     def disagreements(self, promised: Counter[str] | None) -> Iterator[str]:
@@ -103,8 +123,15 @@ def _type_name(kind: onnx.TypeProto) -> str:
 
 
 def outputs_of(found: Feeds, types: Mapping[str, str]) -> Returned:
-    """What a run gave, with the types that its model declares."""
-    return Returned(tuple(Output(name, types[name], found[name]) for name in types))
+    """What a run gave, with the types that its model declares.
+
+    A sequence is an output for each of its tensors. Raises TransformError for anything else.
+    """
+    outputs = []
+    for name, dtype in types.items():
+        for part, values in tensors_in(name, found[name]):
+            outputs.append(Output(part, dtype if part == name else values.dtype.name, values))
+    return Returned(tuple(outputs))
 
 
 def sides(
@@ -131,17 +158,19 @@ def sides(
     layers = changed_layers(before, after) if same_layers else {}
     first = Original(original, before, frontier(after, common), tuple(layers))
     second = Transformed((transformed, after), first, common, layers)
+    dtype = stored_dtype(original)
     return Sides(
-        first,
-        second,
-        stored_dtype(original),
-        lambda inputs: first_divergence(before, after, upcast(inputs)),
-        rounding_search((before, original, transformed), stored_dtype(original), partial_sums),
-        lambda: partial_sums,
-        tuple(declared_differences(original, transformed)),
-        lambda: second.disagreements(promised),
-        other_weights,
-        second.wrong_layers.pairs,
+        original=first,
+        transformed=second,
+        dtype=dtype,
+        divergence=divergence_search(before, after),
+        rounding=rounding_search((before, original, transformed), dtype, partial_sums),
+        partial_sums=lambda: partial_sums,
+        differences=tuple(declared_differences(original, transformed)),
+        disagreements=lambda: second.disagreements(promised),
+        other_weights=other_weights,
+        wrong_layers=second.wrong_layers.pairs,
+        notes=range_notes(original),
     )
 
 
@@ -172,18 +201,30 @@ def _listed(names: Mapping[str, str]) -> str:
 
 
 def input_specs(model: onnx.ModelProto, dims: Mapping[str, int]) -> tuple[Specs, bool]:
-    """Types and shapes of what a model must be given, and whether rows may be stacked.
+    """Types, shapes and ranges of what a model must be given, and whether rows may be stacked.
 
     A first axis that dims leaves open is 1. Rows may be stacked where every first axis is a symbol
     in the file. Raises InputError for another axis that is open, and for what is no tensor.
     """
     specs: dict[str, TensorSpec] = {}
-    stacks = True
+    stacks, ranges = True, index_ranges(model)
     for value in given_inputs(model):
         known = value_type(value.type)
-        specs[value.name] = spec_of(value.name, known, dims)
+        spec = spec_of(value.name, known, dims)
+        specs[value.name] = replace(spec, high=ranges.get(value.name))
         stacks = stacks and bool(known.shape) and isinstance((known.shape or (0,))[0], str)
     return specs, stacks and bool(specs)
+
+
+def range_notes(model: onnx.ModelProto) -> tuple[str, ...]:
+    """What a report says of integer inputs for which a file names no range."""
+    ranges = index_ranges(model)
+    named = [
+        f"'{value.name}'"
+        for value in given_inputs(model)
+        if "int" in _type_name(value.type) and value.name not in ranges
+    ]
+    return (f"integers 0 and 1 for {', '.join(named)}: the file says no range",) if named else ()
 
 
 def spec_of(name: str, known: ValueType, dims: Mapping[str, int]) -> TensorSpec:

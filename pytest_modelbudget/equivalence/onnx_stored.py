@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.frontends.onnx_steps import STANDARD
-from pytest_modelbudget.frontends.onnx_types import all_graphs, dtype_of, elements_of
+from pytest_modelbudget.frontends.onnx_types import all_graphs
 
 FLOATING = frozenset({
     TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
@@ -26,13 +26,15 @@ FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an
 class StoredTensors:
     """What a graph stores, in initialisers and Constant nodes, and what makes each other value.
 
-    replaceable holds the names that a caller may feed in place of what is stored.
+    constants names all values that depend on nothing else, too. replaceable holds the names that a
+    caller may feed in place of what is stored.
     """
 
     tensors: Mapping[str, TensorProto]
     makers: Mapping[str, NodeProto]
     reads: Mapping[str, int]
     replaceable: frozenset[str]
+    constants: frozenset[str]
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
@@ -75,7 +77,22 @@ def stored_tensors(model: onnx.ModelProto) -> StoredTensors:
     named = frozenset(inputs) & tensors.keys()
     replaceable = named if model.ir_version >= FIRST_WITHOUT_INPUTS else frozenset()
     reads = Counter(chain(_reads(graph), (value.name for value in graph.output)))
-    return StoredTensors(tensors, makers, reads, replaceable)
+    constants = constants_among(graph.node, tensors)
+    return StoredTensors(tensors, makers, reads, replaceable, constants)
+
+
+def constants_among(nodes: Iterable[NodeProto], stored: Iterable[str]) -> frozenset[str]:
+    """Names of values that depend on nothing but stored tensors, which are among them.
+
+    Nodes stand behind those whose results they read, as in every file.
+    """
+    found = set(stored)
+    for node in nodes:
+        read = names_read((node,)) - {""}
+        is_stored = node.op_type == "Constant" and node.domain in STANDARD
+        if is_stored or (read and read <= found):
+            found.update(filter(None, node.output))
+    return frozenset(found)
 
 
 def _reads(graph: onnx.GraphProto) -> Iterator[str]:
@@ -102,25 +119,6 @@ def _read_from_outside(body: onnx.GraphProto) -> set[str]:
     return (names_read(body.node) | {value.name for value in body.output}) - own
 
 
-def without_spent(
-    nodes: Sequence[NodeProto], spent: Iterable[str], outputs: frozenset[str]
-) -> tuple[list[NodeProto], frozenset[str]]:
-    """Nodes without those that only led to values which nobody reads now, and all such values.
-
-    Only what may lie between a stored tensor and its reader is taken away.
-    """
-    reads = Counter(name for node in nodes for name in names_read((node,)))
-    gone = {name for name in spent if not reads[name]} - outputs
-    kept: list[NodeProto] = []
-    for node in reversed(nodes):
-        if node.op_type in CARRIERS and gone.issuperset(node.output):
-            reads.subtract(names_read((node,)))
-            gone.update(name for name in node.input if not reads[name] and name not in outputs)
-        else:
-            kept.append(node)
-    return kept[::-1], frozenset(gone)
-
-
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of ONNX's own operator set that a model uses."""
     return next((each.version for each in model.opset_import if each.domain in STANDARD), 0)
@@ -139,11 +137,6 @@ def attribute(node: NodeProto, name: str, default: Any) -> Any:
         if each.name == name:
             return onnx.helper.get_attribute_value(each)
     return default
-
-
-def nbytes_of(tensor: TensorProto) -> int:
-    """Bytes of a stored tensor's values, whether they lie in the file or beside it."""
-    return -(-elements_of(tensor) * dtype_of(tensor.data_type).bits // 8)
 
 
 def floating_arrays(model: onnx.ModelProto) -> Iterator[Any]:

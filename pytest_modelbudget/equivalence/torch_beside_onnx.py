@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import onnx
 
-from pytest_modelbudget.equivalence.batches import Returned
+from pytest_modelbudget.equivalence.batches import Returned, Row, drawn
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.comparison import Sides
 from pytest_modelbudget.equivalence.divergence import Divergence, first_divergence
+from pytest_modelbudget.equivalence.input_families import FAMILIES, SCALES
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.onnx_running import Feeds, OnnxRun, given_inputs, upcast
 from pytest_modelbudget.equivalence.onnx_sides import output_types, outputs_of
@@ -91,10 +93,15 @@ def _sides(first: TorchSide, models_of: ModelsOf) -> Sides:
     names = tuple(each.name for each in _one_run(first).outputs)
     second = OnnxSide(models, names)
 
+    made = [name for node in models.exact.graph.node for name in node.output if name]
+
+    @cache
+    def watched_run() -> OnnxRun:
+        return OnnxRun(models.exact, float64=True, watched=made)
+
     def divergence(inputs: Feeds) -> Divergence | None:
         before = watched(first, inputs)
-        made = [name for node in models.exact.graph.node for name in node.output if name]
-        after = OnnxRun(models.exact, float64=True, watched=made)(upcast(second.feeds(inputs)))
+        after = watched_run()(upcast(second.feeds(inputs)))
         return first_divergence(before, [(name, after[name]) for name in made])
 
     def other_weights() -> bool:
@@ -113,9 +120,6 @@ def _sides(first: TorchSide, models_of: ModelsOf) -> Sides:
 
 
 def _one_run(side: TorchSide) -> Returned:
-    """What one run on zeros returns, for the names of it."""
-    import numpy as np
-
-    specs = leaf_specs(side.specs)
-    zeros = {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs.items()}
-    return side.run(zeros, float64=False)
+    """What one run returns, for the names of it."""
+    inputs = drawn(leaf_specs(side.specs), Row(FAMILIES[0], 0), SCALES[0])
+    return side.run(inputs, float64=False)

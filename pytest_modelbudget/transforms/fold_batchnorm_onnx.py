@@ -20,12 +20,12 @@ from pytest_modelbudget.equivalence.onnx_stored import (
     names_read,
     stored_tensors,
     with_graph,
-    without_spent,
 )
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten, transformed_file
+from pytest_modelbudget.transforms.onnx_spent_nodes import without_spent
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
 BATCH_NORM = "onnx::BatchNormalization"

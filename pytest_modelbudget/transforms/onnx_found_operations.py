@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,7 +10,7 @@ from typing import TypeVar
 import onnx
 from onnx import AttributeProto, NodeProto
 
-from pytest_modelbudget.equivalence.onnx_stored import FLOATING, StoredTensors
+from pytest_modelbudget.equivalence.onnx_stored import FLOATING, StoredTensors, constants_among
 from pytest_modelbudget.frontends.onnx_steps import op_name
 
 Found = TypeVar("Found")
@@ -35,44 +35,65 @@ def found_operations(
 
     operation says what a node of the outermost graph is, and None where that is none of them.
     weighted are the names that multiply by a weight wherever they stand; others do so in a body
-    where it stores what they read.
+    or a function where they read what depends on stored tensors alone.
     """
     functions = {f"{each.domain}::{each.name}": each for each in model.functions}
+    inside = _Inside(names, weighted, functions)
     for node in model.graph.node:
         found = operation(node, stored) if op_name(node) in names else None
         if found is not None:
             yield found
-        if _calls(op_name(node), names, functions) and any(name in stored for name in node.input):
+        yield from inside.of_node(node, op_name(node), stored.constants)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Looks for operations where none can be rewritten: in bodies and in a model's functions."""
+
+    names: AbstractSet[str]
+    weighted: AbstractSet[str]
+    functions: Mapping[str, onnx.FunctionProto]
+
+    def of_node(
+        self, node: NodeProto, owner: str, constants: AbstractSet[str]
+    ) -> Iterator[WholeOperation]:
+        """What a call and the bodies of a node hold, where some values are constants."""
+        if self._is_weighted_call(node, constants):
             why = f"it calls the model's own function {op_name(node)}: inline that first"
             yield WholeOperation(node, why)
         for body in _bodies(node):
-            yield from _inside(body, op_name(node), names, weighted)
+            known = constants | {tensor.name for tensor in body.initializer}
+            yield from self._of_body(body.node, owner, constants_among(body.node, known))
 
+    def _of_body(
+        self, nodes: Iterable[NodeProto], owner: str, constants: AbstractSet[str]
+    ) -> Iterator[WholeOperation]:
+        for node in nodes:
+            if self._is_weighted(node, constants):
+                yield WholeOperation(node, f"it stands in a body of {owner}")
+            yield from self.of_node(node, owner, constants)
 
-def _calls(name: str, names: AbstractSet[str], functions: Mapping[str, onnx.FunctionProto]) -> bool:
-    """Whether a function of the model, or one that it calls, holds one of the operations."""
-    if name not in functions:
-        return False
-    called = {op_name(node) for node in functions[name].node}
-    return not called.isdisjoint(names) or any(_calls(each, names, functions) for each in called)
+    def _is_weighted(self, node: NodeProto, constants: AbstractSet[str]) -> bool:
+        """Whether a node is one of the operations, and not one of activations alone."""
+        reads_weight = op_name(node) in self.weighted or not constants.isdisjoint(node.input)
+        return op_name(node) in self.names and reads_weight
+
+    def _is_weighted_call(self, node: NodeProto, constants: AbstractSet[str]) -> bool:
+        """Whether a function that a node calls, or one that it calls, holds an operation."""
+        function = self.functions.get(op_name(node))
+        if function is None:
+            return False
+        given = {
+            own for own, fed in zip(function.input, node.input, strict=False) if fed in constants
+        }
+        known = constants_among(function.node, given)
+        return next(self._of_body(function.node, "", known), None) is not None
 
 
 def _bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
     for each in node.attribute:
         if each.type == AttributeProto.GRAPH:
             yield each.g
-
-
-def _inside(
-    body: onnx.GraphProto, owner: str, names: AbstractSet[str], weighted: AbstractSet[str]
-) -> Iterator[WholeOperation]:
-    stored = {tensor.name for tensor in body.initializer}
-    for node in body.node:
-        reads_weight = op_name(node) in weighted or not stored.isdisjoint(node.input)
-        if op_name(node) in names and reads_weight:
-            yield WholeOperation(node, f"it stands in a body of {owner}")
-        for inner in _bodies(node):
-            yield from _inside(inner, owner, names, weighted)
 
 
 def why_unusable(name: str, stored: StoredTensors) -> str:

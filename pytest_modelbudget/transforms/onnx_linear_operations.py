@@ -113,17 +113,10 @@ def weight_behind(name: str, stored: StoredTensors) -> StoredWeight | str | None
         if maker == "onnx::DequantizeLinear" and node.input[0] in stored:
             return "its weight is quantised: tile the float model, then quantise"
         if maker not in {"onnx::Identity", "onnx::Transpose"}:
-            return f"its weight comes out of {maker}" if _is_constant(node, stored) else None
+            return f"its weight comes out of {maker}" if name in stored.constants else None
         turned ^= maker == "onnx::Transpose" and attribute(node, "perm", [1, 0]) == [1, 0]
         name = node.input[0]
     shape = stored.shape(name)
     if len(shape) != 2:
         return f"its weight has rank {len(shape)}, not 2"
     return why_unusable(name, stored) or StoredWeight(name, turned)
-
-
-def _is_constant(node: NodeProto, stored: StoredTensors) -> bool:
-    """Whether a node's result depends on nothing but stored tensors."""
-    names = [name for name in node.input if name and name not in stored]
-    makers = [stored.makers.get(name) for name in names]
-    return bool(node.input) and all(each and _is_constant(each, stored) for each in makers)

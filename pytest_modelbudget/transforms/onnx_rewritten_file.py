@@ -14,7 +14,7 @@ from pytest_modelbudget.equivalence.comparison import Sides
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.onnx_drawing import redrawn, without_values
 from pytest_modelbudget.equivalence.onnx_judging import Judge, Layers
-from pytest_modelbudget.equivalence.onnx_layers import layer_pairs
+from pytest_modelbudget.equivalence.onnx_layers import layer_runs
 from pytest_modelbudget.equivalence.onnx_precision import wholly_in_float64
 from pytest_modelbudget.equivalence.onnx_sides import declared_differences, sides
 from pytest_modelbudget.frontends.model_files import existing_file
@@ -68,8 +68,8 @@ def transformed_file(job: Job, rewrite: Rewrite, *, changes_weights: bool = Fals
     def layers_of(weights: onnx.ModelProto, claim: Claim) -> Layers:
         before = wholly_in_float64(weights) if changes_weights else weights
         after = (rewritten if before is model else rewrite(before)).model
-        pairs = tuple(layer_pairs(before, after, job.source.dims, claim))
-        return Layers(pairs, tuple(declared_differences(before, after)))
+        runs = tuple(layer_runs(before, after, job.source.dims, claim))
+        return Layers(runs, tuple(declared_differences(before, after)))
 
     def verify(claim: Claim) -> Equivalence:
         judge = Judge(claim, job.source.dims, sides_of, layers_of)

@@ -11,13 +11,13 @@ from pytest_modelbudget.equivalence.onnx_stored import (
     names_read,
     opset_of,
     with_graph,
-    without_spent,
 )
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_steps import op_name
 from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen
 from pytest_modelbudget.transforms.onnx_rewriting import Names, Replacement
 from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten
+from pytest_modelbudget.transforms.onnx_spent_nodes import without_spent
 from pytest_modelbudget.transforms.tile_grid import Tile, became, tiles_along
 from pytest_modelbudget.transforms.transform import Change
 

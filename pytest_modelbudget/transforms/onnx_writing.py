@@ -7,10 +7,10 @@ from typing import Any
 
 import onnx
 import onnx_ir
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from pytest_modelbudget.equivalence.onnx_stored import nbytes_of
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.frontends.onnx_types import dtype_of, elements_of
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message
 ROOM_FOR_NODES = 2**26  # what nodes and names may take beside the weights
@@ -63,3 +63,8 @@ def _drawn(k: int, n: int, bias: bool, dtype: str, seed: int) -> dict[str, Any]:
     if bias:
         arrays["linear.bias"] = generator.standard_normal(n) * 0.1
     return {name: array.astype(dtype) for name, array in arrays.items()}
+
+
+def nbytes_of(tensor: TensorProto) -> int:
+    """Bytes of a stored tensor's values, whether they lie in the file or beside it."""
+    return -(-elements_of(tensor) * dtype_of(tensor.data_type).bits // 8)

@@ -21,7 +21,6 @@ from pytest_modelbudget.equivalence.onnx_stored import (
     opset_of,
     stored_tensors,
     with_graph,
-    without_spent,
 )
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
@@ -30,6 +29,7 @@ from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
 from pytest_modelbudget.transforms.onnx_linear_operations import StoredWeight, weight_behind
 from pytest_modelbudget.transforms.onnx_rewriting import Names
 from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten, transformed_file
+from pytest_modelbudget.transforms.onnx_spent_nodes import without_spent
 from pytest_modelbudget.transforms.quantiser_floor import verified_at_floor
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 from pytest_modelbudget.transforms.weight_grid import Grid, grid_of

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from itertools import product
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,11 +13,13 @@ import pytest
 from onnx import numpy_helper
 
 from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.equivalence import onnx_divergence, onnx_rounding
 from pytest_modelbudget.equivalence.array_errors import ALGEBRA
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.onnx_judging import Judge
-from pytest_modelbudget.equivalence.onnx_sides import sides
+from pytest_modelbudget.equivalence.onnx_running import OnnxRun
+from pytest_modelbudget.equivalence.onnx_sides import Original, sides
 from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.transforms.tile_grid import Tile
 from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
@@ -178,6 +182,19 @@ def test_what_an_activation_hides_dies(dtype: str) -> None:
     assert found.first_divergence.scope == "fc0"
 
 
+def test_a_weight_of_an_untouched_layer_that_an_activation_hides_dies() -> None:
+    """A layer whose node stayed is looked at too where a tensor that it reads is another one."""
+    proto = network("float32")
+    change(proto, "b0", lambda values: np.where(np.arange(130) == 3, -6000, values))
+    twin = tiled_linears(proto, Tiling(Tile(None, 64, 64), layers=("fc2",))).model
+    change(twin, "w0", lambda values: np.where(np.arange(130) == 3, -values, values))
+    proto.graph.output.pop()
+    twin.graph.output.pop()
+    found = judged(proto, twin, 4)
+    assert found.outcome is Outcome.OVER
+    assert getattr(found.first_divergence, "scope", None) == "fc0"
+
+
 def test_a_graph_that_is_not_what_runs() -> None:
     """Costs told of another number of products than are executed are no costs of this model."""
     proto = network("float32")
@@ -216,3 +233,37 @@ def test_a_constant_reference_is_unknown() -> None:
     found = judged(proto, proto)
     assert found.outcome is Outcome.UNKNOWN
     assert "do not move" in found.reason
+
+
+def test_float64_values_are_kept_until_they_are_read() -> None:
+    """Those of one scale of inputs are gone with the next, and those that were read at once."""
+    proto = linear(64, 8)
+    side = Original(proto, proto, shared=("y",))
+    first, second = ({"x": np.full((3, 64), size, np.float32)} for size in (1, 10))
+    kept = weakref.ref(side.run(first, float64=True).outputs[0].values)
+    side.run(first, float64=False)
+    assert kept() is not None
+    other = weakref.ref(side.run(second, float64=True).outputs[0].values)
+    assert kept() is None
+    assert other() is side.kept_values(second)["y"]
+    assert other() is None
+
+
+def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs look for a divergence and three for rounding, on however many inputs."""
+    made: Counter[str] = Counter()
+
+    class Counted(OnnxRun):
+        def __init__(self, *models: onnx.ModelProto, **options: Any) -> None:
+            made["runs"] += 1
+            super().__init__(*models, **options)
+
+    for module in (onnx_divergence, onnx_rounding):
+        monkeypatch.setattr(module, "OnnxRun", Counted)
+    proto = linear(64, 8)
+    found = sides(proto, proto)
+    for size in range(1, 5):
+        given = {"x": np.full((3, 64), size, np.float32)}
+        assert found.divergence(given) is None
+        assert found.rounding(given) is None
+    assert made["runs"] == 2 + 3

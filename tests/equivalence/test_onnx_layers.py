@@ -12,8 +12,13 @@ from onnx import numpy_helper
 
 from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.comparison import Sides
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
+from pytest_modelbudget.equivalence.onnx_drawing import redrawn
+from pytest_modelbudget.equivalence.onnx_judging import Judge, Layers
+from pytest_modelbudget.equivalence.onnx_sides import sides
 from pytest_modelbudget.equivalence.outcome import Outcome
+from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.transforms import onnx_rewritten_file
 from pytest_modelbudget.transforms.fold_batchnorm_onnx import folded_batchnorms
@@ -84,6 +89,122 @@ def test_a_wrong_layer_is_named(tmp_path: Path) -> None:
     assert found.outcome is Outcome.OVER
     assert found.first_divergence is not None
     assert found.first_divergence.scope == "fc1"
+
+
+def test_a_stored_tensor_of_an_untouched_node_is_looked_at(tmp_path: Path) -> None:
+    """A gain that is negated behind a node that stayed is a wrong layer."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        change(found.model, "gain", np.negative)
+        return found
+
+    proto = fused()
+    proto.graph.node.append(node("Mul", "fc1 gain", "z"))
+    proto.graph.initializer.append(numpy_helper.from_array(drawn(5, 90), "gain"))
+    proto.graph.value_info.append(value("fc1", "batch", 90))
+    proto.graph.output[0].name = "z"
+    assert verified(proto, tiled, tmp_path).outcome is Outcome.WITHIN
+    found = verified(proto, wrong, tmp_path)
+    assert found.outcome is Outcome.OVER
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "z"
+
+
+def test_a_function_that_changed_changes_its_calls(tmp_path: Path) -> None:
+    """A call is no longer the same layer where the function that it calls is another."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        found.model.functions[0].node[0].op_type = "Sub"
+        return found
+
+    opsets = [onnx.helper.make_opsetid("", 23)]
+    twice = onnx.helper.make_function(
+        "own", "twice", ["a"], ["b"], [node("Add", "a a", "b")], opsets
+    )
+    proto = fused()
+    proto.graph.node.insert(1, node("twice", "fc0", "doubled", domain="own"))
+    proto.graph.node[2].input[0] = "doubled"
+    proto.graph.value_info.append(value("doubled", "batch", 70))
+    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    proto.functions.append(twice)
+    assert verified(proto, wrong, tmp_path).outcome is not Outcome.WITHIN
+
+
+def without_spread(*names: str) -> onnx.ModelProto:
+    """``fused`` with zeros for these stored tensors."""
+    proto = fused()
+    for name in names:
+        change(proto, name, np.zeros_like)
+    return proto
+
+
+def test_a_layer_without_spread_is_redrawn(tmp_path: Path) -> None:
+    """A layer of zeros gives zeros whatever its tiles are: other weights tell a wrong one."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        change(found.model, "w1_k1_n1", np.negative)
+        return found
+
+    right = verified(without_spread("w1", "b1"), tiled, tmp_path)
+    assert (right.outcome, right.weights) == (Outcome.WITHIN, "drawn, seed 0"), right.reason
+    found = verified(without_spread("w1", "b1"), wrong, tmp_path)
+    assert (found.outcome, found.weights) == (Outcome.OVER, "drawn, seed 0")
+    assert getattr(found.first_divergence, "scope", None) == "fc1"
+
+
+def test_a_layer_that_never_moves_is_unknown(tmp_path: Path) -> None:
+    """A factor of zero, which is a scalar and stays, leaves nothing to see."""
+
+    def rewritten(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        next(each for each in found.model.graph.node if each.output[0] == "z").name = "renamed"
+        return found
+
+    proto = fused()
+    proto.graph.node.append(node("Mul", "fc1 zero", "z"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(0, np.float32), "zero"))
+    proto.graph.value_info.append(value("fc1", "batch", 90))
+    proto.graph.output[0].name = "z"
+    found = verified(proto, rewritten, tmp_path)
+    assert found.outcome is Outcome.UNKNOWN
+    assert found.reason == "layer 'z' does not move with its inputs: nothing could be seen"
+
+
+def test_layers_of_the_drawn_model_are_judged() -> None:
+    """Where the drawn network does not run, its layers are looked at, and not the loaded ones'."""
+    proto = linear(100, 70)
+    change(proto, "fc.weight", np.zeros_like)
+    seen: list[onnx.ModelProto] = []
+
+    def sides_of(weights: onnx.ModelProto) -> Sides:
+        if weights is not proto:
+            raise TransformError("does not run")
+        return sides(weights, tiled(weights).model)
+
+    def layers_of(weights: onnx.ModelProto, claim: Claim) -> Layers:
+        seen.append(weights)
+        return Layers((), ())
+
+    judge = Judge(Claim(seeds=(0,)), {}, sides_of, layers_of)
+    assert judge.equivalence(proto, tables().ops).weights == "drawn, seed 0"
+    assert seen == [redrawn(proto, tables().ops)]
+
+
+def test_an_output_that_is_stored_is_no_layer(tmp_path: Path) -> None:
+    """Where the last layer gave way to a stored tensor, nothing says that it is the same."""
+
+    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+        found = tiled(proto)
+        del found.model.graph.node[-1]
+        found.model.graph.initializer.append(numpy_helper.from_array(drawn(5, 1, 90), "fc1"))
+        return found
+
+    found = verified(fused(), wrong, tmp_path)
+    assert found.outcome is Outcome.UNKNOWN
+    assert found.reason == "output 'fc1' is computed in one of the models alone"
 
 
 def test_an_added_output_is_seen_without_a_run(tmp_path: Path) -> None:
@@ -169,6 +290,74 @@ def test_local_functions(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = verified(proto, tiled, tmp_path)
     assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.NETWORK), found.reason
+
+
+READERS = {
+    "of an outer weight": [node("MatMul", "fc0 w1", "z")],
+    "of a turned one": [node("Transpose", "w1", "t"), node("MatMul", "fc0 t", "z")],
+    "of a constant": [
+        node("Constant", "", "c", value=numpy_helper.from_array(drawn(1, 70, 70))),
+        node("MatMul", "fc0 c", "z"),
+    ],
+}
+
+
+@pytest.mark.parametrize("nodes", READERS.values(), ids=READERS)
+def test_products_in_bodies_are_listed(nodes: list[onnx.NodeProto]) -> None:
+    """A MatMul in a branch multiplies by a weight wherever that is stored."""
+    proto = branching()
+    for attribute in proto.graph.node[1].attribute:
+        del attribute.g.node[:]
+        attribute.g.node.extend(nodes)
+        attribute.g.output[0].name = "z"
+    whys = {each.scope: each.why for each in tiled(proto).changes}
+    assert whys == {"fc0": "", "z": "it stands in a body of onnx::If"}
+
+
+CALLS = {
+    "by its own constant": (
+        ["a"],
+        [
+            node("Constant", "", "b", value=numpy_helper.from_array(drawn(1, 70, 70))),
+            node("MatMul", "a b", "c"),
+        ],
+        "fc0",
+        True,
+    ),
+    "by a stored one": (["a", "b"], [node("MatMul", "a b", "c")], "fc0 w1", True),
+    "of activations": (
+        ["a", "b"],
+        [node("Transpose", "a", "t"), node("MatMul", "a t", "p"), node("MatMul", "p a", "q"),
+         node("Add", "q b", "c")],
+        "fc0 b1",
+        False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "body", "reads", "listed"), CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("is_nested", [False, True], ids=["called", "in a branch"])
+def test_products_in_functions_are_listed(
+    given: list[str], body: list[onnx.NodeProto], reads: str, listed: bool, is_nested: bool
+) -> None:
+    """A call that multiplies by a weight stays whole, and is said; one of activations is none."""
+    opsets = [onnx.helper.make_opsetid("", 23)]
+    function = onnx.helper.make_function("own", "product", given, ["c"], body, opsets)
+    call = node("product", reads, "y", domain="own")
+    if is_nested:
+        branch = onnx.helper.make_graph([call], "branch", [], [value("y", "batch", 70)])
+        call = node("If", "yes", "chosen", then_branch=branch, else_branch=branch)
+    arrays = {
+        "w0": drawn(0, 100, 70), "w1": drawn(1, 70, 70), "b1": drawn(2, 70), "yes": np.array(True),
+    }  # fmt: skip
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    proto = model(
+        [node("Gemm", "x w0", "fc0"), call], [value("x", "batch", 100)],
+        [value(call.output[0], "batch", 70)], weights, domains=["own"], functions=[function],
+    )  # fmt: skip
+    why = "it calls the model's own function own::product: inline that first"
+    whys = [each.why for each in tiled(proto).changes if each.why]
+    assert whys == [why] * (listed * (1 + is_nested))
 
 
 def test_a_twin_that_does_not_run_is_unknown(tmp_path: Path) -> None:

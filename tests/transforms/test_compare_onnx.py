@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
+from pytest_modelbudget.equivalence.onnx_sides import input_specs
 from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.transforms.compare_onnx import compared_files
@@ -19,8 +22,8 @@ from pytest_modelbudget.transforms.tile_grid import Tile
 from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
 
 from ..equivalence.test_onnx_equivalence import change, network
-from ..frontends.onnx_graphs import node
-from .onnx_linears import linear
+from ..frontends.onnx_graphs import model, node, value
+from .onnx_linears import drawn, linear
 from .test_fold_batchnorm_onnx import normalised
 
 
@@ -125,3 +128,80 @@ def test_other_inputs_are_other_models(tmp_path: Path) -> None:
     found = compared(linear_model(4, 8, 8), linear_model(4, 8, 8, dtype="float16"), tmp_path)
     assert found.outcome is Outcome.OVER
     assert "input 'x' is float16 and was float32" in found.reason
+
+
+def sequence(factor: float) -> onnx.ModelProto:
+    """x and factor · relu(x) as one output that is a sequence."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Mul", "r factor", "scaled"),
+        node("SequenceConstruct", "x scaled", "s"),
+    ]
+    result = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
+    stored = numpy_helper.from_array(np.array(factor, np.float32), "factor")
+    return model(nodes, [value("x", 2, 3)], [result], [stored])
+
+
+def test_tensors_of_a_sequence_are_outputs(tmp_path: Path) -> None:
+    """Each is compared on its own; the second one differs by a half of its size."""
+    right = compared(sequence(1.0), sequence(1.0), tmp_path)
+    assert right.outcome is Outcome.WITHIN, right.reason
+    assert {record.name for record in right.outputs} == {"s.0", "s.1"}
+    found = compared(sequence(1.0), sequence(1.5), tmp_path)
+    assert found.outcome is Outcome.OVER
+    over = {record.name for record in found.outputs if record.outcome is Outcome.OVER}
+    assert over == {"s.1"}
+
+
+def test_a_value_that_is_not_there_is_unknown(tmp_path: Path) -> None:
+    """An optional output without a value cannot be looked into, and is no green one."""
+    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2, 3])
+    optional = onnx.helper.make_optional_type_proto(kind)
+    nodes = [node("Relu", "x", "y"), node("Optional", "", "o", type=kind)]
+    result = onnx.helper.make_value_info("o", optional)
+    proto = model(nodes, [value("x", 2, 3)], [value("y", 2, 3), result])
+    found = compared(proto, proto, tmp_path)
+    assert found.outcome is Outcome.UNKNOWN
+    assert "'o' is a NoneType" in found.reason
+
+
+def embedding(table: Any, *others: onnx.NodeProto, dtype: str = "int64") -> onnx.ModelProto:
+    """Rows of a table by their numbers, and what other nodes make of either."""
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [node("Cast", "ids", "cast", to=onnx.TensorProto.INT64), node("Gather", "t cast", "y")]
+    weights = [numpy_helper.from_array(table, "t")]
+    ids, result = value("ids", 4, 100, code=code), value("y", 4, 100, table.shape[1])
+    return model([*others, *nodes], [ids], [result], weights)
+
+
+def test_integers_reach_every_row_of_a_table(tmp_path: Path) -> None:
+    """400 numbers, three seeds: every row but the first two is another one, and that is seen."""
+    table = drawn(0, 50, 8)
+    other = np.where(np.arange(50)[:, None] < 2, table, 7.0).astype("float32")
+    assert compared(embedding(table), embedding(other), tmp_path).outcome is Outcome.OVER
+    right = compared(embedding(table), embedding(table), tmp_path)
+    assert (right.outcome, right.notes) == (Outcome.WITHIN, ())
+
+
+RANGES = {
+    "alone": ((), "int64", {"ids": 300}),
+    "and its shape": ((node("Shape", "ids", "size"),), "int64", {"ids": 300}),
+    "of a type that ends before": ((), "int8", {"ids": 128}),
+    "and as numbers": ((node("Add", "ids ids", "sum"),), "int64", {}),
+    "and a smaller table": ((node("Gather", "axes ids", "e", axis=1),), "int64", {"ids": 7}),
+}
+
+
+@pytest.mark.parametrize(("others", "dtype", "ranges"), RANGES.values(), ids=RANGES)
+def test_ranges_of_integers(
+    others: tuple[onnx.NodeProto, ...], dtype: str, ranges: dict[str, int], tmp_path: Path
+) -> None:
+    """An input that only indexes stored tables is drawn from the rows that all of them have."""
+    proto = embedding(drawn(0, 300, 8), *others, dtype=dtype)
+    proto.graph.initializer.append(numpy_helper.from_array(drawn(1, 3, 7), "axes"))
+    specs, _ = input_specs(proto, {})
+    assert specs["ids"].high == ranges.get("ids")
+    found = compared(proto, proto, tmp_path)
+    assert found.outcome is Outcome.WITHIN, found.reason
+    said = ("integers 0 and 1 for 'ids': the file says no range",)
+    assert found.notes == (() if ranges else said)

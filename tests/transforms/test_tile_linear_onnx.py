@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,16 @@ def test_what_stays_whole_is_said() -> None:
         "y6": "layers: leaves it out",
     }
     assert found.model.graph == proto.graph
+
+
+def test_activations_behind_many_nodes() -> None:
+    """A product of two activations is told from one by a weight however deep it stands."""
+    names = ["x", *(f"r{each}" for each in range(1200))]
+    nodes = [node("Relu", *pair) for pair in pairwise(names)]
+    nodes += [node("MatMul", f"x {names[-1]}", "product"), node("Gemm", "product w", "y")]
+    proto = model(nodes, [value("x", 8, 8)], [value("y", 8, 8)], [stored("w", 8, 8)])
+    changes = tiled_linears(proto, Tiling(Tile(None, 8, 8))).changes
+    assert [(each.scope, each.why) for each in changes] == [("y", "")]
 
 
 @pytest.mark.parametrize("form", FORMS)
