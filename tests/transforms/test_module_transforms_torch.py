@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,13 @@ def test_a_file_is_compared_with_its_module(tmp_path: Path, monkeypatch: Any) ->
     assert program is not None
     program.save("net.onnx")
     assert check_equivalence(net, "net.onnx", "float32 2x8", seeds=(0,)).outcome == "within"
+    weight = net[0].get_parameter("weight")
+    kept = weight.detach().clone()
     with torch.no_grad():
+        weight.view(-1)[kept.abs().argmax()] *= 1 + 1e-4  # one of 128
+    assert check_equivalence(net, "net.onnx", "float32 2x8", seeds=(0,)).outcome == "over"
+    with torch.no_grad():
+        weight.copy_(kept)
         net[2].get_parameter("bias")[0] += 0.01  # seen whichever channels ReLU shuts
     found = check_equivalence(net, "net.onnx", "float32 2x8", seeds=(0,))
     assert found.outcome == "over"
@@ -193,3 +200,18 @@ def test_weights_rounded_on_another_way_are_judged_by_precision_alone() -> None:
     with torch.no_grad():
         by_hand[0].get_parameter("weight")[0] *= 1.001
     assert check_equivalence(layers, by_hand, "float32 2x3x8x8", seeds=(0,)).outcome == "over"
+
+
+@pytest.mark.parametrize("share", [1e-4, 1e-5, 1e-6])
+def test_one_weight_that_is_off_was_not_rounded_on_another_way(share: float) -> None:
+    """Among 4,096 that are the same, one is over with its layer, however little it is off."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    redraw(net)
+    other = copy.deepcopy(net)
+    weight = other[0].get_parameter("weight")
+    with torch.no_grad():
+        weight.view(-1)[weight.abs().argmax()] *= 1 + share
+    found = check_equivalence(net, other, "float32 4x64", seeds=(0,))
+    assert (found.outcome, found.basis) == ("over", "whole network")
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "0"
