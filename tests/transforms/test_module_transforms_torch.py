@@ -215,3 +215,18 @@ def test_one_weight_that_is_off_was_not_rounded_on_another_way(share: float) -> 
     assert (found.outcome, found.basis) == ("over", "whole network")
     assert found.first_divergence is not None
     assert found.first_divergence.scope == "0"
+
+
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        pytest.param("tile_conv", {"tile": (None, 2, 2)}, id="tile_conv"),
+        pytest.param("tile_linear", {"tile": (None, 2, 2)}, id="tile_linear"),
+        pytest.param("quantize_weights", {"bits": 8}, id="quantize_weights"),
+    ],
+)
+def test_every_glob_names_a_module(key: str, settings: dict[str, Any]) -> None:
+    """One that names none is a slip, whatever others select; one without such a layer is none."""
+    applied(key, Block, (2, 3, 8, 8), layers=("conv", "fc", "first"), **settings)
+    with pytest.raises(TransformError, match=r"matches 'turnd\.\*': did you mean 'turned'\?"):
+        applied(key, Block, (2, 3, 8, 8), layers=("conv", "fc", "turnd.*"), **settings)

@@ -124,6 +124,14 @@ BROKEN = {
                 "returned NoneType, not the path of a file"),
     "no such layer": ('{tile_linear: {tile: 64, layers: head}, equivalence: exact_algebra}',
                       "stay as they are (layers: leaves it out)"),
+    "a layer misspelt": (
+        '{tile_linear: {tile: 64, layers: [fc1, fc22]}, equivalence: exact_algebra}',
+        "layers: no module of the model matches 'fc22': did you mean 'fc2'?",
+    ),
+    "another one": (
+        '{quantize_weights: {bits: 8, layers: [fc1, conv]}, equivalence: lossy}',
+        "layers: no module of the model matches 'conv'",
+    ),
     "no batch norm": ("{fold_batchnorm: {}, equivalence: exact_algebra}", "the model has none"),
     "bits": ("{quantize_weights: {bits: 5}, equivalence: {kind: lossy, sqnr: 9}}", "write 8 or 4"),
     "a name that is not there": (
