@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -139,11 +140,13 @@ def attribute(node: NodeProto, name: str, default: Any) -> Any:
     return default
 
 
-def floating_arrays(model: onnx.ModelProto) -> Iterator[Any]:
-    """The values of every stored floating tensor."""
-    for tensor in model.graph.initializer:
-        if tensor.data_type in FLOATING:
-            yield numpy_helper.to_array(tensor)
+def floating_arrays(model: onnx.ModelProto) -> Mapping[str, Callable[[], Any]]:
+    """What reads the values of every stored floating tensor, by name."""
+    return {
+        tensor.name: partial(numpy_helper.to_array, tensor)
+        for tensor in model.graph.initializer
+        if tensor.data_type in FLOATING
+    }
 
 
 def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:

@@ -105,7 +105,8 @@ def _sides(first: TorchSide, models_of: ModelsOf) -> Sides:
         return first_divergence(before, [(name, after[name]) for name in made])
 
     def other_weights() -> bool:
-        constants = (each for each in floating_arrays(models.exact) if each.size > 1)
+        arrays = floating_arrays(models.exact)
+        constants = {name: read for name, read in arrays.items() if read().size > 1}
         return stores_other_values(floating_weights(module), constants)
 
     module = first.model.subject.model

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -148,11 +149,13 @@ def call_of(specs: InputSpecs, inputs: Arrays) -> CallInputs:
     return call_inputs(specs, tensor)
 
 
-def floating_weights(model: nn.Module) -> Iterator[NDArray[Any]]:
-    """The values of every stored floating tensor."""
-    for weight in named_weights(module_tree(model)):
-        if weight.tensor.is_floating_point():
-            yield array(weight.tensor)
+def floating_weights(model: nn.Module) -> Mapping[str, Callable[[], NDArray[Any]]]:
+    """What reads the values of every stored floating tensor, by name."""
+    return {
+        weight.name: partial(array, weight.tensor)
+        for weight in named_weights(module_tree(model))
+        if weight.tensor.is_floating_point()
+    }
 
 
 def array(tensor: torch.Tensor) -> NDArray[Any]:

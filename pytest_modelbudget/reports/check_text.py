@@ -17,6 +17,7 @@ from itertools import islice
 from unicodedata import category
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE
+from pytest_modelbudget.equivalence.judgement import Basis
 from pytest_modelbudget.ir.scopes import is_in_scope
 from pytest_modelbudget.reports.cases import Case, headroom_text, maximum
 from pytest_modelbudget.reports.failure_text import one_line
@@ -30,6 +31,7 @@ PLAIN = re.compile(r"[\n\t -~]*")  # most text, which needs no look at each lett
 UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
            "allowed": "allowed growth to"}  # fmt: skip
+NARROW = frozenset({Basis.LAYERS.value, Basis.NOTHING.value})  # less than step 1 on the network
 CLAIMED = {"measured": "measured", "allowed": "allowed"}  # of an equivalence, as text
 
 
@@ -85,6 +87,20 @@ def evidence_lines(equivalence: Record) -> Iterator[str]:
     if equivalence.get("weights"):
         seeds = ", ".join(str(seed) for seed in equivalence.get("seeds", ()))
         yield f"weights: {equivalence['weights']}" + (f"; inputs: seeds {seeds}" if seeds else "")
+
+
+def reservations(case: Case) -> Iterator[str]:
+    """What a claim that holds rests on, in a line each, where that is less than it usually is.
+
+    A claim that fails has all of it in the text of its failure.
+    """
+    if not case.is_claim or case.outcome != "within":
+        return
+    equivalence = case.owner.get(EQUIVALENCE, {})
+    basis, notes = equivalence.get("basis", ""), equivalence.get("notes", ())
+    if basis in NARROW and not any(note.startswith(basis) for note in notes):
+        yield basis
+    yield from map(one_line, notes)
 
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:

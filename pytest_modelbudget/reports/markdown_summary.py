@@ -22,7 +22,12 @@ from pytest_modelbudget.reports.cases import (
     unmeasured,
     worst_first,
 )
-from pytest_modelbudget.reports.check_text import detail_lines, figure, headline
+from pytest_modelbudget.reports.check_text import (
+    detail_lines,
+    figure,
+    headline,
+    reservations,
+)
 from pytest_modelbudget.reports.failure_text import one_line
 from pytest_modelbudget.reports.markdown_words import code, preformatted
 from pytest_modelbudget.reports.report import Record
@@ -155,7 +160,8 @@ def _row(case: Case) -> str:
 def _measured(case: Case) -> str:
     check = case.check
     if check["actual"] is None:
-        return code(check["measured"]) if check.get("measured") else ""
+        told = [check["measured"]] if check.get("measured") else []
+        return code("; ".join((*told, *reservations(case)))) if told else ""
     return ("≥ " if is_lower_bound(check) else "") + figure(check["actual"], check.get("unit", ""))
 
 

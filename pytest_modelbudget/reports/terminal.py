@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from fractions import Fraction
 from itertools import groupby
-from textwrap import wrap
+from textwrap import shorten, wrap
 from typing import NamedTuple
 
 from pytest_modelbudget.reports.cases import (
@@ -30,7 +30,7 @@ from pytest_modelbudget.reports.cases import (
     is_lower_bound,
     maximum,
 )
-from pytest_modelbudget.reports.check_text import largest_shares
+from pytest_modelbudget.reports.check_text import largest_shares, reservations
 from pytest_modelbudget.reports.growth_text import grown_lines
 from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.reports.scope_text import scope_text
@@ -151,7 +151,7 @@ def _row(case: Case, detail: int) -> Row:
         case.name if detail >= Detail.ALL else case.id.partition("::")[2],
         *(_claimed(case.check) if case.is_claim else _figures(case.check)),
         bar=_bar(case.check) if detail >= Detail.ALL else "",
-        layers=tuple(_layers(case)) if detail >= Detail.LAYERS else (),
+        layers=(*_reservations(case), *(_layers(case) if detail >= Detail.LAYERS else ())),
         subject=case.subject if detail >= Detail.ALL else "",
     )
 
@@ -201,6 +201,12 @@ def _nearer_bound(check: Record) -> Fraction | None:
     if least is None or (most is not None and Fraction(check["actual"] or 0) >= Fraction(least)):
         return most
     return Fraction(least)
+
+
+def _reservations(case: Case) -> Iterator[str]:
+    """Under a claim that holds, a line for each reason why it rests on less than usual."""
+    for said in reservations(case):
+        yield " " * OUTCOME_WIDTH + shorten(said, WIDTH - OUTCOME_WIDTH, placeholder="...")
 
 
 def _layers(case: Case) -> Iterator[str]:

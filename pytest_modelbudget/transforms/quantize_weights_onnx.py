@@ -25,7 +25,7 @@ from pytest_modelbudget.equivalence.onnx_stored import (
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.onnx_scopes import scope_of
 from pytest_modelbudget.frontends.onnx_steps import op_name
-from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, with_known_layers
 from pytest_modelbudget.transforms.onnx_linear_operations import StoredWeight, weight_behind
 from pytest_modelbudget.transforms.onnx_rewriting import Names
 from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten, transformed_file
@@ -295,7 +295,7 @@ def transformed(job: Job) -> Transformed:
             raise TransformError(f"quantize_weights changed nothing: {why}")
         return found
 
-    done = transformed_file(job, rewrite)
+    done = with_known_layers(transformed_file(job, rewrite), job)
     count = sum(1 for change in done.changes if change.became)
 
     def verify(claim: Claim) -> Equivalence:

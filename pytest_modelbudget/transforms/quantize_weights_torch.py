@@ -19,7 +19,7 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.frontends.torch_weights import GRID
 from pytest_modelbudget.ir.graph import Graph, Weight
-from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, with_known_layers
 from pytest_modelbudget.transforms.quantiser_floor import verified_at_floor
 from pytest_modelbudget.transforms.torch_modules import transformed_module
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
@@ -46,7 +46,7 @@ def transformed(job: Job) -> Transformed:
     def verify(claim: Claim) -> Equivalence:
         return verified_at_floor(claim, grid.bits, count, done.verify)
 
-    return replace(done, loaded=loaded, verify=verify)
+    return with_known_layers(replace(done, loaded=loaded, verify=verify), job)
 
 
 def quantised(model: nn.Module, grid: Grid) -> nn.Module:

@@ -8,7 +8,7 @@ from typing import cast
 import onnx
 
 from pytest_modelbudget.equivalence.onnx_stored import stored_tensors
-from pytest_modelbudget.transforms.layer_choice import LEFT_OUT
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, with_known_layers
 from pytest_modelbudget.transforms.onnx_channel_tiles import Layer, write_tiles
 from pytest_modelbudget.transforms.onnx_convolutions import convolutions
 from pytest_modelbudget.transforms.onnx_found_operations import WholeOperation
@@ -54,4 +54,4 @@ def transformed(job: Job) -> Transformed:
         must_be_complete(found.changes, "tile_conv", "convolutions", may_stay=may_stay)
         return found
 
-    return transformed_file(job, rewrite)
+    return with_known_layers(transformed_file(job, rewrite), job)

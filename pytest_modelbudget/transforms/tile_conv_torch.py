@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 
-from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen, with_known_layers
 from pytest_modelbudget.transforms.tile_grid import ONE_CHANNEL, must_be_complete, tile_of
 from pytest_modelbudget.transforms.torch_operations import transformed_operations
 from pytest_modelbudget.transforms.torch_rewriting import Call
@@ -140,4 +140,4 @@ def transformed(job: Job) -> Transformed:
         must_be_complete(rewrite.changes, "tile_conv", "convolutions", may_stay=may_stay)
 
     rewrite = TileConv(tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"]))
-    return transformed_operations(job, rewrite, must_be_complete=complete)
+    return with_known_layers(transformed_operations(job, rewrite, must_be_complete=complete), job)

@@ -17,6 +17,7 @@ from pytest_modelbudget.frontends.model_files import existing_file
 from pytest_modelbudget.frontends.model_source import ModelSource
 from pytest_modelbudget.frontends.onnx_shapes import DeclaredTypes
 from pytest_modelbudget.frontends.onnx_steps import op_name
+from pytest_modelbudget.transforms.layer_choice import with_known_layers
 from pytest_modelbudget.transforms.onnx_found_operations import WholeOperation
 from pytest_modelbudget.transforms.onnx_linear_operations import LinearOperation, linear_operations
 from pytest_modelbudget.transforms.onnx_loading import with_all_weights
@@ -117,7 +118,8 @@ def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
 
 def transformed(job: Job) -> Transformed:
     """The file's model with its linear operations tiled; TransformError where one stayed whole."""
-    return transformed_file(job, _rewrite_of(job.settings, job.source.dims))
+    rewrite = _rewrite_of(job.settings, job.source.dims)
+    return with_known_layers(transformed_file(job, rewrite), job)
 
 
 def write_tiled(

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen
+from pytest_modelbudget.transforms.layer_choice import LEFT_OUT, is_chosen, with_known_layers
 from pytest_modelbudget.transforms.tile_grid import cut, must_be_complete, tile_of
 from pytest_modelbudget.transforms.torch_operations import transformed_operations
 from pytest_modelbudget.transforms.torch_rewriting import Call
@@ -151,4 +151,4 @@ def transformed(job: Job) -> Transformed:
         must_be_complete(rewrite.changes, "tile_linear", "linear operations")
 
     rewrite = TileLinear(tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"]))
-    return transformed_operations(job, rewrite, must_be_complete=complete)
+    return with_known_layers(transformed_operations(job, rewrite, must_be_complete=complete), job)

@@ -141,6 +141,23 @@ def transformed() -> Record:
     return model(check(), transforms=[tiled])
 
 
+def claimed(basis: str, *notes: str, outcome: str = "within") -> Record:
+    """A model with a transform that claims equal outputs, held on this basis, with these notes."""
+    claim = check(
+        "equivalence", actual=None, limit=None, outcome=outcome, line=13, measured="127.2 dB",
+        allowed="-",
+    )  # fmt: skip
+    folded = {
+        "id": f"{FILE}::net::folded", "name": "folded", "changes": [], "metrics": {},
+        "checks": [claim | {"id": f"{FILE}::net::folded::equivalence"}],
+        "equivalence": {
+            "outcome": outcome, "kind": "exact_algebra", "weights": "drawn, seed 0", "seeds": [0],
+            "basis": basis, "outputs": [], **({"notes": list(notes)} if notes else {}),
+        },
+    }  # fmt: skip
+    return model(transforms=[folded])
+
+
 def lock(*, state: str = "stale", fails: bool = False) -> Record:
     """What became of a lock file."""
     file = FILE.replace(".yaml", ".lock.json")

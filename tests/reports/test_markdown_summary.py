@@ -15,6 +15,7 @@ from .records import (
     Record,
     broken,
     check,
+    claimed,
     grown,
     lock,
     loosened,
@@ -236,3 +237,11 @@ def test_a_comment_shrinks_to_a_line_when_all_is_well(record: Record, line: str)
 def test_a_comment_is_green_only_where_everything_is(record: Record) -> None:
     """Anything to look at brings the whole summary."""
     assert "✅ Model budget" not in pull_request_comment.render(record)
+
+
+def test_a_green_claim_says_what_it_rests_on() -> None:
+    """Beside its figure: step 2 alone, and why; nothing beside a claim that all runs hold."""
+    text = markdown_summary.render(
+        report(claimed("whole network"), claimed("precision only", "precision only: a | b"))
+    )
+    assert [row[3] for row in cells(text)] == ["127.2 dB", "127.2 dB; precision only: a | b"]

@@ -192,3 +192,36 @@ def test_what_growth_allows_is_a_maximum_too() -> None:
         records.model(records.check(actual=48, limit=60, allowed=50, baseline=48))
     )
     assert text(record, Detail.ALL)[2].split()[2:] == ["48", "50", "4.0%", "[#########.]"]
+
+
+OTHER_WEIGHTS = "precision only: the second model stores other weights than the first"
+SMALLER = "inputs of scale 0.1 and 0.1 (large): the original overflows on larger ones"
+
+
+@pytest.mark.parametrize(
+    ("claim", "below"),
+    [
+        pytest.param(records.claimed("whole network"), [], id="all of it"),
+        pytest.param(records.claimed("declared bounds"), [], id="declared"),
+        pytest.param(records.claimed("precision only"), ["precision only"], id="step 2 alone"),
+        pytest.param(records.claimed("precision only", OTHER_WEIGHTS), [OTHER_WEIGHTS], id="why"),
+        pytest.param(
+            records.claimed("layers only", "layers only: no\nkernel", "b"),
+            ["layers only: no kernel", "b"],
+            id="one line each",
+        ),
+        pytest.param(
+            records.claimed("whole network", SMALLER),
+            ["inputs of scale 0.1 and 0.1 (large): the original overflows on..."],
+            id="cut",
+        ),
+        pytest.param(records.claimed("precision only", "a", outcome="over"), [], id="a failure"),
+    ],
+)
+def test_a_green_claim_says_what_it_rests_on(claim: Record, below: list[str]) -> None:
+    """A claim held by less than all runs of the network says so below its row, in 80 columns."""
+    for detail in Detail:
+        shown = text(records.report(claim), detail)
+        place = next(i for i, line in enumerate(shown) if "127.2 dB" in line)
+        assert shown[place + 1 :] == [" " * 8 + line for line in below]
+        assert max(map(len, shown)) < 80

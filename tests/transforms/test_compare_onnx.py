@@ -86,6 +86,25 @@ def test_one_weight_that_differs(tmp_path: Path) -> None:
     assert found.first_divergence.scope == "fc1"
 
 
+@pytest.mark.parametrize("share", [1e-4, 1e-5, 1e-6])
+def test_one_weight_that_differs_by_little_was_not_rounded(share: float, tmp_path: Path) -> None:
+    """Among 11,700 that are the same, one that is off is no rounding, however little it is off."""
+    proto, other = network("float32"), network("float32")
+    change(other, "w1", lambda w: w * np.where(abs(w) == abs(w).max(), 1 + share, 1.0))
+    found = compared(proto, other, tmp_path)
+    assert (found.outcome, found.basis) == (Outcome.OVER, Basis.NETWORK)
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "fc1"
+
+
+def test_all_weights_off_by_one_unit_may_have_been_rounded(tmp_path: Path) -> None:
+    """Each is the next number in float32: what a rounding on another way makes."""
+    proto, other = network("float32"), network("float32")
+    change(other, "w1", lambda values: np.nextafter(values, np.float32(0)))
+    found = compared(proto, other, tmp_path)
+    assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.NOTHING), found.reason
+
+
 def test_layers_under_other_names(tmp_path: Path) -> None:
     """The first layer that differs is found by value where no name is the same."""
     proto, other = network("float32"), network("float32")

@@ -43,6 +43,14 @@ def halved(path):
     made = path.with_name("halved.onnx")
     onnx.save(model, made)
     return str(made)
+def nudged(path):
+    model = onnx.load(path)
+    weight = next(each for each in model.graph.initializer if each.name == "w2")
+    values = onnx.numpy_helper.to_array(weight).copy()
+    values.flat[abs(values).argmax()] *= 1 + 1e-5
+    weight.CopyFrom(onnx.numpy_helper.from_array(values, "w2"))
+    onnx.save(model, path)
+    return path
 def spoilt(path):
     path.write_bytes(b"nothing")
     1 / 0
@@ -108,12 +116,22 @@ def test_every_transform(project: Path) -> None:
 
 BROKEN = {
     "a value that is off": ('{apply: "compiler:halved", equivalence: exact_algebra}', "fc1"),
+    "one weight that is off by little": ('{apply: "compiler:nudged", equivalence: exact_algebra}',
+                                         "first layer that differs: fc2, by"),
     "an exception": ('{apply: "compiler:spoilt", equivalence: exact_algebra}',
                      "calling compiler:spoilt raised ZeroDivisionError"),
     "no path": ('{apply: "compiler:nothing", equivalence: exact_algebra}',
                 "returned NoneType, not the path of a file"),
     "no such layer": ('{tile_linear: {tile: 64, layers: head}, equivalence: exact_algebra}',
                       "stay as they are (layers: leaves it out)"),
+    "a layer misspelt": (
+        '{tile_linear: {tile: 64, layers: [fc1, fc22]}, equivalence: exact_algebra}',
+        "layers: no module of the model matches 'fc22': did you mean 'fc2'?",
+    ),
+    "another one": (
+        '{quantize_weights: {bits: 8, layers: [fc1, conv]}, equivalence: lossy}',
+        "layers: no module of the model matches 'conv'",
+    ),
     "no batch norm": ("{fold_batchnorm: {}, equivalence: exact_algebra}", "the model has none"),
     "bits": ("{quantize_weights: {bits: 5}, equivalence: {kind: lossy, sqnr: 9}}", "write 8 or 4"),
     "a name that is not there": (
