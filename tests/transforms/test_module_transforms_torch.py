@@ -166,6 +166,15 @@ def test_an_export_computes_the_same() -> None:
 
 
 @pytest.mark.slow
+def test_an_export_has_the_operator_set_that_is_asked_for() -> None:
+    """21 is written; 99, for which the exporter silently takes one that it knows, is refused."""
+    net = nn.Sequential(nn.Linear(4, 3))
+    assert numbers(applied("export_onnx", net, (2, 4), opset=21))["macs"] == 2 * 4 * 3
+    with pytest.raises(TransformError, match=r"^opset is 99, and .* ask for \d+, or leave"):
+        applied("export_onnx", net, (2, 4), opset=99)
+
+
+@pytest.mark.slow
 def test_a_file_is_compared_with_its_module(tmp_path: Path, monkeypatch: Any) -> None:
     """An ONNX file agrees with the module that it was exported from, and with no other."""
     monkeypatch.chdir(tmp_path)
