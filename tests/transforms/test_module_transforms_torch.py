@@ -18,6 +18,7 @@ from pytest_modelbudget.frontends.torch_drawing import redraw
 from pytest_modelbudget.metrics.costed_graph import CostedGraph
 from pytest_modelbudget.metrics.metric_table import metric_table
 from pytest_modelbudget.ops.op_table import builtin_ops
+from pytest_modelbudget.transforms.fold_batchnorm_torch import folded
 from pytest_modelbudget.transforms.quantize_weights_torch import on_grid
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from pytest_modelbudget.transforms.transform_table import transform_table
@@ -92,6 +93,33 @@ def test_folding_costs_what_is_left() -> None:
     assert found["params"] == 8 * 27 + 8
     assert found["model_size"] == 4 * (8 * 27 + 8)
     assert found["macs"] == (8 * 6 * 6) * 27
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_folding_into_a_linear_layer_is_its_formula(bias: bool, affine: bool) -> None:
+    """w·γ/√(σ² + ε) and (b - μ)·γ/√(σ² + ε) + β; where there is none γ is 1, β is 0, b is 0."""
+    layers = nn.Sequential(nn.Linear(3, 2, bias=bias), nn.BatchNorm1d(2, eps=1.0, affine=affine))
+    values = {"running_mean": [5.0, -7.0], "running_var": [3.0, 15.0]}  # √(σ² + ε) is 2 and 4
+    if affine:
+        values |= {"weight": [4.0, 2.0], "bias": [0.5, 0.25]}
+    layers[1].load_state_dict({k: torch.tensor(v) for k, v in values.items()}, strict=False)
+    scale = torch.tensor([2.0, 0.5] if affine else [0.5, 0.25])
+    before = {name: each.detach().clone() for name, each in layers[0].named_parameters()}
+    moved = before.get("bias", torch.zeros(2)) - torch.tensor([5.0, -7.0])
+    made = folded(layers.eval(), {"1": "0"})[0]
+    assert torch.allclose(made.weight, before["weight"] * scale[:, None])
+    shift = torch.tensor([0.5, 0.25] if affine else [0.0, 0.0])
+    assert torch.allclose(made.bias, moved * scale + shift)
+
+
+def test_a_batch_norm_without_affine_is_folded_into_a_linear_layer() -> None:
+    """Nothing but its statistics moves, and the outputs stay."""
+    layers = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4, affine=False))
+    done = applied("fold_batchnorm", layers, (2, 8))
+    assert numbers(done)["params"] == 8 * 4 + 4
+    found = done.verify(EXACT)
+    assert found.outcome == "within", found.reason
 
 
 def test_nothing_to_fold_is_told() -> None:
