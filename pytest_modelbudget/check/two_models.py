@@ -63,11 +63,13 @@ def check_equivalence(
 def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Claim:
     kinds = [each.value for each in Kind]
     if kind not in kinds:
-        raise InputError(f"'{kind}' is no kind of claim: {suggestion(kind, kinds)}")
+        raise InputError(f"{kind!r} is no kind of claim: {suggestion(str(kind), kinds)}")
     names = [each.value for each in Bound]
+    if not isinstance(bounds, Mapping):
+        raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
     for name in bounds:
         if name not in names:
-            raise InputError(f"'{name}' is no bound: {suggestion(name, names)}")
+            raise InputError(f"{name!r} is no bound: {suggestion(str(name), names)}")
     if not isinstance(seeds, Sequence) or any(type(s) is not int or s < 0 for s in seeds):
         raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
     if not seeds:

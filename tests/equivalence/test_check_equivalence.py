@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -316,6 +317,11 @@ def test_a_claim_without_bounds_is_unknown() -> None:
     ("options", "says"),
     [
         ({"kind": "exact_algebr"}, "did you mean 'exact_algebra'?"),
+        ({"kind": None}, "None is no kind of claim: known are exact_algebra, lossy, custom"),
+        ({"kind": []}, "[] is no kind of claim: known are exact_algebra, lossy, custom"),
+        ({"kind": "custom", "bounds": [1]}, "bounds are [1]: write a mapping such as"),
+        ({"kind": "custom", "bounds": None}, "bounds are None: write a mapping such as"),
+        ({"kind": "custom", "bounds": {1: 2}}, "1 is no bound: known are max_abs, mse"),
         ({"bounds": {"sqrn": 1}, "kind": "lossy"}, "did you mean 'sqnr'?"),
         ({"bounds": {"sqnr": 1}}, "criterion of its own"),
         ({"seeds": ()}, "no seeds"),
@@ -328,7 +334,7 @@ def test_a_claim_without_bounds_is_unknown() -> None:
 )
 def test_slips_are_told(options: dict[str, Any], says: str) -> None:
     """A word that nothing knows is an error, with a guess."""
-    with pytest.raises(InputError, match=says.replace("?", r"\?")):
+    with pytest.raises(InputError, match=re.escape(says)):
         check_equivalence(net(), net(), SPEC, **options)
 
 
