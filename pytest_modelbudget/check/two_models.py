@@ -15,7 +15,7 @@ from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.outcome import Outcome
-from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformError
+from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError, TransformError
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.transforms.transform import Job
 
@@ -40,7 +40,8 @@ def check_equivalence(
 
     ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each
     output is apart, ``.first_divergence`` in which layer the two part. Raises ModelBudgetError
-    where a model cannot be loaded, and InputError for a kind, seeds or bounds that hold nothing.
+    where either model cannot be loaded, and InputError for a kind, seeds or bounds that hold
+    nothing.
     """
     using, here = tables(), Path.cwd()
     claim = _claim(kind, seeds, bounds)
@@ -52,6 +53,8 @@ def check_equivalence(
         try:
             with user_code("comparing the outputs", TransformError):
                 found = applied.verify(claim)
+        except (SourceError, InputError):
+            raise  # the original or its inputs cannot be read; the other model was read above
         except ModelBudgetError as error:
             return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
     if found.first_divergence is None:

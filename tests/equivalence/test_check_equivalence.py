@@ -13,7 +13,7 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.frontends.torch_drawing import redraw
 
@@ -336,6 +336,24 @@ def test_slips_are_told(options: dict[str, Any], says: str) -> None:
     """A word that nothing knows is an error, with a guess."""
     with pytest.raises(InputError, match=re.escape(says)):
         check_equivalence(net(), net(), SPEC, **options)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        pytest.param(nn.Linear, "calling type raised TypeError", id="class with arguments"),
+        pytest.param("no.pt", "no.pt does not exist", id="missing file"),
+        pytest.param("no.pt2", "no.pt2 does not exist", id="missing program"),
+        pytest.param("no_such_package:net", "there is no module", id="missing module"),
+        pytest.param(3, "not a module or a callable", id="no model"),
+    ],
+)
+def test_what_is_no_model_is_refused_on_either_side(source: object, says: str) -> None:
+    """A source that cannot be loaded raises, as original and as transformed model."""
+    with pytest.raises(SourceError, match=says):
+        check_equivalence(source, net(), SPEC)
+    with pytest.raises(SourceError, match=says):
+        check_equivalence(net(), source, SPEC)
 
 
 def test_a_model_that_raises_is_told() -> None:
