@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_modelbudget.budget.problem import suggestion
+from pytest_modelbudget.budget.read_claims import amount_of, wanted_for
 from pytest_modelbudget.check.measuring import first_on_path
 from pytest_modelbudget.check.python_values import model_source
 from pytest_modelbudget.check.tables import tables
@@ -77,15 +78,16 @@ def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Clai
         raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
     if not seeds:
         raise InputError("no seeds: the outputs of no run can be compared")
-    held = {Bound(name): _bound(name, value) for name, value in bounds.items()}
+    held = {Bound(name): _amount(Bound(name), value) for name, value in bounds.items()}
     if held and kind == Kind.EXACT_ALGEBRA.value:
         raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
     return Claim(Kind(kind), held, seeds=tuple(seeds))
 
 
-def _bound(name: str, value: float) -> Fraction:
-    """The exact amount that a number is written as."""
-    try:
-        return Fraction(str(value))
-    except ValueError as error:
-        raise InputError(f"{name} is {value!r}, which holds nothing: write a number") from error
+def _amount(bound: Bound, value: float) -> Fraction:
+    """The exact amount that a number is written as, where a budget takes it too."""
+    amount = amount_of(bound, str(value))
+    if amount is None:
+        wanted = wanted_for(bound)
+        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {wanted}")
+    return amount

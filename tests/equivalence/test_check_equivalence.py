@@ -330,6 +330,10 @@ def test_a_claim_without_bounds_is_unknown() -> None:
         ({"seeds": 3}, "whole numbers from 0"),
         ({"kind": "custom", "bounds": {"max_abs": float("nan")}}, "max_abs is nan, which holds"),
         ({"kind": "custom", "bounds": {"max_abs": float("inf")}}, "max_abs is inf, which holds"),
+        ({"kind": "custom", "bounds": {"max_abs": -1}}, "max_abs is -1, which holds nothing"),
+        ({"kind": "custom", "bounds": {"sqnr": True}}, "sqnr is True, which holds nothing"),
+        ({"kind": "custom", "bounds": {"cosine": 2}}, "cosine is 2, which holds nothing: write"),
+        ({"kind": "custom", "bounds": {"top1": 1.5}}, "write a number from 0 to 1"),
     ],
 )
 def test_slips_are_told(options: dict[str, Any], says: str) -> None:
