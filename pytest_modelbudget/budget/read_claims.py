@@ -15,6 +15,7 @@ from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.transforms.transform import Transform
 
+SHARES = (Bound.COSINE, Bound.TOP1)  # which no output has more of than 1
 UNDECIDED = "declares no bound: give one, such as sqnr: 30 or max_abs: 1e-3"
 
 
@@ -69,7 +70,9 @@ def _kind(node: Node, reading: Reading) -> Kind | None:
 
 def _bounds(given: Mapping[str, Entry], reading: Reading) -> dict[Bound, Fraction]:
     found = {
-        bound: _number(given[bound.value].value, reading) for bound in Bound if bound.value in given
+        bound: _number(bound, given[bound.value].value, reading)
+        for bound in Bound
+        if bound.value in given
     }
     return {bound: number for bound, number in found.items() if number is not None}
 
@@ -83,20 +86,32 @@ def _outputs(given: Mapping[str, Entry], reading: Reading) -> dict[str, Mapping[
     }
 
 
-def _number(node: Node, reading: Reading) -> Fraction | None:
-    """A decimal number, or a percentage; exact."""
-    text = reading.text(node, "a number such as 1e-3")
+def _number(bound: Bound, node: Node, reading: Reading) -> Fraction | None:
+    text = reading.text(node, wanted_for(bound))
     if text is None:
         return None
-    written = text.text.strip()
+    number = amount_of(bound, text.text)
+    if number is None:
+        reading.refuse(text.place, f"expected {wanted_for(bound)}, found {shown(text.text)}")
+    return number
+
+
+def wanted_for(bound: Bound) -> str:
+    """What may be written for a bound."""
+    return "a number from 0 to 1" if bound in SHARES else "a number such as 1e-3"
+
+
+def amount_of(bound: Bound, written: str) -> Fraction | None:
+    """A decimal number, or a percentage, exactly; None where the bound can be no such thing."""
+    digits = written.strip()
     try:
-        number = Decimal(written.removesuffix("%"))
+        number = Decimal(digits.removesuffix("%"))
     except InvalidOperation:
-        number = Decimal("NaN")
-    if not number.is_finite() or number < 0 or abs(number.adjusted()) > 300:
-        reading.refuse(text.place, f"expected a number such as 1e-3, found {shown(text.text)}")
         return None
-    return Fraction(number) / (100 if written.endswith("%") else 1)
+    if not number.is_finite() or number < 0 or abs(number.adjusted()) > 300:
+        return None
+    amount = Fraction(number) / (100 if digits.endswith("%") else 1)
+    return None if bound in SHARES and amount > 1 else amount
 
 
 def _numbers(

@@ -49,15 +49,32 @@ class Divergence:
 
 
 def worst_element(original: Values, transformed: Values) -> Worst | None:
-    """Where two arrays of one shape are furthest apart; None where nothing differs."""
+    """Where two arrays of one shape are furthest apart; None where nothing differs.
+
+    Nothing is further off than a NaN or an Inf where the other has none, or one of another kind.
+    The last index of a complex element is 0 for its real part, 1 for the imaginary one.
+    """
     import numpy as np
 
-    error = np.abs(original - transformed)
+    before, after = _parts(original), _parts(transformed)
+    same = (before == after) | (np.isnan(before) & np.isnan(after))
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.abs(before - after)
+    error = np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
     if not error.size or not error.any():
         return None
     index = np.unravel_index(int(error.argmax()), error.shape)
     place = tuple(int(each) for each in index)
-    return Worst(place, float(original[index]), float(transformed[index]))
+    return Worst(place, float(before[index]), float(after[index]))
+
+
+def _parts(values: Values) -> Values:
+    """Values as float64, complex ones as pairs; NaN and Inf stay what they are."""
+    import numpy as np
+
+    if values.dtype.kind == "c":
+        values = np.stack((values.real, values.imag), -1)
+    return values.astype(np.float64, copy=False)
 
 
 def first_divergence(original: Sequence[Layer], transformed: Watched) -> Divergence | None:

@@ -194,7 +194,7 @@ def _record(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> 
         said.algebra,
         said.precision,
         _figures(pair),
-        worst_element(*_shown(pair)),
+        worst_element(*_runs(pair)),
     )
 
 
@@ -206,12 +206,18 @@ class _Said:
     precision: float | None = None
 
 
-def _shown(pair: OutputPair) -> tuple[Values, Values]:
+def _runs(pair: OutputPair) -> tuple[Values, Values]:
     """The two runs that figures are about: in the storage type where there are such."""
     if pair.original is not None and pair.transformed is not None:
-        return reals(pair.original), reals(pair.transformed)
+        return pair.original, pair.transformed
     assert pair.algebra is not None  # a pair without any run of the transformed model
-    return reals(pair.reference), reals(pair.algebra)
+    return pair.reference, pair.algebra
+
+
+def _shown(pair: OutputPair) -> tuple[Values, Values]:
+    """The same as numbers."""
+    before, after = _runs(pair)
+    return reals(before), reals(after)
 
 
 def _figures(pair: OutputPair) -> Figures:

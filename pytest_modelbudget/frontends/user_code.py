@@ -9,6 +9,8 @@ from traceback import walk_tb
 
 from pytest_modelbudget.errors import ModelBudgetError
 
+IN_SCRIPT = "The following operation failed in the TorchScript interpreter."
+CAUSE = re.compile(r"^([A-Za-z_][\w.]*):(?: (.*))?$", re.MULTILINE)  # the end of its traceback
 INNER = ("/torch/", "/pytest_modelbudget/", "<string>")  # whose lines tell a user little
 
 
@@ -32,15 +34,25 @@ def described(error: BaseException) -> str:
     The line is the innermost one outside torch and this package, where there is one: the user's.
     Addresses of objects are left out, so that the text is the same in every run.
     """
-    lines = str(error).strip().splitlines() or [""]
-    words = re.sub(r" at 0x[0-9a-f]+", "", lines[0][:300])
-    text = f"{type(error).__name__}: {words}".rstrip(": ")
+    kind, line = _kind_and_line(error)
+    words = re.sub(r" at 0x[0-9a-f]+", "", line[:300])
+    text = f"{kind}: {words}".rstrip(": ")
     places = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
     if not places:
         return text
     own = [place for place in places if not any(part in place[0].co_filename for part in INNER)]
     code, number = own[-1] if own else places[-1]
     return f"{text} (in {code.co_name}, {_short(code.co_filename)}:{number})"
+
+
+def _kind_and_line(error: BaseException) -> tuple[str, str]:
+    """Type and first line of an exception; of what TorchScript raised, those of the cause."""
+    text = str(error).strip()
+    causes = CAUSE.findall(text) if text.startswith(IN_SCRIPT) else []
+    if causes:
+        kind, line = causes[-1]
+        return kind.removeprefix("builtins."), line
+    return type(error).__name__, (text.splitlines() or [""])[0]
 
 
 def _short(path: str) -> str:

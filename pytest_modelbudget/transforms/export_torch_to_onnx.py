@@ -15,6 +15,7 @@ import torch
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.onnx_stored import opset_of
 from pytest_modelbudget.equivalence.torch_beside_onnx import OnnxModels, compared
 from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, TensorSpec
@@ -47,18 +48,28 @@ def transformed(job: Job) -> Transformed:
 
 
 def exported(subject: Subject, specs: InputSpecs, job: Job) -> onnx.ModelProto:
-    """The ONNX model that torch's exporter makes of a copy of a module."""
+    """The ONNX model that torch's exporter makes of a copy of a module.
+
+    Raises TransformError where it writes another operator set than the one that is asked for.
+    """
+    asked = job.settings["opset"]
     generator = torch.Generator().manual_seed(0)
     inputs = call_inputs(specs, lambda spec: drawn(spec, generator))
     options: dict[str, Any] = {"dynamo": True, "verbose": False}
-    if job.settings["opset"] is not None:
-        options["opset_version"] = job.settings["opset"]
+    if asked is not None:
+        options["opset_version"] = asked
     with untouched_globals(), quiet(), user_code("exporting to ONNX", TransformError):
         model = copy.deepcopy(subject.model).eval()
         program = torch.onnx.export(model, inputs.args, kwargs=dict(inputs.kwargs), **options)
     if program is None:
         raise TransformError("exporting to ONNX gave no program")
     made: onnx.ModelProto = program.model_proto
+    written = opset_of(made)
+    if asked not in (None, written):
+        raise TransformError(
+            f"opset is {asked}, and torch's exporter wrote operator set {written}: "
+            f"ask for {written}, or leave opset out"
+        )
     return made
 
 

@@ -1,7 +1,8 @@
 """``fold_batchnorm`` on torch modules: each batch norm into the convolution or linear before it.
 
-w' = w·γ/√(σ² + ε), b' = (b - μ)·γ/√(σ² + ε) + β, along output channels. Which layer feeds which
-batch norm is read from the recorded graph, not from names.
+w' = w·γ/√(σ² + ε), b' = (b - μ)·γ/√(σ² + ε) + β, along output channels; γ is 1 and β is 0 where a
+batch norm has none. Which layer feeds which batch norm is read from the recorded graph, not from
+names.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
@@ -81,7 +83,7 @@ def folded(model: nn.Module, pairs: Mapping[str, str]) -> nn.Module:
     """The model, changed in place: each pair one layer, and nothing where the batch norm was."""
     modules: dict[str, Any] = dict(model.named_modules())
     for norm, feeder in pairs.items():
-        layer, statistics = modules[feeder], modules[norm]
+        layer, statistics = modules[feeder], with_affine(modules[norm])
         if isinstance(layer, nn.Linear):
             fused: nn.Module = fuse_linear_bn_eval(layer, statistics)
         else:
@@ -90,6 +92,20 @@ def folded(model: nn.Module, pairs: Mapping[str, str]) -> nn.Module:
         model.set_submodule(feeder, fused)
         model.set_submodule(norm, nn.Identity())
     return model
+
+
+def with_affine(norm: _BatchNorm) -> _BatchNorm:
+    """The batch norm, changed in place: with γ = 1 and β = 0 where it has none.
+
+    torch's own folding into a linear layer takes no other.
+    """
+    statistics = norm.running_mean
+    assert statistics is not None  # pairs_of
+    if norm.weight is None:
+        norm.weight = nn.Parameter(torch.ones_like(statistics))
+    if norm.bias is None:
+        norm.bias = nn.Parameter(torch.zeros_like(statistics))
+    return norm
 
 
 def _changes(model: nn.Module, pairs: Mapping[str, str]) -> Iterator[Change]:

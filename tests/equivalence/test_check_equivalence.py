@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.frontends.torch_drawing import redraw
 
@@ -316,6 +317,11 @@ def test_a_claim_without_bounds_is_unknown() -> None:
     ("options", "says"),
     [
         ({"kind": "exact_algebr"}, "did you mean 'exact_algebra'?"),
+        ({"kind": None}, "None is no kind of claim: known are exact_algebra, lossy, custom"),
+        ({"kind": []}, "[] is no kind of claim: known are exact_algebra, lossy, custom"),
+        ({"kind": "custom", "bounds": [1]}, "bounds are [1]: write a mapping such as"),
+        ({"kind": "custom", "bounds": None}, "bounds are None: write a mapping such as"),
+        ({"kind": "custom", "bounds": {1: 2}}, "1 is no bound: known are max_abs, mse"),
         ({"bounds": {"sqrn": 1}, "kind": "lossy"}, "did you mean 'sqnr'?"),
         ({"bounds": {"sqnr": 1}}, "criterion of its own"),
         ({"seeds": ()}, "no seeds"),
@@ -324,12 +330,34 @@ def test_a_claim_without_bounds_is_unknown() -> None:
         ({"seeds": 3}, "whole numbers from 0"),
         ({"kind": "custom", "bounds": {"max_abs": float("nan")}}, "max_abs is nan, which holds"),
         ({"kind": "custom", "bounds": {"max_abs": float("inf")}}, "max_abs is inf, which holds"),
+        ({"kind": "custom", "bounds": {"max_abs": -1}}, "max_abs is -1, which holds nothing"),
+        ({"kind": "custom", "bounds": {"sqnr": True}}, "sqnr is True, which holds nothing"),
+        ({"kind": "custom", "bounds": {"cosine": 2}}, "cosine is 2, which holds nothing: write"),
+        ({"kind": "custom", "bounds": {"top1": 1.5}}, "write a number from 0 to 1"),
     ],
 )
 def test_slips_are_told(options: dict[str, Any], says: str) -> None:
     """A word that nothing knows is an error, with a guess."""
-    with pytest.raises(InputError, match=says.replace("?", r"\?")):
+    with pytest.raises(InputError, match=re.escape(says)):
         check_equivalence(net(), net(), SPEC, **options)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        pytest.param(nn.Linear, "calling type raised TypeError", id="class with arguments"),
+        pytest.param("no.pt", "no.pt does not exist", id="missing file"),
+        pytest.param("no.pt2", "no.pt2 does not exist", id="missing program"),
+        pytest.param("no_such_package:net", "there is no module", id="missing module"),
+        pytest.param(3, "not a module or a callable", id="no model"),
+    ],
+)
+def test_what_is_no_model_is_refused_on_either_side(source: object, says: str) -> None:
+    """A source that cannot be loaded raises, as original and as transformed model."""
+    with pytest.raises(SourceError, match=says):
+        check_equivalence(source, net(), SPEC)
+    with pytest.raises(SourceError, match=says):
+        check_equivalence(net(), source, SPEC)
 
 
 def test_a_model_that_raises_is_told() -> None:

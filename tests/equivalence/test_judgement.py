@@ -10,6 +10,7 @@ import pytest
 
 from pytest_modelbudget.equivalence.array_errors import odd_kinds
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
+from pytest_modelbudget.equivalence.divergence import worst_element
 from pytest_modelbudget.equivalence.judgement import OutputPair, algebra_error, judged
 from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.equivalence.output_figures import figures
@@ -57,6 +58,38 @@ def test_kinds_of_no_numbers() -> None:
     """Real and imaginary parts are told apart."""
     assert odd_kinds(np.array([0.0, NAN, INF, -INF])).tolist() == [0, 1, 2, 3]
     assert odd_kinds(np.array([complex(INF, 1), complex(1, NAN)])).tolist() == [[2, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("original", "transformed", "expected"),
+    [
+        pytest.param([1.0, 2.0], [1.0, 2.0], None, id="equal"),
+        pytest.param([], [], None, id="nothing"),
+        pytest.param([NAN, INF, -INF], [NAN, INF, -INF], None, id="no numbers, equal"),
+        pytest.param([NAN, 2.0, 5.0], [NAN, 3.0, 5.0], ((1,), 2.0, 3.0), id="beside equal NaN"),
+        pytest.param([1.0, 2.0, 5.0], [9.0, NAN, 5.0], ((1,), 2.0, NAN), id="NaN"),
+        pytest.param([1.0, 2.0, NAN], [9.0, 2.0, 0.0], ((2,), NAN, 0.0), id="NaN of the first"),
+        pytest.param([1.0, INF], [1e300, -INF], ((1,), INF, -INF), id="other sign"),
+        pytest.param([1.0, INF], [1e300, NAN], ((1,), INF, NAN), id="other kind"),
+        pytest.param([1 + 2j, 3j], [1 + 2j, 7j], ((1, 1), 3.0, 7.0), id="imaginary part"),
+        pytest.param([True, False], [True, True], ((1,), 0.0, 1.0), id="flags"),
+        pytest.param(2.0, NAN, ((), 2.0, NAN), id="a scalar"),
+    ],
+)
+def test_the_worst_element(original: Any, transformed: Any, expected: Any) -> None:
+    """The furthest off, and before any distance a NaN or Inf that only one of the two has."""
+    worst = worst_element(np.array(original), np.array(transformed))
+    found = None if worst is None else (worst.index, worst.original, worst.transformed)
+    assert repr(found) == repr(expected)  # NaN is not equal to itself
+
+
+def test_a_nan_is_the_worst_element_of_its_output() -> None:
+    """The record names the element that is no number, not one that only moved."""
+    reference, found = np.array([1.0, 2.0, 5.0]), np.array([9.0, NAN, 5.0])
+    pair = OutputPair("0", "normal", "float32", reference, found, reference, found)
+    worst = judged(Claim(), [pair], weights="as loaded").outputs[0].worst
+    assert worst is not None
+    assert (worst.index, worst.original, repr(worst.transformed)) == ((1,), 2.0, "nan")
 
 
 def test_step_1_sees_complex_numbers() -> None:

@@ -1,0 +1,46 @@
+"""Bounds of a claim as they are written: exact numbers from 0, and shares up to 1."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from pytest_modelbudget.budget.read_claims import amount_of
+from pytest_modelbudget.equivalence.claim import Bound
+
+from .conftest import Problems
+
+
+@pytest.mark.parametrize(
+    ("bound", "written", "expected"),
+    [
+        (Bound.MAX_ABS, "1e-3", Fraction(1, 1000)),
+        (Bound.MAX_ABS, "0", Fraction(0)),
+        (Bound.MAX_ABS, "-1", None),
+        (Bound.MAX_ABS, "1/3", None),
+        (Bound.SQNR, "30.5", Fraction(61, 2)),
+        (Bound.MSE, "1e400", None),
+        (Bound.MSE, "nan", None),
+        (Bound.P99_ABS, "", None),
+        (Bound.TOP1, "99%", Fraction(99, 100)),
+        (Bound.TOP1, "100%", Fraction(1)),
+        (Bound.TOP1, "1.5", None),
+        (Bound.TOP1, "101%", None),
+        (Bound.COSINE, "1", Fraction(1)),
+        (Bound.COSINE, "2", None),
+    ],
+)
+def test_amounts(bound: Bound, written: str, expected: Fraction | None) -> None:
+    """What is written is what is held; no output has a cosine or a share of rows above 1."""
+    assert amount_of(bound, written) == expected
+
+
+def test_a_bound_that_no_output_keeps_is_refused_in_its_place(problems: Problems) -> None:
+    """With what it may be."""
+    text = (
+        "model_budget: 1\nmodels:\n  net:\n    torch: a:b\n    inputs: float32 1x3\n"
+        "    transforms:\n"
+        "      t: {apply: 'c:d', equivalence: {kind: custom, mse: 1, top1: 1.5}}\n"
+    )
+    assert problems(text) == ["7:67: expected a number from 0 to 1, found '1.5'"]
