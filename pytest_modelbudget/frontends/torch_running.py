@@ -35,6 +35,7 @@ from pytest_modelbudget.frontends.torch_tracing import (
 )
 from pytest_modelbudget.frontends.torch_values import STORED, TorchValues, dtype_of
 from pytest_modelbudget.frontends.torch_weights import (
+    buffer_values_kept,
     module_state_kept,
     module_tree,
     named_weights,
@@ -157,6 +158,7 @@ class Runnable:
             enter = stack.enter_context
             enter(untouched_globals())
             enter(module_state_kept(modules))
+            enter(buffer_values_kept(modules))
             enter(exact_operators())
             enter(deterministic())
             enter(silenced())

@@ -151,6 +151,40 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
             _restore(attributes, before)
 
 
+@contextmanager
+def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
+    """Buffers have the values and memory that they had, also where a run writes into them.
+
+    Which tensors a module holds is left to ``module_state_kept``, but for TorchScript, whose
+    buffers are no Python attributes.
+    """
+    kept = [
+        (module, name, buffer, buffer.detach(), buffer.clone())
+        for _, module in modules
+        for name, buffer in module._buffers.items()
+        if buffer is not None and _can_be_written(buffer)
+    ]
+    try:
+        yield
+    finally:
+        with torch.inference_mode():  # where inference tensors may be written, too
+            for module, name, buffer, memory, before in kept:
+                if not torch.equal(memory, before):
+                    memory.copy_(before)
+                if buffer.data_ptr() != memory.data_ptr() or buffer.shape != memory.shape:
+                    buffer.data = memory  # given other memory through the same attribute
+                is_script = isinstance(module, torch.jit.ScriptModule)
+                if is_script and module._buffers[name] is not buffer:
+                    setattr(module, name, buffer)
+
+
+def _can_be_written(buffer: torch.Tensor) -> bool:
+    """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
+    if type(buffer) is not torch.Tensor or buffer.layout is not torch.strided:
+        return False
+    return all(step or size < 2 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
+
+
 def containers(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     """Filled and empty dicts, lists and sets among these values, nested ones too, each once."""
     filled: dict[int, Any] = {}
