@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -122,6 +123,27 @@ def memoryless(
             base = base.view(target)
         twins[key] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     return twins
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy, in which tensors that were computed are values of their own.
+
+    ``weight_norm`` and ``prune`` leave such tensors as attributes, and torch copies none with a
+    history.
+    """
+    tables = (
+        table
+        for module in model.modules()
+        for table in (vars(module), module._buffers)
+        if not isinstance(module, torch.jit.ScriptModule)
+    )
+    computed = {
+        id(value): value.detach().clone()
+        for table in tables
+        for value in table.values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(model, computed)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from pytest_modelbudget.frontends.torch_running import (
     true_subject,
 )
 from pytest_modelbudget.frontends.torch_tracing import Subject, traced
+from pytest_modelbudget.frontends.torch_weights import copied
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.transforms.torch_originals import original, weights_untouched
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
@@ -48,7 +48,7 @@ def transformed_module(
 
     def sides_of(subject: Subject, specs: InputSpecs, weights_are_drawn: bool) -> Sides:
         def in_double() -> Subject:
-            exact = in_float64(copy.deepcopy(subject.model))
+            exact = in_float64(copied(subject.model))
             return subject.over(_changed(exact, changer))
 
         second = Runnable(changed_copy(job.source, subject, changer), in_double=in_double)
@@ -69,7 +69,7 @@ def changed_copy(source: ModelSource, subject: Subject, changer: Changer) -> Sub
     Raises TransformError where the changer does, or writes into the model's own weights.
     """
     with untouched_globals(), user_code("copying the model", TransformError):
-        same = copy.deepcopy(subject.model)
+        same = copied(subject.model)
     with weights_untouched(original(source, subject)):
         return subject.over(_changed(same, changer))
 
