@@ -81,7 +81,8 @@ class CountedSide(TorchSide):
         if float64:
             return self._exact.run(inputs, float64=True)
         result, counts = self._counted(inputs)
-        self._was_kept = self._was_kept or counts == self._promised
+        done = attributed(counts, self._promised)
+        self._was_kept = self._was_kept or done == self._promised
         return result
 
     def _counted(self, inputs: CallInputs) -> tuple[Result, Counter[Product]]:
@@ -99,13 +100,31 @@ class CountedSide(TorchSide):
             return
         inputs = drawn(leaf_specs(self.specs), Row(FAMILIES[0], 0), SCALES[0])
         _, counts = self._counted(call_of(self.specs, inputs))
-        for product in sorted({*self._promised, *counts}):
-            said, done = self._promised[product], counts[product]
+        executed = attributed(counts, self._promised)
+        for product in sorted({*self._promised, *executed}):
+            said, done = self._promised[product], executed[product]
             if said != done:
                 name, shape = product
                 size = f" by weights {list(shape)}" if shape else ""
                 yield f"the graph has {said:,} {name}{size}, and the run executes {done:,}"
                 return
+
+
+def attributed(counts: Counter[Product], promised: Counter[Product]) -> Counter[Product]:
+    """What a run multiplied, where products by nameless weights stand for promised ones.
+
+    Autocast reads a copy of a weight, and quantised layers read packed ones: such a product counts
+    as () and may be any that the graph has and the run lacks, of the same operator.
+    """
+    executed = counts.copy()
+    for product in sorted(promised - counts):
+        nameless = product[0], ()
+        spare = executed[nameless] - promised[nameless]
+        taken = min(spare, promised[product] - counts[product])
+        if taken > 0:
+            executed[product] += taken
+            executed[nameless] -= taken
+    return +executed
 
 
 def leaf_specs(specs: InputSpecs) -> Specs:

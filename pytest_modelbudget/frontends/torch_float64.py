@@ -9,23 +9,27 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
+EXACT = {  # what each narrow type is computed in
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
+    **dict.fromkeys((torch.complex64, torch.complex32), torch.complex128),
+}
 
 
 def in_float64(model: nn.Module) -> nn.Module:
     """The same module, changed in place: weights and tensor attributes upcast exactly."""
-    model.double()
+    model.double()  # which leaves complex weights as they are
+    model._apply(_widened)  # type: ignore[no-untyped-call]  # torch gives no types
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue
         for name, value in vars(module).items():
-            if isinstance(value, torch.Tensor) and value.dtype in NARROW:
-                setattr(module, name, value.double())
+            if isinstance(value, torch.Tensor):
+                setattr(module, name, _widened(value))
     return model
 
 
 class InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
-    """Turns every narrow floating type that an operator is given into float64.
+    """Turns every narrow type that an operator is given into float64, complex ones into complex128.
 
     A program that casts to float32 on its way, or holds float32 constants, would round there, and
     the difference between two right programs would be that rounding.
@@ -47,9 +51,9 @@ def _writes(func: Any) -> bool:
 
 def _widened(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.double() if value.dtype in NARROW else value
+        return value.to(EXACT[value.dtype]) if value.dtype in EXACT else value
     if isinstance(value, torch.dtype):
-        return torch.float64 if value in NARROW else value
+        return EXACT.get(value, value)
     if isinstance(value, (list, tuple)):
         return type(value)(map(_widened, value))
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import ModuleScopes
 from pytest_modelbudget.frontends.torch_script_file import saved_copy, script_graph, script_subject
 from pytest_modelbudget.frontends.torch_tracing import Rewriting, Subject, WatchedScopes, traced
+from pytest_modelbudget.frontends.torch_weights import copied
 from pytest_modelbudget.ops.op_table import OpTable
 
 
@@ -42,7 +42,7 @@ def true_subject(source: ModelSource, seed: int = 0) -> Subject:
     if isinstance(model, torch.jit.ScriptModule):
         return script_subject("torch", saved_copy(model))
     if is_an_instance(source):
-        model = copy.deepcopy(model)
+        model = copied(model)
     return module_subject(model if dtype is None else model.to(dtype), source, None)
 
 
@@ -54,7 +54,7 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
     def real() -> Subject:
         true = built(source, initialised=True)
         if true is model:
-            true = copy.deepcopy(model)  # a run writes into buffers, and these are the caller's
+            true = copied(model)  # a run writes into buffers, and these are the caller's
         if dtype is not None:
             true = true.to(dtype)
         return module_subject(true, source, None)

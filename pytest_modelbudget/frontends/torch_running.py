@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -35,6 +34,8 @@ from pytest_modelbudget.frontends.torch_tracing import (
 )
 from pytest_modelbudget.frontends.torch_values import STORED, TorchValues, dtype_of
 from pytest_modelbudget.frontends.torch_weights import (
+    buffer_values_kept,
+    copied,
     module_state_kept,
     module_tree,
     named_weights,
@@ -157,6 +158,7 @@ class Runnable:
             enter = stack.enter_context
             enter(untouched_globals())
             enter(module_state_kept(modules))
+            enter(buffer_values_kept(modules))
             enter(exact_operators())
             enter(deterministic())
             enter(silenced())
@@ -175,7 +177,7 @@ class Runnable:
 
 def double_copy(subject: Subject) -> Subject:
     """The same model, copied and upcast to float64."""
-    return subject.over(in_float64(copy.deepcopy(subject.model)))
+    return subject.over(in_float64(copied(subject.model)))
 
 
 def weight_names(model: nn.Module) -> NameOf:

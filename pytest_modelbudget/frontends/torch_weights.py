@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -124,6 +125,27 @@ def memoryless(
     return twins
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy, in which tensors that were computed are values of their own.
+
+    ``weight_norm`` and ``prune`` leave such tensors as attributes, and torch copies none with a
+    history.
+    """
+    tables = (
+        table
+        for module in model.modules()
+        for table in (vars(module), module._buffers)
+        if not isinstance(module, torch.jit.ScriptModule)
+    )
+    computed = {
+        id(value): value.detach().clone()
+        for table in tables
+        for value in table.values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(model, computed)
+
+
 @contextmanager
 def module_state_kept(modules: ModuleTree) -> Iterator[None]:
     """Attributes, flags, parameters, buffers and hooks of every module are as before afterwards.
@@ -149,6 +171,40 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
             for container, items in content:
                 _restore(container, items)
             _restore(attributes, before)
+
+
+@contextmanager
+def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
+    """Buffers have the values and memory that they had, also where a run writes into them.
+
+    Which tensors a module holds is left to ``module_state_kept``, but for TorchScript, whose
+    buffers are no Python attributes.
+    """
+    kept = [
+        (module, name, buffer, buffer.detach(), buffer.clone())
+        for _, module in modules
+        for name, buffer in module._buffers.items()
+        if buffer is not None and _can_be_written(buffer)
+    ]
+    try:
+        yield
+    finally:
+        with torch.inference_mode():  # where inference tensors may be written, too
+            for module, name, buffer, memory, before in kept:
+                if not torch.equal(memory, before):
+                    memory.copy_(before)
+                if buffer.data_ptr() != memory.data_ptr() or buffer.shape != memory.shape:
+                    buffer.data = memory  # given other memory through the same attribute
+                is_script = isinstance(module, torch.jit.ScriptModule)
+                if is_script and module._buffers[name] is not buffer:
+                    setattr(module, name, buffer)
+
+
+def _can_be_written(buffer: torch.Tensor) -> bool:
+    """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
+    if type(buffer) is not torch.Tensor or buffer.layout is not torch.strided:
+        return False
+    return all(step or size < 2 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
 
 
 def containers(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:

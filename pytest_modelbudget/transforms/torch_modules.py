@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from pytest_modelbudget.equivalence.torch_sides import CountedSide, TorchSide
 from pytest_modelbudget.equivalence.torch_verifying import verified_beside_torch
 from pytest_modelbudget.equivalence.torch_watching import named, rounding_search, watched
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.frontends.model_source import InputSpecs
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
 from pytest_modelbudget.frontends.torch_building import untouched_globals
 from pytest_modelbudget.frontends.torch_float64 import in_float64
 from pytest_modelbudget.frontends.torch_running import (
@@ -26,7 +25,9 @@ from pytest_modelbudget.frontends.torch_running import (
     true_subject,
 )
 from pytest_modelbudget.frontends.torch_tracing import Subject, traced
+from pytest_modelbudget.frontends.torch_weights import copied
 from pytest_modelbudget.frontends.user_code import user_code
+from pytest_modelbudget.transforms.torch_originals import original, weights_untouched
 from pytest_modelbudget.transforms.transform import Change, Job, Transformed
 
 if TYPE_CHECKING:
@@ -40,17 +41,17 @@ def transformed_module(
 ) -> Transformed:
     """The model that a changer makes of a copy; changes tells what is different in it."""
     subject, specs = true_subject(job.source)
-    changed = changed_copy(subject, changer)
+    changed = changed_copy(job.source, subject, changer)
     loaded = traced(changed, specs, job.rules)
     told = changes(subject.model, changed.model)
     products = products_of(loaded.graph, job.rules)
 
     def sides_of(subject: Subject, specs: InputSpecs, weights_are_drawn: bool) -> Sides:
         def in_double() -> Subject:
-            exact = in_float64(copy.deepcopy(subject.model))
+            exact = in_float64(copied(subject.model))
             return subject.over(_changed(exact, changer))
 
-        second = Runnable(changed_copy(subject, changer), in_double=in_double)
+        second = Runnable(changed_copy(job.source, subject, changer), in_double=in_double)
         return sides(
             TorchSide(Runnable(subject), specs),
             CountedSide(second, specs, promised=products, rules=job.rules),
@@ -62,11 +63,15 @@ def transformed_module(
     return Transformed(loaded, told, verify)
 
 
-def changed_copy(subject: Subject, changer: Changer) -> Subject:
-    """What a changer makes of a copy of a model; the model stays as it is."""
+def changed_copy(source: ModelSource, subject: Subject, changer: Changer) -> Subject:
+    """What a changer makes of a copy of a model; the model stays as it is.
+
+    Raises TransformError where the changer does, or writes into the model's own weights.
+    """
     with untouched_globals(), user_code("copying the model", TransformError):
-        same = copy.deepcopy(subject.model)
-    return subject.over(_changed(same, changer))
+        same = copied(subject.model)
+    with weights_untouched(original(source, subject)):
+        return subject.over(_changed(same, changer))
 
 
 def _changed(model: nn.Module, changer: Changer) -> nn.Module:

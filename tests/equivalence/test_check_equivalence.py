@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.claim import Claim
@@ -280,6 +282,30 @@ def test_neither_model_is_changed() -> None:
         assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
         assert all(module.training for module in model.modules())
         assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("computing", "source"),
+    [
+        pytest.param(nn.utils.weight_norm, "weight_g", id="weight_norm"),
+        pytest.param(
+            lambda layer: prune.l1_unstructured(layer, "weight", 0.5), "weight_orig", id="pruned"
+        ),
+    ],
+)
+def test_models_with_computed_weights_are_copied(
+    computing: Callable[[nn.Module], object], source: str
+) -> None:
+    """torch refuses to copy a tensor with a history; the weights that it comes from decide."""
+    first, second = net(), net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # weight_norm is deprecated, and in use
+        computing(first[0])
+        computing(second[0])
+    assert check_equivalence(first, second, SPEC, seeds=(0,)).outcome == "within"
+    with torch.no_grad():
+        second[0].get_parameter(source).mul_(1.01)
+    assert check_equivalence(first, second, SPEC, seeds=(0,)).outcome == "over"
 
 
 def test_lossy_holds_what_it_declares() -> None:

@@ -1,0 +1,103 @@
+"""What a torch run multiplies against what its graph says, by operator and weight."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import nn
+from torch.ao.quantization import quantize_dynamic
+
+from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
+from pytest_modelbudget.equivalence.torch_sides import attributed
+from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.ops.op_table import builtin_ops
+from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.transforms.transform_table import transform_table
+
+SMALL, LARGE = ("aten::linear", (4, 8)), ("aten::linear", (6, 8))
+LINEAR, MATMUL = ("aten::linear", ()), ("aten::matmul", ())
+
+
+@pytest.mark.parametrize(
+    ("graph", "run", "keeps"),
+    [
+        pytest.param({SMALL: 2}, {SMALL: 2}, True, id="by name"),
+        pytest.param({SMALL: 2, LARGE: 1}, {LINEAR: 3}, True, id="all nameless"),
+        pytest.param({SMALL: 2, LARGE: 1}, {SMALL: 1, LINEAR: 2}, True, id="some nameless"),
+        pytest.param({SMALL: 2, LINEAR: 1}, {LINEAR: 3}, True, id="nameless in the graph too"),
+        pytest.param({SMALL: 2}, {LINEAR: 1}, False, id="one less"),
+        pytest.param({SMALL: 2}, {LINEAR: 3}, False, id="one more"),
+        pytest.param({SMALL: 2}, {SMALL: 2, LINEAR: 1}, False, id="one more beside them"),
+        pytest.param({SMALL: 2, LARGE: 1}, {SMALL: 1, LARGE: 2}, False, id="another weight"),
+        pytest.param({SMALL: 1, LARGE: 2}, {SMALL: 2, LINEAR: 1}, False, id="too often by name"),
+        pytest.param({LINEAR: 1}, {SMALL: 1}, False, id="a weight that the graph has not"),
+        pytest.param({SMALL: 1}, {MATMUL: 1}, False, id="another operator"),
+    ],
+)
+def test_a_nameless_product_stands_for_one_of_its_operator(
+    graph: dict[tuple[str, tuple[int, ...]], int],
+    run: dict[tuple[str, tuple[int, ...]], int],
+    keeps: bool,
+) -> None:
+    """Totals by operator are equal, and no known weight is read more often than promised."""
+    promised = Counter(graph)
+    assert (attributed(Counter(run), promised) == promised) is keeps
+
+
+class Autocast(nn.Module):
+    """A layer whose weight is cast to bfloat16 while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(9, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out: torch.Tensor = self.layer(x)
+        return out
+
+
+def applied(key: str, target: object, shape: tuple[int, ...], **settings: object) -> Transformed:
+    transform = transform_table()[key]
+    given = {each.key: each.default for each in transform.settings} | settings
+    source = ModelSource("torch", target, InputSpecs((TensorSpec("float32", shape),)))
+    return transform.applied(Job(source, given, builtin_ops()))
+
+
+def test_weights_cast_by_autocast_count() -> None:
+    """Tiles of four make ⌈9/4⌉ · ⌈6/4⌉ = 6 products, of weights that are cast copies."""
+    done = applied("tile_linear", Autocast, (1, 9), tile=(None, 4, 4))
+    assert [op.name for op in done.loaded.graph.ops].count("aten::linear") == 3 * 2
+    found = done.verify(Claim(seeds=(0,)))
+    assert found.outcome == "within", found.reason
+
+
+class Packed(nn.Module):
+    """Two layers whose weights quantize_dynamic packs into objects that are no tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(9, 6), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(self.first(x).relu())
+        return out
+
+
+def packed(model: nn.Module) -> nn.Module:
+    """Dynamically quantised linear layers: int8 weights."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao is deprecated, and stays supported here
+        made: nn.Module = quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    return made
+
+
+def test_packed_weights_count() -> None:
+    """A rough bound holds; each layer is executed once, by weights that are no tensors."""
+    done = applied("apply", Packed, (1, 9), apply=f"{__name__}:packed")
+    found = done.verify(Claim(Kind.LOSSY, bounds={Bound.MAX_ABS: Fraction(10**6)}, seeds=(0,)))
+    assert found.outcome == "within", found.reason
