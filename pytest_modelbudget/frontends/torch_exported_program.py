@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from pytest_modelbudget.frontends.torch_tracing import (
     Rewriting,
     Subject,
     WatchedScopes,
+    over_instance,
     silenced,
     traced,
 )
@@ -81,7 +83,7 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
         run,
         lambda values, modules: NodeScopes(),
         real=lambda: _subject(program),
-        over=lambda other: _subject(program, other),
+        over=partial(over_instance, lambda other: _subject(program, other)),
         stored_from_rank=1,
     )
 

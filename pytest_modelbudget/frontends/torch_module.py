@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,13 @@ from pytest_modelbudget.frontends.torch_building import built, converted, is_an_
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import ModuleScopes
 from pytest_modelbudget.frontends.torch_script_file import saved_copy, script_graph, script_subject
-from pytest_modelbudget.frontends.torch_tracing import Rewriting, Subject, WatchedScopes, traced
+from pytest_modelbudget.frontends.torch_tracing import (
+    Rewriting,
+    Subject,
+    WatchedScopes,
+    over_instance,
+    traced,
+)
 from pytest_modelbudget.frontends.torch_weights import copied
 from pytest_modelbudget.ops.op_table import OpTable
 
@@ -70,5 +77,5 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
         run,
         ModuleScopes,
         real=real,
-        over=lambda other: module_subject(other, source, dtype),
+        over=partial(over_instance, lambda other: module_subject(other, source, dtype)),
     )

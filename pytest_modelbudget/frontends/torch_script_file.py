@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from pytest_modelbudget.frontends.model_files import existing_file, must_be
 from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource
 from pytest_modelbudget.frontends.torch_inputs import CallInputs
 from pytest_modelbudget.frontends.torch_scopes import WeightScopes
-from pytest_modelbudget.frontends.torch_tracing import Rewriting, Subject, WatchedScopes, traced
+from pytest_modelbudget.frontends.torch_tracing import (
+    Rewriting,
+    Subject,
+    WatchedScopes,
+    over_instance,
+    traced,
+)
 from pytest_modelbudget.frontends.user_code import user_code
 from pytest_modelbudget.ops.op_table import OpTable
 
@@ -104,7 +111,7 @@ def _subject(format: str, opened: Opener, module: Any) -> Subject:
         run,
         lambda values, modules: WeightScopes(),
         real=lambda: script_subject(format, opened, "cpu"),
-        over=lambda other: _subject(format, opened, other),
+        over=partial(over_instance, lambda other: _subject(format, opened, other)),
         keeps_weights=True,
         stored_from_rank=1,
     )

@@ -27,6 +27,7 @@ from pytest_modelbudget.frontends.torch_values import TorchValues
 from pytest_modelbudget.frontends.torch_weights import (
     ModuleTree,
     NamedWeight,
+    copied,
     memoryless,
     module_state_kept,
     module_tree,
@@ -76,6 +77,16 @@ class Subject:
     over: Callable[[nn.Module], Subject]
     keeps_weights: bool = False
     stored_from_rank: int = 0
+
+
+def over_instance(subject_of: Callable[[Any], Subject], model: Any) -> Subject:
+    """A subject over a model with true weights: a real run is one of a copy, and of nothing else.
+
+    What ``real`` builds anew would be the model that this one was made from.
+    """
+    return dataclasses.replace(
+        subject_of(model), real=lambda: over_instance(subject_of, copied(model))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,3 +179,30 @@ def test_every_glob_names_a_module(key: str, settings: dict[str, Any]) -> None:
     applied(key, Block, (2, 3, 8, 8), layers=("conv", "fc", "first"), **settings)
     with pytest.raises(TransformError, match=r"matches 'turnd\.\*': did you mean 'turned'\?"):
         applied(key, Block, (2, 3, 8, 8), layers=("conv", "fc", "turnd.*"), **settings)
+
+
+class Positive(nn.Module):
+    """How many rows come out depends on values, so that only a real run tells it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.fc(x[x[:, 0] > -100])
+        return result
+
+
+def widened(model: nn.Module) -> nn.Module:
+    """A transform that makes a wider layer of the copy."""
+    model.set_submodule("fc", nn.Linear(8, 64))
+    return model
+
+
+def test_what_only_a_real_run_measures_is_the_transformed_model() -> None:
+    """8·4 + 4 parameters and 3·8·4 MACs became 8·64 + 64 and 3·8·64."""
+    net = Positive(4)
+    before = applied("tile_linear", net, (3, 8), tile=(None, 64, 64))
+    assert numbers(before)["params"] == 36
+    after = numbers(applied("apply", net, (3, 8), apply=f"{__name__}:widened"))
+    assert (after["params"], after["macs"]) == (576, 1536)
