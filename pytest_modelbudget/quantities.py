@@ -162,7 +162,7 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
 
 
 def _way(unit: Unit) -> str:
-    return f"write it as '{_example(unit)}'"
+    return f"write an amount such as '{_example(unit)}'"
 
 
 def _share_or_amount(text: str, number: str, unit: Unit) -> str:
