@@ -116,6 +116,7 @@ def test_narrow_sums_die(form: str) -> None:
     assert found.outcome is Outcome.OVER
     assert all((record.algebra or 0.0) <= ALGEBRA for record in found.outputs)
     assert max(record.precision or 0.0 for record in found.outputs) > 1
+    assert getattr(found.first_divergence, "scope", None) == "fc0"
 
 
 @pytest.mark.parametrize("form", FORMS)
