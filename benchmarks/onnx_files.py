@@ -16,9 +16,9 @@ from statistics import median
 import onnx
 from onnx import numpy_helper
 
-from pytest_modelbudget.check.measuring import measured
-from pytest_modelbudget.check.tables import tables
-from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.measuring import measured
+from pytest_modelbudget.registry import tables
 
 TABLES = tables()
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

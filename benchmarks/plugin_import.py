@@ -16,8 +16,8 @@ MODULES = {
     "pytest": "pytest",
     "pytest-xdist": "xdist.plugin",
     "pytest-modelbudget": (
-        "pytest_modelbudget.pytest_plugin, pytest_modelbudget.pytest_hookspecs, "
-        "pytest_modelbudget.reports.report_table"
+        "pytest_modelbudget.pytest_plugin, pytest_modelbudget.pytest_plugin.hookspecs, "
+        "pytest_modelbudget.reports.table"
     ),
 }
 CODE = """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_modelbudget.check.measuring import measured
-from pytest_modelbudget.check.tables import tables
-from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate.measuring import measured
+from pytest_modelbudget.registry import tables
 
 TABLES = tables()
 

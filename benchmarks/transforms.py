@@ -16,9 +16,9 @@ from statistics import median
 import torch
 import torchvision
 
-from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.equivalence.claim import SEEDS, Claim
-from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.transform import Job
 
 TABLES = tables()

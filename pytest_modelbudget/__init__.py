@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.check.measurements import Measurements, measure
-    from pytest_modelbudget.check.two_models import check_equivalence
     from pytest_modelbudget.equivalence.judgement import Equivalence
+    from pytest_modelbudget.gate.from_python import Measurements, check_equivalence, measure
+
 
 __version__ = "0.1.0"
 __all__ = ["Equivalence", "Measurements", "__version__", "check_equivalence", "measure"]
 _HOMES = {
     "Equivalence": "pytest_modelbudget.equivalence.judgement",
-    "Measurements": "pytest_modelbudget.check.measurements",
-    "check_equivalence": "pytest_modelbudget.check.two_models",
-    "measure": "pytest_modelbudget.check.measurements",
+    "Measurements": "pytest_modelbudget.gate.from_python",
+    "check_equivalence": "pytest_modelbudget.gate.from_python",
+    "measure": "pytest_modelbudget.gate.from_python",
 }
 
 

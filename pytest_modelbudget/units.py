@@ -5,11 +5,15 @@ The only file that knows 1000 from 1024, and the only one that rounds so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Union
+
+from pytest_modelbudget.errors import UnitError
 
 Number = Union[int, Fraction]
 
@@ -168,3 +172,206 @@ def _fixed(value: Fraction, places: int) -> str:
 def several(count: int, one: str, more: str = "") -> str:
     """A count and its noun: "1 limit", "3 limits"; more is a plural that takes no bare s."""
     return f"{count} {one if count == 1 else more or one + 's'}"
+
+
+LONGEST = 60  # characters of a quantity; keeps a hostile exponent or digit string cheap
+
+_DIGITS = r"(?:[0-9]{1,3}(?:_[0-9]{3})+|[0-9]+)"
+_EXPONENT = r"(?:[eE][+-]?[0-9]{1,2})"
+_NUMBER = rf"{_DIGITS}(?:\.[0-9]+)?{_EXPONENT}?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})(?![0-9_.])\s*(.*?)\s*", re.DOTALL)
+
+
+def quantity(text: str, unit: str, *, round_up: bool = False) -> Number:
+    """The exact number of ``unit`` that ``text`` means: "11.7 M" of "param" is 11,700,000.
+
+    An int where only whole ones exist. An IEC amount may fall between two whole bytes: it is
+    rounded down, as x <= 6.2 MiB (6,501,171.2 B) says x <= 6,501,171; for a minimum round_up.
+
+    Raises:
+        UnitError: where there is nothing to read, or two ways to read it.
+    """
+    counted = unit_named(unit)
+    number, suffix = _split(text, counted)
+    worth = counted.suffixes()
+    if suffix not in worth:
+        raise UnitError(_misread(text.strip(), number, suffix, counted))
+    if not suffix and "." in number and "e" not in number.lower():
+        raise UnitError(
+            f"'{number}' has no unit and could mean {_alternatives(number, counted)}: add the unit"
+        )
+    amount = Fraction(number) * worth[suffix]
+    if not counted.whole:
+        return amount
+    if amount.denominator == 1:
+        return int(amount)
+    if not suffix.startswith(tuple(IEC)):
+        raise UnitError(
+            f"'{text.strip()}' is {ungrouped(amount)} {unit}, and {unit} are counted whole: "
+            f"write '{amount.__floor__()} {unit}' or '{amount.__ceil__()} {unit}'"
+        )
+    return amount.__ceil__() if round_up else amount.__floor__()
+
+
+def snug_quantity(value: Number, unit: str, *, like: str = "", down: bool = False) -> str:
+    """The least quantity of three significant digits that is no less than ``value``.
+
+    ``down`` gives the largest that is no more. It is spelled ``like`` another quantity of the unit:
+    3,504,872 like "3.4 M" is "3.51 M", like "3_400_000" it is "3_510_000"; else under the largest
+    SI prefix of which there is at least one.
+    """
+    counted = unit_named(unit)
+    number, gap, suffix = _spelling(like) or (
+        "",
+        " ",
+        _best_suffix(_snug(Fraction(value), down=down), counted),
+    )
+    amount = Fraction(value) / counted.suffixes()[suffix]
+    text = ungrouped(_snug(amount, down=down))
+    if "_" in number and "." not in text:
+        text = f"{int(text):_}"
+    if not suffix and "." in text:  # a fraction needs its unit
+        gap, suffix = " ", counted.symbol
+    return f"{text}{gap}{suffix}".rstrip()
+
+
+def _spelling(like: str) -> tuple[str, str, str] | None:
+    """Number, space and suffix of a quantity."""
+    match = _QUANTITY.fullmatch(like)
+    if match is None:
+        return None
+    stripped = like.strip()
+    between = stripped[len(match[1]) : len(stripped) - len(match[2])]
+    return match[1], between, match[2]
+
+
+def _best_suffix(value: Number, unit: Unit) -> str:
+    if unit.spellings:
+        return unit.best_spelling(value)
+    fitting = [prefix for prefix, factor in SI.items() if prefix in unit.prefixes and
+               value >= factor]  # fmt: skip
+    return (fitting[-1] if fitting else "") + (unit.shown or "")
+
+
+def _snug(amount: Fraction, *, down: bool) -> Fraction:
+    """A number that is not negative, up (or down) to three significant digits."""
+    if not amount:
+        return amount
+    step = Fraction(1)
+    while amount >= 1000 * step:
+        step *= 10
+    while amount < 100 * step:
+        step /= 10
+    return step * ((amount / step).__floor__() if down else (amount / step).__ceil__())
+
+
+def quantity_pattern(unit: str) -> str:
+    """Regular expression of quantities of ``unit``, for editors: a bare number is a whole one."""
+    suffixes = sorted(unit_named(unit).suffixes(), key=lambda suffix: (-len(suffix), suffix))
+    written = "|".join(re.escape(suffix).replace("\\%", "%") for suffix in suffixes if suffix)
+    bare = rf"|{_DIGITS}|{_DIGITS}(?:\.[0-9]+)?{_EXPONENT}" if unit_named(unit).bare else ""
+    return rf"^\s*({_NUMBER}\s*({written}){bare})\s*$"
+
+
+def _split(text: str, unit: Unit) -> tuple[str, str]:
+    """Number and suffix of a quantity, as written but for underscores."""
+    stripped = text.strip()
+    if not stripped or len(stripped) > LONGEST or not stripped.isprintable():
+        raise UnitError(f"a quantity is a number and a unit, such as '{_example(unit)}'")
+    if stripped.startswith(("-", "+", "\N{MINUS SIGN}")):
+        raise UnitError(f"'{stripped}' has a sign: a quantity is zero or more, written without one")
+    if stripped.lstrip(".").casefold() in {"nan", "inf", "infinity"}:
+        raise UnitError(f"'{stripped}' is no number: write one, such as '{_example(unit)}'")
+    if "," in stripped:
+        raise UnitError(_comma(stripped))
+    match = _QUANTITY.fullmatch(stripped)
+    if match is None:
+        raise UnitError(f"'{stripped}' is no quantity: write one such as '{_example(unit)}'")
+    return match[1].replace("_", ""), match[2]
+
+
+def _example(unit: Unit) -> str:
+    if unit.symbol == "%":
+        return "2%"
+    if not unit.shown:
+        return "11.7 M"
+    return f"12 {unit.symbol}" if not unit.prefixes else f"1.8 G{unit.symbol}"
+
+
+def _comma(text: str) -> str:
+    """What is wrong with a comma: it separates thousands here and decimals there."""
+    decimal, thousands = text.replace(",", "."), text.replace(",", "")
+    if text.count(",") == 1:
+        return f"'{text}' could mean '{decimal}' or '{thousands}': write one of them, no comma"
+    return f"'{text}' has commas: write '{thousands}' or '{text.replace(',', '_')}'"
+
+
+def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
+    """Why a suffix does not fit, with every reading that it could have."""
+    if suffix == "" or (suffix == "%" and unit.symbol != "%"):
+        return _share_or_amount(text, number, unit)
+    readings = _readings(number, suffix, unit)
+    if readings:
+        fitting = [each for each in readings if "bit" not in each and "milli" not in each]
+        return (
+            f"'{text}' could mean {' or '.join(readings)}: "
+            f"write {' or '.join(_unexplained(reading) for reading in fitting)}"
+        )
+    for other in UNITS.values():
+        if suffix in other.suffixes():
+            return f"'{text}' counts {other.symbol}, but here it is {unit.symbol}: {_way(unit)}"
+    known = [each for each in unit.suffixes() if each]
+    close = get_close_matches(suffix, known, n=1, cutoff=0.5)
+    guess = f"did you mean '{number} {close[0]}'?" if close else _way(unit)
+    return f"'{text}' has no unit of {unit.symbol} in '{suffix}': {guess}"
+
+
+def _way(unit: Unit) -> str:
+    return f"write an amount such as '{_example(unit)}'"
+
+
+def _share_or_amount(text: str, number: str, unit: Unit) -> str:
+    """What is wrong with a percentage for an amount, or a number alone for a percentage."""
+    if unit.symbol == "%":
+        return f"'{text}' could mean {number}% or {number} times the whole: write '{number}%'"
+    return (
+        f"'{text}' could mean {number}% of a baseline or an amount of {number} {unit.symbol}: "
+        f"here an amount is meant, such as '{_example(unit)}'"
+    )
+
+
+def _readings(number: str, suffix: str, unit: Unit) -> list[str]:
+    """What a wrongly cased or abbreviated suffix could stand for, dearest guess first."""
+    folded = suffix.casefold()
+    prefix = folded[:1].upper().replace("K", "k")
+    binary = prefix.upper() + "i"
+    symbol = unit.symbol
+    if prefix in unit.prefixes and folded in {f"{prefix}b".casefold(), f"{prefix}bit".casefold()}:
+        if symbol == "B":
+            readings = [_explained(number, prefix + symbol, unit)]
+            if binary in unit.prefixes:
+                readings.append(_explained(number, binary + symbol, unit))
+            bits = Fraction(number) * SI[prefix] / 8
+            return [*readings, f"{number} {prefix}bit ({grouped(bits)} B)"]
+        return []
+    same = [known for known in unit.suffixes() if known.casefold() == folded]
+    readings = [_explained(number, known, unit) for known in same]
+    if suffix.startswith("m") and readings and not same[0].startswith("Mi"):
+        readings.append(f"{number} milli-{symbol}")
+    if suffix.startswith("K") and readings and binary in unit.prefixes and suffix[1:2] != "i":
+        readings.append(_explained(number, binary + suffix[1:], unit))
+    return readings
+
+
+def _explained(number: str, suffix: str, unit: Unit) -> str:
+    amount = Fraction(number) * unit.suffixes()[suffix]
+    return f"{number} {suffix} ({grouped(amount)} {unit.symbol})"
+
+
+def _unexplained(reading: str) -> str:
+    return f"'{reading.partition(' (')[0]}'"
+
+
+def _alternatives(number: str, unit: Unit) -> str:
+    alone = f"{number} {unit.symbol}"
+    return f"{alone} or {number} M{unit.symbol}" if unit.prefixes else f"{alone} or {number} ms"

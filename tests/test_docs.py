@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget.read_yaml import is_budget
-from pytest_modelbudget.check.budgets import read
-from pytest_modelbudget.check.tables import tables
-from pytest_modelbudget.cli import parser
-from pytest_modelbudget.ir.graph import Op, Operand
-from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.metrics.costed_graph import OpCost
-from pytest_modelbudget.metrics.macs import FLOPS_CONVENTION
-from pytest_modelbudget.metrics.metric_table import metric_table
-from pytest_modelbudget.ops.op_table import builtin_ops
-from tests import graphs
+from pytest_modelbudget.budget.read_budget import is_budget
+from pytest_modelbudget.cli.command import parser
+from pytest_modelbudget.gate.budgets import read
+from pytest_modelbudget.graph.graph import Op, Operand
+from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.metrics.compute import FLOPS_CONVENTION
+from pytest_modelbudget.metrics.costs import OpCost
+from pytest_modelbudget.metrics.table import metric_table
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.registry import tables
+from tests.builders import graphs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])

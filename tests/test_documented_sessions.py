@@ -12,7 +12,7 @@ import pytest
 # Imported here, because pytester forgets what runs import anew, and torch can be imported once.
 import torchvision  # noqa: F401
 
-import pytest_modelbudget.pytest_items  # noqa: F401
+import pytest_modelbudget.pytest_plugin.items  # noqa: F401
 from pytest_modelbudget import measure
 
 ROOT = Path(__file__).resolve().parents[1]

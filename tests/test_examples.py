@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget import check_equivalence, measure
-from pytest_modelbudget.cli import main
+from pytest_modelbudget.cli.command import main
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "write_sample_models.py"
 OWN_PACKAGE = SCRIPT.parent / "own_package"

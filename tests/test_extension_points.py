@@ -10,30 +10,28 @@ from typing import Any
 
 import pytest
 
-import pytest_modelbudget.pytest_items
-from pytest_modelbudget.check import tables as check
-from pytest_modelbudget.equivalence.claim import Claim
+import pytest_modelbudget.pytest_plugin.items
+from pytest_modelbudget import registry as check
+from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import ExtensionError
-from pytest_modelbudget.frontends import frontend_table
-from pytest_modelbudget.frontends.frontend_table import FrontEnd
-from pytest_modelbudget.frontends.loaded_model import LoadedModel
-from pytest_modelbudget.ir.graph import Graph, Op
-from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.formats import table as frontend_table
+from pytest_modelbudget.formats.model import Change, LoadedModel
+from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.graph.graph import Graph, Op
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
-from pytest_modelbudget.ops.op_rule import OpRule
-from pytest_modelbudget.reports import report_table
-from pytest_modelbudget.reports.report_table import FileReport
+from pytest_modelbudget.ops.rule import OpRule
+from pytest_modelbudget.reports import table as report_table
+from pytest_modelbudget.reports.table import FileReport
 from pytest_modelbudget.transforms.transform import (
-    Change,
     Job,
     Setting,
     SettingForm,
     Transform,
     Transformed,
 )
-from tests.graphs import tensor
+from tests.builders.graphs import tensor
 
 BUDGET = """
 model_budget: 1
@@ -210,4 +208,6 @@ def test_an_extension_that_cannot_be_imported_is_named(monkeypatch: pytest.Monke
         check.tables()
 
 
-assert pytest_modelbudget.pytest_items  # loaded before pytester, which forgets what runs import
+assert (
+    pytest_modelbudget.pytest_plugin.items
+)  # loaded before pytester, which forgets what runs import

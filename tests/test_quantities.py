@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_modelbudget.errors import UnitError
-from pytest_modelbudget.quantities import quantity, quantity_pattern, snug_quantity
-from pytest_modelbudget.units import SI, UNITS
+from pytest_modelbudget.units import SI, UNITS, quantity, quantity_pattern, snug_quantity
 
 WHOLE = st.sampled_from([symbol for symbol, unit in UNITS.items() if unit.whole])
 READ = [

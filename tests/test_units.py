@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_modelbudget.quantities import quantity
 from pytest_modelbudget.units import (
     UNITS,
     decimal_text,
     exact,
     percentage,
+    quantity,
     readable,
     readable_pair,
     room,

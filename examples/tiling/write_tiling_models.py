@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from pytest_modelbudget.cli import main as modelbudget
+from pytest_modelbudget.cli.command import main as modelbudget
 
 FOLDER = Path(__file__).resolve().parents[2] / "budgets" / "models"
 # Module path, (outputs, inputs, kernel), stride, padding, and whether a 3x3 max-pool follows.

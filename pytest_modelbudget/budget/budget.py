@@ -20,7 +20,7 @@ from typing import Union
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.frontends.model_source import ModelSource
+from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.units import Number
 
 

@@ -11,22 +11,22 @@ from typing import Any
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Level, Loosen
-from pytest_modelbudget.budget.grammar import Field, Form, Grammar
-from pytest_modelbudget.budget.read_inputs import SPEC_PATTERN
-from pytest_modelbudget.budget.read_limits import OP_NAME_PATTERN
-from pytest_modelbudget.budget.read_sources import is_path_format
-from pytest_modelbudget.budget.transform_grammar import (
+from pytest_modelbudget.budget.grammar import (
     CLAIM,
     CLAIM_FORMS,
     OUTPUT,
+    Field,
+    Form,
+    Grammar,
     transform_schema,
 )
-from pytest_modelbudget.frontends.frontend_table import FrontEnd
+from pytest_modelbudget.budget.read_limits import OP_NAME_PATTERN
+from pytest_modelbudget.budget.read_source import SPEC_PATTERN, is_path_format
+from pytest_modelbudget.formats.table import FrontEnd
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.quantities import quantity_pattern
+from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Transform
-from pytest_modelbudget.transforms.transform_table import transform_table
-from pytest_modelbudget.units import unit_named
+from pytest_modelbudget.units import quantity_pattern, unit_named
 
 Schema = dict[str, Any]
 

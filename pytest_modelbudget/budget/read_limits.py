@@ -5,21 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Union
 
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.grammar import AUTO, LIMIT, OPS_LIMIT, UNSCOPED, limits_grammar
-from pytest_modelbudget.budget.problem import shown, suggestion
 from pytest_modelbudget.budget.reading import Entry, Reading
-from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node, Text
+from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown, suggestion
 from pytest_modelbudget.errors import UnitError
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.quantities import quantity
-from pytest_modelbudget.units import Number, unit_named
+from pytest_modelbudget.units import Number, quantity, unit_named
 
 OP_NAME_PATTERN = r"[A-Za-z_][\w.]*::[A-Za-z_][\w.]*"
 _OP_NAME = re.compile(OP_NAME_PATTERN)
-Written = tuple[Union[Number, None], str]  # a quantity (None: auto), and how the file spells it
+Written = tuple[Number | None, str]  # a quantity (None: auto), and how the file spells it
 
 
 def read_limits(

@@ -18,10 +18,9 @@ from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import Budget, HeldLimit, Limit
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
-from pytest_modelbudget.budget.write_yaml import Edit
+from pytest_modelbudget.budget.yaml_text import Edit
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.quantities import snug_quantity
-from pytest_modelbudget.units import Number
+from pytest_modelbudget.units import Number, snug_quantity
 
 SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be before trim lowers it
 

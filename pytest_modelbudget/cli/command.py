@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 
 from pytest_modelbudget.budget.json_schema import schema_text
-from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli.diff import add_diff
 from pytest_modelbudget.cli.exit_codes import DONE, INTERRUPTED, UNUSABLE
 from pytest_modelbudget.cli.explain import add_explain
@@ -16,7 +15,8 @@ from pytest_modelbudget.cli.init import add_init
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.cli.show import add_show
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.reports.failure_text import one_line
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.sentences import one_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

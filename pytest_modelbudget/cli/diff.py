@@ -8,9 +8,8 @@ from pathlib import Path
 
 from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.reports.comparison import changes
-from pytest_modelbudget.reports.comparison_text import comparison_markdown, comparison_text
-from pytest_modelbudget.reports.report import SCHEMA, Record
+from pytest_modelbudget.reports.diff import changes, comparison_markdown, comparison_text
+from pytest_modelbudget.reports.record import SCHEMA, Record
 
 FORMATS = {"text": comparison_text, "markdown": comparison_markdown}
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_modelbudget.budget.problem import suggestion
-from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.budget.verdict import known_scopes
+from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.ir.scopes import is_in_scope
-from pytest_modelbudget.reports.explanation import explanation
-from pytest_modelbudget.reports.scope_text import MODEL
-from pytest_modelbudget.verdict import known_scopes
+from pytest_modelbudget.graph.scopes import MODEL, is_in_scope
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.explain import explanation
 
 WHOLE = ("", MODEL)
 

@@ -10,15 +10,15 @@ from fractions import Fraction
 from pathlib import Path
 from shlex import quote
 
-from pytest_modelbudget.check.budgets import read
-from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.errors import InputError, UnitError
-from pytest_modelbudget.frontends.frontend_table import FrontEnd
-from pytest_modelbudget.frontends.model_source import ModelSource
-from pytest_modelbudget.quantities import quantity
-from pytest_modelbudget.reports.budget_text import budget_text
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.gate.budgets import read
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.draft_budget import budget_text
+from pytest_modelbudget.units import quantity
 
 FOLDER = "budgets"  # where a printed budget is taken to be saved
 

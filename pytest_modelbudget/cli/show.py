@@ -6,15 +6,18 @@ import argparse
 import json
 import shutil
 
-from pytest_modelbudget.check.measuring import CostedModel
-from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
-from pytest_modelbudget.reports.layer_record import layer_record, op_record
-from pytest_modelbudget.reports.layer_table import layer_table
-from pytest_modelbudget.reports.layer_text import layer_text
-from pytest_modelbudget.reports.op_text import census_text, ops_text
-from pytest_modelbudget.reports.totals_text import totals_text
+from pytest_modelbudget.gate.measuring import CostedModel
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.layers import layer_table, layer_text
+from pytest_modelbudget.reports.show import (
+    census_text,
+    layer_record,
+    op_record,
+    ops_text,
+    totals_text,
+)
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
 

@@ -11,17 +11,14 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_modelbudget.budget.plain_values import plain_value
-from pytest_modelbudget.budget.problem import BudgetFileError, Problem
-from pytest_modelbudget.budget.read_inputs import read_inputs, read_model_dtype
-from pytest_modelbudget.budget.read_sources import read_dims
-from pytest_modelbudget.budget.reading import Reading
-from pytest_modelbudget.budget.yaml_nodes import Node, tree
-from pytest_modelbudget.check.measuring import CostedModel, costed_model
-from pytest_modelbudget.check.python_values import source_format
-from pytest_modelbudget.check.tables import Tables
+from pytest_modelbudget.budget.read_source import read_dims, read_inputs, read_model_dtype
+from pytest_modelbudget.budget.reading import Reading, plain_value
+from pytest_modelbudget.budget.yaml_text import BudgetFileError, Node, Problem, tree
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.frontends.model_source import InputSpec, InputSpecs, ModelSource
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
+from pytest_modelbudget.gate.from_python import source_format
+from pytest_modelbudget.gate.measuring import CostedModel, costed_model
+from pytest_modelbudget.registry import Tables
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 

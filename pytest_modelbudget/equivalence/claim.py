@@ -81,3 +81,11 @@ def _is_looser(bounds: Mapping[Bound, Fraction], than: Mapping[Bound, Fraction])
         bound not in bounds or (bounds[bound] < value if bound.is_least else bounds[bound] > value)
         for bound, value in than.items()
     )
+
+
+class Outcome(str, Enum):
+    """Within, over, or unknown; unknown is never green."""
+
+    WITHIN = "within"
+    OVER = "over"
+    UNKNOWN = "unknown"

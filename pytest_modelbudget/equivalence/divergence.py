@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_modelbudget.equivalence.array_errors import ALGEBRA, relative_error
+from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Values = NDArray[Any]
+
 
 Watched = Sequence[tuple[str, "Values"]]  # (scope, output) in execution order
 

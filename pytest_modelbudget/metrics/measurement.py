@@ -10,8 +10,8 @@ from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.units import Number
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.ir.graph import Weight
-    from pytest_modelbudget.metrics.costed_graph import CostedGraph
+    from pytest_modelbudget.graph.graph import Weight
+    from pytest_modelbudget.metrics.costs import CostedGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pytest_modelbudget.ir.graph import Graph
-from pytest_modelbudget.ir.liveness import Lifetime, lifetimes, live_nbytes
-from pytest_modelbudget.ir.tensor import Storage
-from pytest_modelbudget.metrics.costed_graph import CostedGraph
-from pytest_modelbudget.metrics.measurement import (
-    Measurement,
-    Metric,
-    shares_of,
-    unmeasured_ops,
-)
+from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.liveness import Lifetime, lifetimes, live_nbytes
+from pytest_modelbudget.graph.tensor import Storage
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of, unmeasured_ops
 
 
 def peak_activation(costed: CostedGraph) -> Measurement:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
-from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.ops.op_rule import OpRule
+from pytest_modelbudget.errors import UnmeasurableError
+from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.rule import OpRule, under
 
 
 def attention_macs(*, query: Tensor, key: Tensor, value: Tensor, out: Tensor) -> int:
@@ -133,5 +135,349 @@ ATTENTION: tuple[OpRule, ...] = (
         macs=encoder_layer_macs,
         flops=None,
         because="the fast path that scripted nn.TransformerEncoderLayer takes, as one operator",
+    ),
+)
+
+
+Attributes = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Sizes of an attention: rows (batch · heads · queries) meet keys over e and values of v."""
+
+    rows: int
+    keys: int
+    e: int
+    v: int
+
+    @property
+    def macs(self) -> int:
+        """Query-key products of e, then scores times values of v."""
+        return self.rows * self.keys * (self.e + self.v)
+
+    def flops(self, masked: bool) -> int:
+        """Softmax 5, scale 1, and 1 for a mask, per score."""
+        return self.rows * self.keys * (6 + masked)
+
+
+def _heads(attributes: Attributes, name: str) -> int:
+    heads = int(str(attributes.get(name, 0)))
+    if heads < 1:
+        raise UnmeasurableError(f"the node does not say {name}")
+    return heads
+
+
+def _scores(
+    query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Tensor | None
+) -> Scores:
+    """Attention-23: (b, h, l, e), or (b, l, h·e) with the heads as attributes."""
+    past = past_key.shape[2] if past_key is not None else 0
+    if len(query.shape) == 4:
+        return Scores(prod(query.shape[:3]), key.shape[2] + past, query.shape[3], value.shape[3])
+    batch, length, width = query.shape
+    heads = _heads(attributes, "q_num_heads")
+    v = value.shape[2] // _heads(attributes, "kv_num_heads")
+    return Scores(batch * heads * length, key.shape[1] + past, width // heads, v)
+
+
+def attention_23_macs(
+    *,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attributes: Attributes,
+    past_key: Tensor | None = None,
+) -> int:
+    """Two products per head; cached keys and values count like new ones."""
+    return _scores(query, key, value, attributes, past_key).macs
+
+
+def attention_23_flops(
+    *,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attributes: Attributes,
+    mask: Tensor | None = None,
+    past_key: Tensor | None = None,
+) -> int:
+    """Softmax, scale and mask per score, and 3 for a soft cap (quotient, tanh, product)."""
+    scores = _scores(query, key, value, attributes, past_key)
+    capped = 3 * bool(attributes.get("softcap"))
+    masked = mask is not None or bool(attributes.get("is_causal"))
+    return scores.flops(masked) + scores.rows * scores.keys * capped
+
+
+def _multi_head_scores(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    attributes: Attributes,
+    past_key: Tensor | None,
+) -> Scores:
+    """MultiHeadAttention: q (b, l, h·e), all in (b, l, h, 3, e), or k and v in (b, s, h, 2, e)."""
+    heads = _heads(attributes, "num_heads")
+    batch, length = query.shape[:2]
+    past = past_key.shape[2] if past_key is not None else 0
+    e = query.shape[-1] if len(query.shape) == 5 else query.shape[2] // heads
+    rows = batch * heads * length
+    if key is None:
+        return Scores(rows, length + past, e, e)
+    if len(key.shape) == 5:
+        return Scores(rows, key.shape[1] + past, e, e)
+    keys = key.shape[2] if len(key.shape) == 4 else key.shape[1]
+    v = e
+    if value is not None:
+        v = value.shape[3] if len(value.shape) == 4 else value.shape[2] // heads
+    return Scores(rows, keys + past, e, v)
+
+
+def multi_head_macs(
+    *,
+    query: Tensor,
+    attributes: Attributes,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    past_key: Tensor | None = None,
+) -> int:
+    """Two products per head, without projections."""
+    return _multi_head_scores(query, key, value, attributes, past_key).macs
+
+
+def multi_head_flops(
+    *,
+    query: Tensor,
+    attributes: Attributes,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    past_key: Tensor | None = None,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+) -> int:
+    """Softmax, scale and mask per score, and the bias of queries, keys and values."""
+    scores = _multi_head_scores(query, key, value, attributes, past_key)
+    given = (query, key, value)
+    added = sum(each.elements for each in given if each is not None) if bias is not None else 0
+    return added + scores.flops(
+        mask is not None or padding_mask is not None or bool(attributes.get("unidirectional"))
+    )
+
+
+def _grouped_scores(
+    query: Tensor,
+    key: Tensor | None,
+    attributes: Attributes,
+    past_key: Tensor | None,
+    outputs: tuple[Tensor, ...],
+) -> Scores:
+    """GroupQueryAttention: q (b, l, h·e), or packed (b, l, (h + 2·h')·e); keys as in the cache."""
+    heads = _heads(attributes, "num_heads")
+    groups = _heads(attributes, "kv_num_heads")
+    batch, length, width = query.shape
+    e = width // (heads if key is not None else heads + 2 * groups)
+    past = past_key.shape[2] if past_key is not None else 0
+    present = outputs[1] if len(outputs) > 1 and len(outputs[1].shape) == 4 else None
+    keys = present.shape[2] if present is not None else length + past
+    return Scores(batch * heads * length, keys, e, e)
+
+
+def grouped_query_macs(
+    *,
+    query: Tensor,
+    attributes: Attributes,
+    outputs: tuple[Tensor, ...],
+    key: Tensor | None = None,
+    past_key: Tensor | None = None,
+) -> int:
+    """Two products per query head; a buffer that is longer than its content counts in full."""
+    return _grouped_scores(query, key, attributes, past_key, outputs).macs
+
+
+def grouped_query_flops(
+    *,
+    query: Tensor,
+    attributes: Attributes,
+    outputs: tuple[Tensor, ...],
+    key: Tensor | None = None,
+    past_key: Tensor | None = None,
+) -> int:
+    """Softmax, scale and the causal mask per score."""
+    return _grouped_scores(query, key, attributes, past_key, outputs).flops(masked=True)
+
+
+def _projected_scores(
+    x: Tensor, weight: Tensor, attributes: Attributes, past: Tensor | None
+) -> Scores:
+    """Attention of ONNX Runtime: x (b, l, d) · weight (d, q + k + v), then heads of both."""
+    heads = _heads(attributes, "num_heads")
+    sizes = attributes.get("qkv_hidden_sizes")
+    third = weight.shape[1] // 3
+    q, _, v = sizes if isinstance(sizes, tuple) and len(sizes) == 3 else (third, third, third)
+    keys = x.shape[1] + (past.shape[3] if past is not None else 0)
+    return Scores(x.shape[0] * heads * x.shape[1], keys, int(q) // heads, int(v) // heads)
+
+
+def projected_macs(
+    *, x: Tensor, weight: Tensor, attributes: Attributes, past: Tensor | None = None
+) -> int:
+    """One projection to queries, keys and values together, then the two products per head."""
+    rows = prod(x.shape[:2])
+    return rows * weight.elements + _projected_scores(x, weight, attributes, past).macs
+
+
+def projected_flops(
+    *,
+    x: Tensor,
+    weight: Tensor,
+    attributes: Attributes,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    score_bias: Tensor | None = None,
+    past: Tensor | None = None,
+) -> int:
+    """The bias of the projection, then softmax, scale and mask per score."""
+    added = prod(x.shape[:2]) * weight.shape[1] if bias is not None else 0
+    masked = mask is not None or bool(attributes.get("unidirectional"))
+    masked = masked or score_bias is not None
+    return added + _projected_scores(x, weight, attributes, past).flops(masked)
+
+
+def linear_attention_macs(
+    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes
+) -> int:
+    """A state (d_k, d_v) per head: k·vᵀ is added to it, q reads it, a delta rule reads it twice.
+
+    query (b, t, h·d_k), key (b, t, h'·d_k), value (b, t, h'·d_v).
+    """
+    heads, groups = _heads(attributes, "q_num_heads"), _heads(attributes, "kv_num_heads")
+    state = (key.shape[2] // groups) * (value.shape[2] // groups)
+    delta = "delta" in str(attributes.get("update_rule", "gated_delta"))
+    return prod(query.shape[:2]) * state * (heads + groups * (1 + delta))
+
+
+def rotary_flops(*, out: Tensor) -> int:
+    """Two products and a sum per element."""
+    return 3 * out.elements
+
+
+CONTRIB_ATTENTION: tuple[OpRule, ...] = (
+    OpRule(
+        "attention",
+        under(
+            "onnx::Attention",
+            "query",
+            "key",
+            "value",
+            "mask",
+            "past_key",
+            "past_value",
+            "lengths",
+        ),
+        "softmax(q·kᵀ)·v: ONNX Attention, opset 23 and later",
+        macs=attention_23_macs,
+        flops=attention_23_flops,
+    ),
+    OpRule(
+        "attention",
+        under("ai.onnx.preview::FlexAttention", "query", "key", "value"),
+        "attention whose scores run through bodies of the node, which flops/1 has no figure for",
+        macs=attention_23_macs,
+        flops=None,
+    ),
+    OpRule(
+        "attention",
+        under(
+            "com.microsoft::MultiHeadAttention",
+            "query",
+            "key",
+            "value",
+            "bias",
+            "padding_mask",
+            "mask",
+            "past_key",
+            "past_value",
+            "lengths",
+            "indirection",
+        ),
+        "softmax(q·kᵀ)·v per head, after the projections",
+        macs=multi_head_macs,
+        flops=multi_head_flops,
+    ),
+    OpRule(
+        "attention",
+        under(
+            "com.microsoft::GroupQueryAttention",
+            "query",
+            "key",
+            "value",
+            "past_key",
+            "past_value",
+            "lengths",
+            "total_length",
+            "cosines",
+            "sines",
+            "positions",
+            "mask",
+            "sink",
+            "key_scale",
+            "value_scale",
+            "weight",
+            "second_weight",
+        ),
+        "softmax(q·kᵀ)·v, several query heads on one head of keys and values",
+        macs=grouped_query_macs,
+        flops=grouped_query_flops,
+    ),
+    OpRule(
+        "multi_head_attention",
+        under(
+            "com.microsoft::Attention",
+            "x",
+            "weight",
+            "bias",
+            "mask",
+            "past",
+            "score_bias",
+            "lengths",
+        )
+        | under(
+            "com.microsoft::QAttention",
+            "x",
+            "weight",
+            "bias",
+            "x_scale",
+            "weight_scale",
+            "mask",
+            "x_zero_point",
+            "weight_zero_point",
+            "past",
+        ),
+        "one projection to queries, keys and values, then softmax(q·kᵀ)·v",
+        macs=projected_macs,
+        flops=projected_flops,
+    ),
+    OpRule(
+        "linear_attention",
+        under(
+            "onnx::LinearAttention com.microsoft::LinearAttention",
+            "query",
+            "key",
+            "value",
+            "past",
+            "decay",
+            "beta",
+        ),
+        "a running state per head takes the place of scores: one update and one read a step",
+        macs=linear_attention_macs,
+        flops=None,
+    ),
+    OpRule(
+        "rotary_embedding",
+        under("onnx::RotaryEmbedding", "x", "cosines", "sines", "positions")
+        | under("com.microsoft::RotaryEmbedding", "x", "positions", "cosines", "sines"),
+        "pairs are turned by an angle: two products and a sum per element, nothing contracted",
+        flops=rotary_flops,
     ),
 )

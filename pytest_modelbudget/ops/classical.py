@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.elementwise import one_per_element
-from pytest_modelbudget.ops.op_rule import OpRule, free, under
+from pytest_modelbudget.ops.rule import OpRule, free, under
 
 LABELS = "entries are looked up or renamed, nothing is computed"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.dense import bias_flops
-from pytest_modelbudget.ops.op_rule import OpRule, under
+from pytest_modelbudget.ops.rule import OpRule, under
 
 
 def convolution_macs(*, weight: Tensor, out: Tensor) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.ops.op_rule import OpRule, under
+from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.rule import OpRule, under
 
 
 def linear_macs(*, x: Tensor, out: Tensor) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.ops.op_rule import OpRule, under
+from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.pooling import REQUANTISED, one_per_input
+from pytest_modelbudget.ops.rule import OpRule, under
 
 # kind -> aten names; each stands for its in-place spelling (name_) too.
 UNARY = {
@@ -220,5 +221,62 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         under("com.microsoft::BiasAdd", "x", "bias", "residual"),
         "a bias and a residual are added, element by element",
         flops=one_per_element,
+    ),
+)
+
+
+KINDS = {
+    "sum": "sum nansum",
+    "mean": "mean nanmean",
+    "prod": "prod",
+    "variance": "var std var_mean std_mean",
+    "maximum_over": "max amax min amin aminmax argmax argmin",
+    "norm": "norm linalg_vector_norm linalg_norm frobenius_norm",
+    "logsumexp": "logsumexp special_logsumexp",
+    "any_all": "any all",
+    "cumulative": "cumsum cumprod cummax cummin logcumsumexp cumsum_ cumprod_",
+    "count_nonzero": "count_nonzero",
+    "trace": "trace",
+}
+
+# The same kinds by their ONNX operators.
+ONNX_KINDS = {
+    "sum": "ReduceSum",
+    "mean": "ReduceMean",
+    "prod": "ReduceProd",
+    "maximum_over": "ReduceMax ReduceMin ArgMax ArgMin",
+    "norm": "ReduceL1 ReduceL2 ReduceSumSquare",
+    "logsumexp": "ReduceLogSumExp ReduceLogSum",
+    "cumulative": "CumSum CumProd",
+}
+WHY = "one operation per input element; no pairs are multiplied"
+
+
+def _reductions(table: dict[str, str], space: str, *roles: str) -> tuple[OpRule, ...]:
+    return tuple(
+        OpRule(
+            kind,
+            under(" ".join(f"{space}::{name}" for name in names.split()), *roles),
+            WHY,
+            flops=one_per_input,
+        )
+        for kind, names in table.items()
+    )
+
+
+REDUCTION: tuple[OpRule, ...] = (
+    OpRule(
+        "fold",
+        under("aten::col2im", "x") | under("onnx::Col2Im", "x", "shape", "sizes"),
+        "adds up overlapping windows: sums, no products of pairs",
+        flops=one_per_input,
+    ),
+    *_reductions(KINDS, "aten", "x", "y"),
+    *_reductions(ONNX_KINDS, "onnx", "x", "axes"),
+    OpRule(
+        "mean",
+        under("com.microsoft::QLinearReduceMean", *REQUANTISED),
+        WHY,
+        flops=one_per_input,
     ),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_modelbudget.ir.tensor import Tensor, nbytes_of
-from pytest_modelbudget.ops.op_rule import OpRule, free, under
+from pytest_modelbudget.errors import UnmeasurableError
+from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
+from pytest_modelbudget.ops.rule import OpRule, free, nothing, under
 
 VIEW = "a view: the same memory under another shape, nothing moves"
 MOVED = "ONNX has no strides: the result is written in its own order"
@@ -200,5 +201,137 @@ MOVEMENT: tuple[OpRule, ...] = (
             "x",
         ),
         COPY,
+    ),
+)
+
+
+CREATION: tuple[OpRule, ...] = (
+    free(
+        "allocation",
+        under("aten::empty aten::empty_strided"),
+        "memory without values: nothing is written yet",
+        writes=nothing,
+    ),
+    free(
+        "allocation",
+        under(
+            "aten::empty_like aten::new_empty aten::new_empty_strided aten::empty_permuted",
+            "like",
+        ),
+        "memory without values: nothing is written yet",
+        reads=lambda: {"like": 0},
+        writes=nothing,
+    ),
+    free(
+        "creation",
+        under(
+            "aten::zeros aten::ones aten::full aten::arange "
+            "aten::linspace aten::logspace aten::eye aten::scalar_tensor aten::tril_indices "
+            "aten::triu_indices aten::hann_window aten::hamming_window aten::range "
+            "aten::_efficientzerotensor",
+            "start",
+            "end",
+        ),
+        "values known before the run are written, nothing is computed",
+    ),
+    free(
+        "creation",
+        under(
+            "aten::zeros_like aten::ones_like aten::full_like aten::new_zeros aten::new_ones "
+            "aten::new_full",
+            "like",
+        ),
+        "the operand lends its shape and is not read",
+        reads=lambda: {"like": 0},
+    ),
+    free(
+        "creation",
+        under("onnx::Constant")
+        | under("onnx::ConstantOfShape", "shape")
+        | under("onnx::Range", "start", "limit", "delta")
+        | under("onnx::HannWindow onnx::HammingWindow onnx::BlackmanWindow", "count")
+        | under("onnx::MelWeightMatrix", "count", "limit", "start", "delta", "ends"),
+        "values known before the run are written, nothing is computed",
+    ),
+    free(
+        "creation",
+        under("onnx::EyeLike", "like"),
+        "the operand lends its shape and is not read",
+        reads=lambda: {"like": 0},
+    ),
+    free(
+        "shape",
+        under("onnx::Shape onnx::Size", "like"),
+        "the shape of a tensor is known without reading it",
+        reads=lambda: {"like": 0},
+    ),
+)
+
+
+HANDED_ON = "tensors are handed on or copied as they are, nothing is computed"
+
+
+def as_often_as_data_say() -> int:
+    """Raises: how often the body runs is not known before the run."""
+    raise UnmeasurableError("its body runs as often as the data say")
+
+
+def _body(kind: str, name: str, because: str) -> OpRule:
+    """A node whose body is written out where its count is known, and unmeasured where it is not."""
+    return OpRule(
+        kind, under(name, "*parts"), because, macs=None, flops=None, writes=as_often_as_data_say
+    )
+
+
+CONTAINERS: tuple[OpRule, ...] = (
+    free(
+        "sequence",
+        under(
+            "onnx::SequenceAt onnx::SequenceConstruct onnx::SequenceEmpty onnx::SequenceErase "
+            "onnx::SequenceInsert onnx::SequenceLength onnx::ConcatFromSequence "
+            "onnx::SplitToSequence",
+            "*parts",
+        ),
+        HANDED_ON,
+    ),
+    free(
+        "optional",
+        under("onnx::Optional onnx::OptionalGetElement onnx::OptionalHasElement", "x"),
+        HANDED_ON,
+    ),
+    _body("loop", "onnx::Loop", "its trip count is not known before the run"),
+    _body("loop", "onnx::Scan", "the length that it scans is not known before the run"),
+    _body("if", "onnx::If", "neither of its branches could be read"),
+    _body("loop", "onnx::SequenceMap", "its body runs once per entry of a sequence"),
+    OpRule(
+        "text",
+        under(
+            "onnx::StringConcat onnx::StringNormalizer onnx::StringSplit onnx::RegexFullMatch "
+            "onnx::TfIdfVectorizer",
+            "*parts",
+        ),
+        "text is compared, cut and counted: nothing is contracted",
+        flops=None,
+    ),
+    OpRule(
+        "image_decoder",
+        under("onnx::ImageDecoder", "x"),
+        "a decoder of compressed pictures: no contraction of tensors",
+        flops=None,
+    ),
+    OpRule(
+        "loss",
+        under(
+            "onnx::SoftmaxCrossEntropyLoss onnx::NegativeLogLikelihoodLoss", "x", "target", "scale"
+        ),
+        "one chosen logarithm per row, weighted and added up: no pairs are contracted",
+        flops=None,
+    ),
+    OpRule(
+        "determinant",
+        under("onnx::Det com.microsoft::Inverse", "x"),
+        "an elimination whose products depend on the kernel: no closed form holds for all",
+        macs=None,
+        flops=None,
     ),
 )

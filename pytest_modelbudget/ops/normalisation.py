@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.ops.op_rule import Names, OpRule, under
+from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.rule import Names, OpRule, under
 
 WHY = "statistics, a shift and a scale per element: nothing is contracted"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.ops.op_rule import Formula, OpRule, nothing, under
+from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.rule import Formula, OpRule, nothing, under
 
 WINDOWS = "a maximum or mean of each window: no learnt weights, nothing contracted"
 REQUANTISED = ("x", "x_scale", "x_zero_point", "y_scale", "y_zero_point")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_modelbudget.ir.tensor import Tensor
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.convolution import convolution_macs, transposed_convolution_macs
-from pytest_modelbudget.ops.dense import (
-    activated_flops,
-    bias_flops,
-    linear_macs,
-    turned_macs,
-)
+from pytest_modelbudget.ops.dense import activated_flops, bias_flops, linear_macs, turned_macs
 from pytest_modelbudget.ops.elementwise import one_per_element
 from pytest_modelbudget.ops.normalisation import per_element
-from pytest_modelbudget.ops.op_rule import OpRule, free, under
 from pytest_modelbudget.ops.pooling import REQUANTISED
+from pytest_modelbudget.ops.rule import OpRule, free, under
 
 PACKED = "the float layer's contraction over a packed weight, (weight, bias) read from the pack"
 

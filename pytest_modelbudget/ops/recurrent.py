@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from pytest_modelbudget.ir.tensor import Tensor
-from pytest_modelbudget.ops.op_rule import OpRule, under
+from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.rule import OpRule, under
 
 
 def recurrent_macs(*, x: Tensor, params: tuple[Tensor, ...]) -> int:

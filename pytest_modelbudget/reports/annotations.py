@@ -22,14 +22,14 @@ from pytest_modelbudget.reports.cases import (
     unmeasured,
     worst_first,
 )
-from pytest_modelbudget.reports.check_text import (
+from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.sentences import (
     evidence_lines,
+    grown_lines,
     headline,
     largest_lines,
+    one_line,
 )
-from pytest_modelbudget.reports.failure_text import one_line
-from pytest_modelbudget.reports.growth_text import grown_lines
-from pytest_modelbudget.reports.report import Record
 from pytest_modelbudget.units import several
 
 MOST = 10  # annotations of one kind that GitHub keeps

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE
-from pytest_modelbudget.reports.report import Record, fails, numberless_check, warns
+from pytest_modelbudget.reports.record import Record, fails, numberless_check, warns
 from pytest_modelbudget.units import room, several
 
 NOTHING = "nothing measured"

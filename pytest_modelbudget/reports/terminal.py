@@ -20,6 +20,7 @@ from itertools import groupby
 from textwrap import shorten, wrap
 from typing import NamedTuple
 
+from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.reports.cases import (
     Case,
     cases_of,
@@ -30,11 +31,8 @@ from pytest_modelbudget.reports.cases import (
     is_lower_bound,
     maximum,
 )
-from pytest_modelbudget.reports.check_text import largest_shares, reservations
-from pytest_modelbudget.reports.growth_text import grown_lines
-from pytest_modelbudget.reports.report import Record
-from pytest_modelbudget.reports.scope_text import scope_text
-from pytest_modelbudget.reports.transform_costs import costs
+from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.sentences import costs, grown_lines, largest_shares, reservations
 from pytest_modelbudget.units import readable, readable_pair, room, several
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals

@@ -9,17 +9,20 @@ module has one function::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import Enum
 from importlib import import_module
+from typing import cast
 
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import MissingExtraError, TransformError
-from pytest_modelbudget.frontends.loaded_model import LoadedModel
-from pytest_modelbudget.frontends.model_source import ModelSource
-from pytest_modelbudget.ops.op_table import OpTable
+from pytest_modelbudget.formats.model import Change, LoadedModel
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.graph.scopes import is_in_scope, paths
+from pytest_modelbudget.ops.table import OpTable
 
 # The extra that brings each package which an engine imports.
 EXTRAS = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnx", "onnx_ir": "onnx"}
@@ -61,20 +64,6 @@ class Job:
     source: ModelSource
     settings: Mapping[str, object]
     rules: OpTable
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One operation or layer that a transform met.
-
-    became says what it was changed into ("9,216 products of 64x64"), and is "" where it stayed as
-    it was; why then says for what reason.
-    """
-
-    scope: str
-    operation: str
-    became: str = ""
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +114,27 @@ class Transform:
                 raise
             extra = EXTRAS[error.name]
             raise MissingExtraError(self.key, package=error.name, extra=extra) from error
+
+
+LEFT_OUT = "layers: leaves it out"  # why a layer that could be changed was not
+
+
+def is_chosen(scope: str, layers: Sequence[str]) -> bool:
+    """Whether any of the globs names this module path or one around it, as under ``scopes:``."""
+    return any(is_in_scope(scope, glob) for glob in layers)
+
+
+def with_known_layers(done: Transformed, job: Job) -> Transformed:
+    """The same, where every glob of ``layers:`` names a module, as one under ``scopes:`` must.
+
+    Raises TransformError for a glob that names none, whatever the others select.
+    """
+    loaded = done.loaded
+    met = (each.scope for some in (done.changes, loaded.layers, loaded.graph.ops) for each in some)
+    known = sorted({path for scope in met for path in paths(scope)})
+    for glob in cast("tuple[str, ...]", job.settings["layers"]):
+        if not any(is_in_scope(path, glob) for path in known):
+            close = get_close_matches(glob.removesuffix(".*"), filter(None, known), 1)
+            guess = f": did you mean '{close[0]}'?" if close else ""
+            raise TransformError(f"layers: no module of the model matches '{glob}'{guess}")
+    return done

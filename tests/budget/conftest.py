@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget
-from pytest_modelbudget.budget.problem import BudgetFileError
-from pytest_modelbudget.check import budgets
-from pytest_modelbudget.check.tables import tables
+from pytest_modelbudget.budget.yaml_text import BudgetFileError
+from pytest_modelbudget.gate import budgets
+from pytest_modelbudget.registry import tables
 
 Read = Callable[["str | bytes"], Budget]
 Problems = Callable[["str | bytes"], list[str]]

@@ -7,10 +7,9 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_modelbudget.budget.read_yaml import is_budget
-
-from .conftest import Problems
-from .texts import VISION
+from pytest_modelbudget.budget.read_budget import is_budget
+from tests.budget.conftest import Problems
+from tests.builders.texts import VISION
 
 PIECES = ("{", "}", "[", "]", ": ", "- ", "&a ", "*a", "<<: ", "!!int ", "'", '"', "|", ">", "#",
           "\t", "\n", "? ", "%YAML 1.1\n", "---\n", "...\n", "~", ".nan", "1e99", "\\U99999999",

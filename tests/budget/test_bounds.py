@@ -6,10 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from pytest_modelbudget.budget.read_claims import amount_of
+from pytest_modelbudget.budget.read_transforms import amount_of
 from pytest_modelbudget.equivalence.claim import Bound
-
-from .conftest import Problems
+from tests.budget.conftest import Problems
 
 
 @pytest.mark.parametrize(

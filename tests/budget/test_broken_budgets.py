@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_modelbudget.budget.grammar import RESERVED
-
-from .conftest import Problems
-from .texts import VISION, inputs, limits, model
+from tests.budget.conftest import Problems
+from tests.builders.texts import VISION, inputs, limits, model
 
 BROKEN = [
     pytest.param(

@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.transform_grammar import (
-    CLAIM,
-    OUTPUT,
-    settings_grammar,
-    transform_grammar,
-)
-from pytest_modelbudget.frontends.frontend_table import frontend_table
-from pytest_modelbudget.metrics.metric_table import metric_table
-from pytest_modelbudget.transforms.transform_table import transform_table
-
-from .conftest import Problems
+from pytest_modelbudget.budget.grammar import CLAIM, OUTPUT, settings_grammar, transform_grammar
+from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.metrics.table import metric_table
+from pytest_modelbudget.transforms.table import transform_table
+from tests.budget.conftest import Problems
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "budget-format.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")

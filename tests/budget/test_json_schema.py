@@ -11,14 +11,13 @@ from jsonschema import Draft7Validator
 
 from pytest_modelbudget.budget import json_schema as schema_module
 from pytest_modelbudget.budget.json_schema import FILE_NAME, json_schema, schema_text
-from pytest_modelbudget.budget.plain_values import scalar
-from pytest_modelbudget.budget.yaml_nodes import Block, Listing, Node, Text, tree
-from pytest_modelbudget.frontends.frontend_table import frontend_table
+from pytest_modelbudget.budget.reading import scalar
+from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, tree
+from pytest_modelbudget.formats.table import frontend_table
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
-from pytest_modelbudget.metrics.metric_table import metric_table
-
-from .conftest import Problems
-from .texts import VISION
+from pytest_modelbudget.metrics.table import metric_table
+from tests.budget.conftest import Problems
+from tests.builders.texts import VISION
 
 
 @cache

@@ -21,8 +21,8 @@ from pytest_modelbudget.budget.lock_file import (
     locked_value,
     read_lock,
 )
+from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
-from pytest_modelbudget.metrics.parts import Part
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
     lambda text: "<<<<<<<" not in text

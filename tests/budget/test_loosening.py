@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget
-from pytest_modelbudget.budget.loosening import loosenings
-from pytest_modelbudget.metrics.metric_table import metric_table
-
-from .conftest import Read
-from .texts import VISION
+from pytest_modelbudget.budget.changes import loosenings
+from pytest_modelbudget.metrics.table import metric_table
+from tests.budget.conftest import Read
+from tests.builders.texts import VISION
 
 
 def limits(text: str, model: str = "net") -> str:

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget, Level, Limit, ModelBudget, OpsLimit, Place
-from pytest_modelbudget.budget.read_yaml import is_budget
-from pytest_modelbudget.check import budgets
-from pytest_modelbudget.check.tables import tables
-from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
-
-from .conftest import Problems, Read
-from .texts import VISION, inputs, limits, model
+from pytest_modelbudget.budget.read_budget import is_budget
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate import budgets
+from pytest_modelbudget.registry import tables
+from tests.budget.conftest import Problems, Read
+from tests.builders.texts import VISION, inputs, limits, model
 
 IMAGE = TensorSpec("float32", (1, 3, 224, 224))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget
-from pytest_modelbudget.budget.redefinition import ELSE, LONGEST, Redefinition, redefinitions
-from pytest_modelbudget.transforms.transform_table import transform_table
-
-from .conftest import Read
+from pytest_modelbudget.budget.changes import ELSE, LONGEST, Redefinition, redefinitions
+from pytest_modelbudget.transforms.table import transform_table
+from tests.budget.conftest import Read
 
 HEAD = "model_budget: 1\ndefaults: {inputs: float32 1x3}\nmodels:\n  net:\n"
 TORCH, ONNX = "    torch: a:b\n", "    onnx: net.onnx\n"

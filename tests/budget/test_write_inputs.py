@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_modelbudget.budget.write_inputs import positional_text
-
-from .conftest import Read
-from .texts import inputs
+from pytest_modelbudget.budget.read_source import positional_text
+from tests.budget.conftest import Read
+from tests.builders.texts import inputs
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,17 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from pytest_modelbudget.equivalence.array_errors import ALGEBRA
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.equivalence.outcome import Outcome
-from pytest_modelbudget.transforms.onnx_rewritten_file import Rewritten
-from pytest_modelbudget.transforms.tile_grid import Tile
-from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
-
-from ..transforms.onnx_linears import change, drawn, find
-from .onnx_alexnet import drawn_alexnet, in_half, judged
-from .onnx_mutants import BATCHED, Place, one_weight, values_of
-from .onnx_output_mutants import DECLARED, copied, dropout_left_on, narrow_sums
-from .torch_and_onnx_mutants import OUTPUTS, STRUCTURAL
+from pytest_modelbudget.transforms.on_onnx import Rewritten
+from pytest_modelbudget.transforms.tile.grid import Tile
+from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.builders.onnx_alexnet import drawn_alexnet, in_half, judged
+from tests.builders.onnx_linears import change, drawn, find
+from tests.builders.onnx_mutants import BATCHED, Place, one_weight, values_of
+from tests.builders.onnx_output_mutants import DECLARED, copied, dropout_left_on, narrow_sums
+from tests.builders.torch_and_onnx_mutants import OUTPUTS, STRUCTURAL
 
 pytestmark = pytest.mark.slow
 Stored = tuple[onnx.ModelProto, str]

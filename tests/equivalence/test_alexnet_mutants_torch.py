@@ -14,13 +14,13 @@ import torch
 from torchvision import models
 
 from pytest_modelbudget import check_equivalence
-from pytest_modelbudget.equivalence.array_errors import ALGEBRA
-from pytest_modelbudget.equivalence.outcome import Outcome
-from pytest_modelbudget.frontends.torch_drawing import redraw
-from pytest_modelbudget.transforms.tile_grid import Tile
-from tests.equivalence.mutants import Mutant, NarrowSums, Place, dropped, verified
-from tests.equivalence.output_mutants import OUTPUT_MUTANTS, TwoOutputs, two_outputs
-from tests.equivalence.torch_and_onnx_mutants import DROPOUT, OUTPUTS, STRUCTURAL
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.equivalence.figures import ALGEBRA
+from pytest_modelbudget.torch_models.weights import redraw
+from pytest_modelbudget.transforms.tile.grid import Tile
+from tests.builders.mutants import Mutant, NarrowSums, Place, dropped, verified
+from tests.builders.output_mutants import OUTPUT_MUTANTS, TwoOutputs, two_outputs
+from tests.builders.torch_and_onnx_mutants import DROPOUT, OUTPUTS, STRUCTURAL
 
 pytestmark = pytest.mark.slow
 TYPES = ("float32", "float16", "bfloat16")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence
-from pytest_modelbudget.frontends.torch_drawing import redraw
+from pytest_modelbudget.torch_models.weights import redraw
 
 Call = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 

@@ -16,10 +16,9 @@ from torch.nn.utils import prune
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError
-from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.frontends.torch_drawing import redraw
-
-from ..transforms.test_tile_linear_torch import tiled
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.torch_models.weights import redraw
+from tests.transforms.tile.test_tile_linear_torch import tiled
 
 SPEC = "float32 2x8"
 

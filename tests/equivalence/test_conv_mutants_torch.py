@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget.equivalence.outcome import Outcome
-from pytest_modelbudget.frontends.torch_drawing import redraw
-from pytest_modelbudget.transforms.tile_conv_torch import TileConv
-from pytest_modelbudget.transforms.tile_grid import Tile
-from pytest_modelbudget.transforms.torch_tile_products import Linear, padded
-from tests.equivalence.mutants import verified
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.torch_models.weights import redraw
+from pytest_modelbudget.transforms.tile.conv_on_torch import TileConv
+from pytest_modelbudget.transforms.tile.grid import Tile
+from pytest_modelbudget.transforms.tile.products_on_torch import Linear, padded
+from tests.builders.mutants import verified
 
 TYPES = ("float32", "float16", "bfloat16")
 TILE = Tile(None, 8, 8)

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_modelbudget.equivalence.array_errors import odd_kinds
-from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
+from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.divergence import worst_element
+from pytest_modelbudget.equivalence.figures import figures, odd_kinds
 from pytest_modelbudget.equivalence.judgement import OutputPair, algebra_error, judged
-from pytest_modelbudget.equivalence.outcome import Outcome
-from pytest_modelbudget.equivalence.output_figures import figures
 
 NAN, INF = np.nan, np.inf
 

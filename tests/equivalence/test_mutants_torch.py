@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence
-from pytest_modelbudget.equivalence.array_errors import ALGEBRA
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import ALL_FAMILIES
-from pytest_modelbudget.equivalence.outcome import Outcome
-from pytest_modelbudget.frontends.torch_drawing import redraw
-from pytest_modelbudget.transforms.tile_grid import Tile
-from tests.equivalence.mutants import NarrowSums, Place, right, verified
-from tests.equivalence.output_mutants import OUTPUT_MUTANTS, two_outputs
-from tests.equivalence.torch_and_onnx_mutants import DROPOUT, FOREIGN, OUTPUTS, STRUCTURAL
+from pytest_modelbudget.torch_models.weights import redraw
+from pytest_modelbudget.transforms.tile.grid import Tile
+from tests.builders.mutants import NarrowSums, Place, right, verified
+from tests.builders.output_mutants import OUTPUT_MUTANTS, two_outputs
+from tests.builders.torch_and_onnx_mutants import DROPOUT, FOREIGN, OUTPUTS, STRUCTURAL
 
 TYPES = ("float32", "float16", "bfloat16")
 

@@ -12,23 +12,22 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from pytest_modelbudget.check.tables import tables
-from pytest_modelbudget.equivalence import onnx_divergence, onnx_rounding
-from pytest_modelbudget.equivalence.array_errors import ALGEBRA
-from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.claim import Claim, Outcome
+from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.equivalence.onnx_judging import Judge
-from pytest_modelbudget.equivalence.onnx_running import OnnxRun
-from pytest_modelbudget.equivalence.onnx_sides import Original, sides
-from pytest_modelbudget.equivalence.outcome import Outcome
-from pytest_modelbudget.transforms.tile_grid import Tile
-from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
-
-from ..frontends.onnx_graphs import model, node, value
-from ..transforms.onnx_linears import change, find, linear, network, operators
-from .onnx_mutants import BATCHED, UNROLLED, Place, one_channel
-from .onnx_output_mutants import DECLARED, dropout_left_on, narrow_sums
-from .torch_and_onnx_mutants import DROPOUT, NAN, OUTPUTS, SECOND, STRUCTURAL
+from pytest_modelbudget.onnx_models import pairs as onnx_divergence
+from pytest_modelbudget.onnx_models import pairs as onnx_rounding
+from pytest_modelbudget.onnx_models.pairs import Original, sides
+from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.transforms.on_onnx import Judge
+from pytest_modelbudget.transforms.tile.grid import Tile
+from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.builders.onnx_graphs import model, node, value
+from tests.builders.onnx_linears import change, find, linear, network, operators
+from tests.builders.onnx_mutants import BATCHED, UNROLLED, Place, one_channel
+from tests.builders.onnx_output_mutants import DECLARED, dropout_left_on, narrow_sums
+from tests.builders.torch_and_onnx_mutants import DROPOUT, NAN, OUTPUTS, SECOND, STRUCTURAL
 
 TYPES = ("float32", "float16")
 SIZES = (1, 63, 64, 65, 200, 4096)

@@ -10,27 +10,25 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from pytest_modelbudget.check.tables import tables
-from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.comparison import Sides
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
-from pytest_modelbudget.equivalence.onnx_drawing import redrawn
-from pytest_modelbudget.equivalence.onnx_judging import Judge, Layers
-from pytest_modelbudget.equivalence.onnx_sides import sides
-from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.frontends.model_source import ModelSource
-from pytest_modelbudget.transforms import onnx_rewritten_file
-from pytest_modelbudget.transforms.fold_batchnorm_onnx import folded_batchnorms
-from pytest_modelbudget.transforms.onnx_writing import write_model
-from pytest_modelbudget.transforms.tile_grid import Tile
-from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.onnx_models.files import write_model
+from pytest_modelbudget.onnx_models.pairs import sides
+from pytest_modelbudget.onnx_models.weights import redrawn
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.transforms import on_onnx as onnx_rewritten_file
+from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
+from pytest_modelbudget.transforms.on_onnx import Judge, Layers
+from pytest_modelbudget.transforms.tile.grid import Tile
+from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from pytest_modelbudget.transforms.transform import Job
-
-from ..frontends.onnx_graphs import model, node, value
-from ..transforms.onnx_linears import drawn, linear
-from ..transforms.test_fold_batchnorm_onnx import normalised
-from .test_onnx_equivalence import change
+from tests.builders.onnx_graphs import model, node, value
+from tests.builders.onnx_linears import drawn, linear
+from tests.equivalence.test_onnx_equivalence import change
+from tests.transforms.fold_batchnorm.test_fold_batchnorm_onnx import normalised
 
 
 def fused() -> onnx.ModelProto:

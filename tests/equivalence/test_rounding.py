@@ -7,11 +7,10 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from pytest_modelbudget.equivalence.outcome import Outcome
-from pytest_modelbudget.equivalence.rounding import first_rounding
-
-from ..frontends.onnx_graphs import node
-from .test_onnx_equivalence import judged, network
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.equivalence.judgement import first_rounding
+from tests.builders.onnx_graphs import node
+from tests.equivalence.test_onnx_equivalence import judged, network
 
 UNIT = 2.0**-24  # of float32
 ONES = np.ones(1000)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_modelbudget.equivalence.stored_values import stores_other_values
+from pytest_modelbudget.equivalence.figures import stores_other_values
 
 A = np.arange(12, dtype="float32").reshape(3, 4) / 7
 B = np.linspace(-1, 1, 5, dtype="float16")

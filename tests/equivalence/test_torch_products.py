@@ -12,11 +12,11 @@ from torch import nn
 from torch.ao.quantization import quantize_dynamic
 
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
-from pytest_modelbudget.equivalence.torch_sides import attributed
-from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.ops.op_table import builtin_ops
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.torch_models.running import attributed
+from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Job, Transformed
-from pytest_modelbudget.transforms.transform_table import transform_table
 
 SMALL, LARGE = ("aten::linear", (4, 8)), ("aten::linear", (6, 8))
 LINEAR, MATMUL = ("aten::linear", ()), ("aten::matmul", ())

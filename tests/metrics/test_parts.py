@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_modelbudget.metrics.parts import MOST_DIFFERENCES, Part, blame
+from pytest_modelbudget.metrics.growth import MOST_DIFFERENCES, Part, blame
 
 VALUES = st.dictionaries(st.sampled_from("abcdefghijklmn"), st.integers(1, 10**6), max_size=14)
 

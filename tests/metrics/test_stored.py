@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_modelbudget.ir.graph import Weight
-from pytest_modelbudget.ir.tensor import DType, StorageKind
-from pytest_modelbudget.metrics.params import model_size, params, trainable_params, weight_memory
-from tests.graphs import costed, parameter, tensor, view
+from pytest_modelbudget.graph.graph import Weight
+from pytest_modelbudget.graph.tensor import DType, StorageKind
+from pytest_modelbudget.metrics.storage import model_size, params, trainable_params, weight_memory
+from tests.builders.graphs import costed, parameter, tensor, view
 
 
 def test_each_kind_of_weight_counts_where_it_belongs() -> None:

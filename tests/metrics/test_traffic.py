@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from pytest_modelbudget.ir.graph import Op, Weight
-from pytest_modelbudget.ir.tensor import DType, StorageKind, Tensor
-from pytest_modelbudget.metrics.bandwidth import (
+from pytest_modelbudget.graph.graph import Op, Weight
+from pytest_modelbudget.graph.tensor import DType, StorageKind, Tensor
+from pytest_modelbudget.metrics.traffic import (
     arithmetic_intensity,
     bandwidth,
     bandwidth_floor,
     total_activation,
 )
-from tests.graphs import costed, parameter, tensor, view
+from tests.builders.graphs import costed, parameter, tensor, view
 
 INT64 = DType("int64", 64)
 

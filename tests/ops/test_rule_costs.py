@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from pytest_modelbudget import measure
-
-from ..frontends.micro_modules import Apply, weight
+from tests.builders.micro_modules import Apply, weight
 
 INT = "int64"
 

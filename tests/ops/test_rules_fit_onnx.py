@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from pytest_modelbudget.ops.op_rule import nothing
-from pytest_modelbudget.ops.op_table import builtin_ops
+from pytest_modelbudget.ops.rule import nothing
+from pytest_modelbudget.ops.table import builtin_ops
 
 SPACES = {"": "onnx", "ai.onnx.ml": "ai.onnx.ml", "ai.onnx.preview": "ai.onnx.preview"}
 SCHEMAS = {

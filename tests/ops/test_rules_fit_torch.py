@@ -10,7 +10,7 @@ import pytest
 import torch
 import torchvision  # noqa: F401  # registers its operators
 
-from pytest_modelbudget.ops.op_table import builtin_ops
+from pytest_modelbudget.ops.table import builtin_ops
 
 TORCH_SPACES = ("aten::", "torchvision::", "quantized::")
 TORCH_NAMES = sorted(name for name in builtin_ops() if name.startswith(TORCH_SPACES))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import pytest_modelbudget.pytest_items  # noqa: F401  # pytester forgets what runs import anew
-from pytest_modelbudget.frontends import frontend_table
+import pytest_modelbudget.pytest_plugin.items  # noqa: F401  # pytester forgets what runs import anew
+from pytest_modelbudget.formats import table as frontend_table
 
 HERE = Path(__file__).parent
 CONFTEST = """

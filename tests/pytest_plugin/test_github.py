@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Project
+from tests.pytest_plugin.conftest import Project
 
 # The model net.widths has 4 * 8 + 8 * 2 = 48 parameters.
 OVER = "  net: {widths: net.widths, limits: {params: 47}}\n"
@@ -32,7 +32,7 @@ def test_in_several_processes_everything_is_told_once(project: Project, page: Pa
     """By the process that reports, whichever one measured: annotation, page, file and progress."""
     project.budget(OVER)
     project.configure(
-        "import pytest_modelbudget.pytest_progress as progress\nprogress.SLOW_SECONDS = 0.0\n"
+        "import pytest_modelbudget.pytest_plugin.github as progress\nprogress.SLOW_SECONDS = 0.0\n"
     )
     result = project.run_apart(*ALONE, "-n2", "--model-budget-junit", "junit.xml")
     (command,) = commands(result)

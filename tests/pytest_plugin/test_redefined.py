@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_modelbudget.reports.markdown_words import code
-
-from .conftest import Project
-from .repository import Repository
+from pytest_modelbudget.reports.markdown import code
+from tests.builders.repository import Repository
+from tests.pytest_plugin.conftest import Project
 
 BASE = "--model-budget-base=main"
 ALONE = ("-p", "no:pytest_github_actions_annotate_failures")

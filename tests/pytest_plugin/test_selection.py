@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Project
+from tests.pytest_plugin.conftest import Project
 
 NOTHING = pytest.ExitCode.NO_TESTS_COLLECTED
 TWO_MODELS = (

@@ -51,10 +51,10 @@ def test_a_plain_session_imports_nothing_heavy(stranger: pytest.Pytester) -> Non
             ours = {{name for name in sys.modules if name.startswith("pytest_modelbudget.")}}
             assert ours == {{
                 "pytest_modelbudget.pytest_plugin",
-                "pytest_modelbudget.pytest_options",
-                "pytest_modelbudget.pytest_hookspecs",
+                "pytest_modelbudget.pytest_plugin.options",
+                "pytest_modelbudget.pytest_plugin.hookspecs",
                 "pytest_modelbudget.reports",
-                "pytest_modelbudget.reports.report_table",
+                "pytest_modelbudget.reports.table",
             }}
         """
     )

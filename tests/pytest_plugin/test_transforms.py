@@ -13,7 +13,7 @@ import torch
 import torchvision  # noqa: F401
 from torch import nn
 
-import pytest_modelbudget.pytest_items  # noqa: F401
+import pytest_modelbudget.pytest_plugin.items  # noqa: F401
 
 NETS = '''
 import torch

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_modelbudget.reports.pull_request_comment import MARKER
-
-from .conftest import Project
+from pytest_modelbudget.reports.comment import MARKER
+from tests.pytest_plugin.conftest import Project
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / "action.yml"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_modelbudget.reports.equivalence_text import told_apart
+from pytest_modelbudget.reports.sentences import told_apart
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .chromium import Browser, skip_without_browser
-from .pages import ODD_NAME, many_models, small_record, with_everything, written
+from tests.builders.chromium import Browser, skip_without_browser
+from tests.builders.pages import ODD_NAME, many_models, small_record, with_everything, written
 
 pytestmark = pytest.mark.browser
 

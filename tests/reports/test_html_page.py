@@ -13,14 +13,20 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.reports import html_page
 from pytest_modelbudget.reports.cases import Case
-from pytest_modelbudget.reports.html_page import FILES, render
-from pytest_modelbudget.reports.html_rows import MARK, CheckRow, check_row
-from pytest_modelbudget.reports.html_transforms import transform_view
-
-from .pages import FILE, ODD_NAME, measured_chain, page_record, small_record, with_everything
-from .records import report
+from pytest_modelbudget.reports.html import page as html_page
+from pytest_modelbudget.reports.html.page import FILES, render
+from pytest_modelbudget.reports.html.rows import MARK, CheckRow, check_row
+from pytest_modelbudget.reports.html.views import transform_view
+from tests.builders.pages import (
+    FILE,
+    ODD_NAME,
+    measured_chain,
+    page_record,
+    small_record,
+    with_everything,
+)
+from tests.builders.records import report
 
 
 class Page(HTMLParser):

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Properties
 
-from pytest_modelbudget.reports.junit_file import render
-
-from .junit_readers import azure, dorny, enrico_mi, gitlab, mikepenz, offences
-from .records import (
+from pytest_modelbudget.reports.junit import render
+from tests.builders.junit_readers import azure, dorny, enrico_mi, gitlab, mikepenz, offences
+from tests.builders.records import (
     FILE,
     Record,
     broken,

@@ -6,13 +6,12 @@ from itertools import count
 
 import pytest
 
-from pytest_modelbudget.frontends.loaded_model import LayerCall, LoadedModel
-from pytest_modelbudget.ir.graph import Graph, Op, Weight
-from pytest_modelbudget.ir.tensor import DType, Storage, StorageKind, Tensor, dense
-from pytest_modelbudget.metrics.costed_graph import CostedGraph
-from pytest_modelbudget.ops.op_table import builtin_ops
-from pytest_modelbudget.reports.layer_table import OWN_OPERATIONS, LayerTable, layer_table
-from pytest_modelbudget.reports.layer_text import layer_text
+from pytest_modelbudget.formats.model import LayerCall, LoadedModel
+from pytest_modelbudget.graph.graph import Graph, Op, Weight
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.reports.layers import OWN_OPERATIONS, LayerTable, layer_table, layer_text
 
 FLOAT32 = DType("float32", 32)
 _serial = count()

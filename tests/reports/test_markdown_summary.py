@@ -8,10 +8,10 @@ from html import unescape
 import pytest
 from markdown_it import MarkdownIt
 
-from pytest_modelbudget.reports import markdown_summary, pull_request_comment
-from pytest_modelbudget.reports.pull_request_comment import MARKER
-
-from .records import (
+from pytest_modelbudget.reports import comment as pull_request_comment
+from pytest_modelbudget.reports import markdown as markdown_summary
+from pytest_modelbudget.reports.comment import MARKER
+from tests.builders.records import (
     Record,
     broken,
     check,

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_modelbudget.frontends.loaded_model import LoadedModel
-from pytest_modelbudget.ir.graph import Op, Weight
-from pytest_modelbudget.metrics.bandwidth import bandwidth
-from pytest_modelbudget.metrics.macs import flops, macs
-from pytest_modelbudget.metrics.params import params, weight_memory
+from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.graph.graph import Op, Weight
+from pytest_modelbudget.metrics.compute import flops, macs
 from pytest_modelbudget.metrics.peak_activation import peak_activation
-from pytest_modelbudget.reports import layer_profile, memory_profile, op_profile
-from pytest_modelbudget.reports.profile import packed, profile
-from tests.graphs import costed, parameter, tensor
-
-from .pages import chain
+from pytest_modelbudget.metrics.storage import params, weight_memory
+from pytest_modelbudget.metrics.traffic import bandwidth
+from pytest_modelbudget.reports.html import profile as layer_profile
+from pytest_modelbudget.reports.html import profile as memory_profile
+from pytest_modelbudget.reports.html import profile as op_profile
+from pytest_modelbudget.reports.html.profile import packed, profile
+from tests.builders.graphs import costed, parameter, tensor
+from tests.builders.pages import chain
 
 WIDTHS = st.lists(st.integers(1, 9), min_size=2, max_size=12)
 

@@ -10,19 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_modelbudget.budget.budget import Level, Limit, Place
+from pytest_modelbudget.budget.verdict import judge
+from pytest_modelbudget.formats.versions import environment
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
-from pytest_modelbudget.reports.assembly import Assembly, broken_statement, check_statement
-from pytest_modelbudget.reports.report import (
-    MeasuredModel,
+from pytest_modelbudget.reports.record import (
+    Assembly,
+    broken_statement,
     check_record,
-    environment,
+    check_statement,
     fails,
     measurement_record,
     model_record,
     number_record,
     warns,
 )
-from pytest_modelbudget.verdict import judge
 
 FILE = "budgets/a.yaml"
 

@@ -7,19 +7,13 @@ from fractions import Fraction
 import pytest
 
 from pytest_modelbudget.budget.budget import Level, Limit, Place
+from pytest_modelbudget.budget.verdict import judge
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
 from pytest_modelbudget.reports.cases import headroom
-from pytest_modelbudget.reports.report import (
-    MeasuredModel,
-    Record,
-    check_record,
-    model_record,
-    report,
-)
+from pytest_modelbudget.reports.record import Record, check_record, model_record, report
 from pytest_modelbudget.reports.terminal import Detail, counted, lines
-from pytest_modelbudget.verdict import judge
-
-from . import records
+from tests.builders import records
 
 FILE = "budgets/vision.yaml"
 MACS = Measurement(1_814_073_344, "MAC", shares=(Share("layer1", 814_073_344), Share("fc", 10**9)))

@@ -1,5 +1,5 @@
 """Tests here build modules, and need the same weights in every run."""
 
-from tests.seeded import seeded
+from tests.builders.seeded import seeded
 
 __all__ = ("seeded",)

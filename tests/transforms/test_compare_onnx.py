@@ -10,21 +10,19 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
-from pytest_modelbudget.equivalence.onnx_sides import input_specs
-from pytest_modelbudget.equivalence.outcome import Outcome
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.transforms.compare_onnx import compared_files
-from pytest_modelbudget.transforms.fold_batchnorm_onnx import folded_batchnorms
-from pytest_modelbudget.transforms.onnx_writing import linear_model, write_model
-from pytest_modelbudget.transforms.tile_grid import Tile
-from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
-
-from ..equivalence.test_onnx_equivalence import change, network
-from ..frontends.onnx_graphs import model, node, value
-from .onnx_linears import drawn, linear
-from .test_fold_batchnorm_onnx import normalised
+from pytest_modelbudget.onnx_models.files import linear_model, write_model
+from pytest_modelbudget.onnx_models.pairs import input_specs
+from pytest_modelbudget.transforms.compare_on_onnx import compared_files
+from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
+from pytest_modelbudget.transforms.tile.grid import Tile
+from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.builders.onnx_graphs import model, node, value
+from tests.builders.onnx_linears import drawn, linear
+from tests.equivalence.test_onnx_equivalence import change, network
+from tests.transforms.fold_batchnorm.test_fold_batchnorm_onnx import normalised
 
 
 def compared(first: onnx.ModelProto, second: onnx.ModelProto, folder: Path) -> Equivalence:

@@ -12,10 +12,9 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.frontends.torch_drawing import redraw
-from pytest_modelbudget.transforms.fold_batchnorm_torch import folded
-
-from .module_transforms import EXACT, applied, numbers
+from pytest_modelbudget.torch_models.weights import redraw
+from pytest_modelbudget.transforms.fold_batchnorm.on_torch import folded
+from tests.builders.module_transforms import EXACT, applied, numbers
 
 
 class Block(nn.Module):

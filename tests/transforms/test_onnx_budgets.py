@@ -13,12 +13,11 @@ import pytest
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.transforms.onnx_writing import write_model
-from pytest_modelbudget.transforms.tile_grid import Tile
-from pytest_modelbudget.transforms.tile_linear_onnx import Tiling, tiled_linears
-
-from ..equivalence.test_onnx_equivalence import change, network
-from .test_fold_batchnorm_onnx import normalised
+from pytest_modelbudget.onnx_models.files import write_model
+from pytest_modelbudget.transforms.tile.grid import Tile
+from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.equivalence.test_onnx_equivalence import change, network
+from tests.transforms.fold_batchnorm.test_fold_batchnorm_onnx import normalised
 
 CONFTEST = """
 import sys

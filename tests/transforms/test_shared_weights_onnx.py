@@ -15,12 +15,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.equivalence.onnx_running import OnnxRun
-from pytest_modelbudget.transforms.quantize_weights_onnx import off_grid, quantised_weights
-from pytest_modelbudget.transforms.weight_grid import Grid
-
-from ..frontends.onnx_graphs import model, node, value
-from .onnx_linears import drawn, is_close, linear, operators, written
+from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.transforms.quantize.grid import Grid
+from pytest_modelbudget.transforms.quantize.on_onnx import off_grid, quantised_weights
+from tests.builders.onnx_graphs import model, node, value
+from tests.builders.onnx_linears import drawn, is_close, linear, operators, written
 
 W = drawn(0, 8, 8)
 X = drawn(1, 3, 8)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence
-from pytest_modelbudget.frontends.model_source import TensorSpec
+from pytest_modelbudget.formats.source import TensorSpec
 
 
 class FromOne(nn.Module):

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.frontends.model_source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.ops.op_table import builtin_ops
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Job
-from pytest_modelbudget.transforms.transform_table import transform_table
 
 
 class Net(nn.Module):

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.check.tables import tables
 from pytest_modelbudget.errors import MissingExtraError
-from pytest_modelbudget.frontends.model_source import ModelSource
-from pytest_modelbudget.transforms.layer_choice import is_chosen
-from pytest_modelbudget.transforms.transform import Job
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.transforms.transform import Job, is_chosen
 
 
 @pytest.mark.parametrize(

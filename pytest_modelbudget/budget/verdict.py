@@ -1,0 +1,352 @@
+"""The answer to one limit: within, over or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
+from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
+from pytest_modelbudget.budget.yaml_text import suggestion
+from pytest_modelbudget.equivalence.claim import Outcome as Outcome
+from pytest_modelbudget.graph.scopes import is_in_scope, paths
+from pytest_modelbudget.metrics.compute import OpCount
+from pytest_modelbudget.metrics.growth import Blame, Part, blame
+from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
+from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
+
+NO_BASELINE, NO_BLAME = Baseline(), Blame()
+MOST_NAMED = 3  # offenders that one line names; the rest is counted
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A limit held against a measurement, which for a scope's limit is that of the scope.
+
+    reason is one line for people: what is over by how much, or why nothing is known.
+    marked says that the number is an accepted lower bound (allow_unmeasured). baseline is the
+    locked number it was compared with, allowed what growth allows from there, and blame says who
+    a growth is due to.
+    """
+
+    limit: AnyLimit
+    outcome: Outcome
+    measurement: Measurement | None
+    reason: str
+    marked: bool = False
+    baseline: Baseline = NO_BASELINE
+    allowed: int | None = None
+    blame: Blame = NO_BLAME
+
+    @property
+    def fails(self) -> bool:
+        """Whether the gate must be red."""
+        return is_red(self.outcome, self.limit.level)
+
+
+def is_red(outcome: Outcome, level: Level) -> bool:
+    """Whether an outcome fails the gate: over at level error, or unknown at any level."""
+    return outcome is Outcome.UNKNOWN or (outcome is Outcome.OVER and level is Level.ERROR)
+
+
+def judge(
+    limit: Limit,
+    measurement: Measurement,
+    *,
+    scopes: Iterable[str] = (),
+    baseline: Baseline = NO_BASELINE,
+) -> Verdict:
+    """Hold a measurement against its limit; exactly at the limit is within.
+
+    What the limit's ``grow`` allows from the baseline is one more maximum; without a baseline
+    nobody knows it, and what nothing else breaks is UNKNOWN.
+
+    An incomplete measurement is a lower bound: it can prove a maximum broken and a minimum
+    kept; everything else becomes UNKNOWN. Ops under allow_unmeasured turn it into a marked lower
+    bound that is judged like any number; a ratio over unmeasured ops is no bound and is UNKNOWN.
+
+    scopes are module paths of the model beyond those that the measurement itself names: a glob
+    that matches no scope is UNKNOWN.
+    """
+    problem = _scope_problem(limit, measurement, scopes)
+    if problem:
+        return Verdict(limit, Outcome.UNKNOWN, None, problem)
+    part = _of_scope(measurement, limit.scope)
+    tightest, allowed = _with_growth(limit, baseline)
+    verdict = _held(tightest, part)
+    why = _untold_bound(limit, baseline)
+    if why and verdict.outcome is Outcome.WITHIN:
+        actual = readable(part.value, part.unit)
+        verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {actual}   {why}")
+    return replace(verdict, limit=limit, baseline=baseline, allowed=allowed)
+
+
+def _with_growth(limit: Limit, baseline: Baseline) -> tuple[Limit, int | None]:
+    """The limit with the tighter of its maximum and what growth allows; and the latter."""
+    locked = baseline.locked
+    allowed = limit.allowed(locked.value) if locked and isinstance(locked.value, int) else None
+    if allowed is None:
+        return limit, None
+    return replace(limit, max=allowed if limit.max is None else min(allowed, limit.max)), allowed
+
+
+def _untold_bound(limit: Limit, baseline: Baseline) -> str:
+    """Why one end of a limit holds nothing; "" where all do."""
+    if limit.auto:
+        return f"{' and '.join(limit.auto)} is auto, which holds nothing: {UPDATE}=create fills it"
+    if limit.grow is not None and baseline.locked is None:
+        return f"nothing to grow from: {baseline.why_none or 'no lock file was looked for'}"
+    return ""
+
+
+def _held(limit: Limit, part: Measurement) -> Verdict:
+    """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows."""
+    missing = _missing(part, limit)
+    if not missing:
+        marked = not part.complete
+        return Verdict(limit, _outcome(limit, part.value), part, _reason(limit, part), marked)
+    if _is_ratio(part):
+        return Verdict(limit, Outcome.UNKNOWN, part, _unknown_ratio(limit, missing))
+    if limit.max is not None and part.value > limit.max:
+        return Verdict(limit, Outcome.OVER, part, _reason(limit, part))
+    if limit.max is None and _outcome(limit, part.value) is Outcome.WITHIN:
+        return Verdict(limit, Outcome.WITHIN, part, _reason(limit, part))
+    return Verdict(limit, Outcome.UNKNOWN, part, _unknown(limit, part, missing))
+
+
+def with_blame(verdict: Verdict, parts: Iterable[Part]) -> Verdict:
+    """The verdict with who the growth is due to, where there is growth; parts are today's."""
+    locked, measurement = verdict.baseline.locked, verdict.measurement
+    if locked is None or measurement is None or not isinstance(locked.value, int):
+        return verdict
+    growth = measurement.value - locked.value
+    if not isinstance(growth, int) or growth <= 0:
+        return verdict
+    today = [part for part in parts if is_in_scope(part.scope, verdict.limit.scope)]
+    return replace(verdict, blame=blame(locked.parts, today, total=growth, cut=locked.cut))
+
+
+def judge_ops(
+    limit: OpsLimit,
+    measurement: Measurement,
+    counts: Sequence[OpCount],
+    *,
+    scopes: Iterable[str] = (),
+    baseline: Baseline = NO_BASELINE,
+) -> Verdict:
+    """Hold a census of ops against what may run.
+
+    An op that no rule knows could be of any kind: unless it is allowed, a limit on kinds that
+    nothing else breaks is UNKNOWN. Foreign names are always known.
+    """
+    problem = _scope_problem(limit, measurement, scopes)
+    if problem:
+        return Verdict(limit, Outcome.UNKNOWN, None, problem)
+    part = _of_scope(measurement, limit.scope)
+    unruled = {op.op for op in part.unmeasured}
+    rows = [row for row in (_counted(each, limit.scope) for each in counts) if row.count]
+    broken = [*_refused(limit, rows, unruled), *_too_many(limit, rows, unruled)]
+    if broken:
+        reason = f"{_label(limit)} {'; '.join(_first(broken))}"
+        return Verdict(limit, Outcome.OVER, part, reason, baseline=baseline)
+    missing = _missing(part, limit)
+    if missing and _selects_kinds(limit):
+        reason = _unknown_kinds(limit, part, missing)
+        return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
+    reason = f"{_label(limit)} {readable(part.value, 'op')} executed, all of them within"
+    marked = bool(unruled) and not missing
+    return Verdict(limit, Outcome.WITHIN, part, reason, marked, baseline)
+
+
+def known_scopes(measurements: Iterable[Measurement]) -> frozenset[str]:
+    """Every module path that any of these measurements names."""
+    return frozenset(scope for each in measurements for scope in _named_scopes(each))
+
+
+# Parts of a model.
+
+
+def _named_scopes(measurement: Measurement) -> Iterator[str]:
+    yield from (share.scope for share in measurement.shares)
+    yield from (op.scope for op in measurement.unmeasured)
+
+
+def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[str]) -> str | None:
+    """Why a limit on a part of the model cannot be judged, or None."""
+    if limit.scope is None:
+        return None
+    if _is_ratio(measurement):
+        return f"{_label(limit)} is not defined: a ratio has no part for a scope; limit the model"
+    if sum(share.value for share in measurement.shares) != measurement.value:
+        return f"{_label(limit)} is not defined: it has no shares by module; limit the model"
+    known = dict.fromkeys(path for each in (*scopes, *_named_scopes(measurement))
+                          for path in paths(each) if path)  # fmt: skip
+    if any(is_in_scope(path, limit.scope) for path in known):
+        return None
+    guess = suggestion(limit.scope.removesuffix(".*"), sorted(known))
+    return f"{_label(limit)} unknown: no module of the model matches '{limit.scope}': {guess}"
+
+
+def _of_scope(measurement: Measurement, glob: str | None) -> Measurement:
+    """The part of a measurement that scopes under the glob make up."""
+    if glob is None:
+        return measurement
+    shares = tuple(share for share in measurement.shares if is_in_scope(share.scope, glob))
+    return replace(
+        measurement,
+        value=sum(share.value for share in shares),
+        shares=shares,
+        unmeasured=tuple(op for op in measurement.unmeasured if is_in_scope(op.scope, glob)),
+        parts={},
+    )
+
+
+# Numbers.
+
+
+def _is_ratio(measurement: Measurement) -> bool:
+    return measurement.unreduced is not None or not isinstance(measurement.value, int)
+
+
+def _missing(part: Measurement, limit: AnyLimit) -> tuple[UnmeasuredOp, ...]:
+    """Unmeasured ops that the limit does not accept; a ratio accepts none."""
+    if isinstance(limit, Limit) and _is_ratio(part):
+        return part.unmeasured
+    return tuple(op for op in part.unmeasured if op.op not in limit.allow_unmeasured)
+
+
+def _outcome(limit: Limit, value: Number) -> Outcome:
+    above = limit.max is not None and value > limit.max
+    below = limit.min is not None and value < limit.min
+    return Outcome.OVER if above or below else Outcome.WITHIN
+
+
+def _reason(limit: Limit, part: Measurement) -> str:
+    """One line: the number beside the bound that it breaks, or comes closest to."""
+    value, unit = part.value, part.unit
+    bound = _telling_bound(limit, value)
+    if bound is None:
+        return f"{_label(limit)} {readable(value, unit)}"
+    actual, held = readable_pair(value, bound, unit)
+    sign = ">" if value > bound else "<" if value < bound else "="
+    told = _gap(value, bound, unit, over=_outcome(limit, value) is Outcome.OVER)
+    if not part.complete:
+        actual, told = f"{actual} or more", f"{told}   lower bound: {_named(part.unmeasured)}"
+    return f"{_label(limit)} {actual} {sign} {held}   {told}"
+
+
+def _telling_bound(limit: Limit, value: Number) -> Number | None:
+    """The end that is broken; where none is, the maximum, or the minimum of a limit without.
+
+    None where no end is known: still to be filled in, or grown from nothing that is locked.
+    """
+    if limit.min is not None and (limit.max is None or value < limit.min):
+        return limit.min
+    return limit.max
+
+
+def _gap(value: Number, bound: Number, unit: str, *, over: bool) -> str:
+    """How far a value is from a bound: "over by 219,047 (+6.2%)", "10,488 left (0.90%)"."""
+    gap: Number = value - bound if value > bound else bound - value
+    if not gap:
+        return "exactly at the limit"
+    amount = exact(gap, unit) if isinstance(gap, int) else readable(gap, unit)
+    if not over:
+        return f"{amount} left ({room(Fraction(gap) / bound)})" if bound else f"{amount} left"
+    told = f"{'over' if value > bound else 'short'} by {amount}"
+    return f"{told} ({room(Fraction(value - bound) / bound, signed=True)})" if bound else told
+
+
+# Lines for what is unknown.
+
+
+def _label(limit: AnyLimit) -> str:
+    return limit.metric if limit.scope is None else f"{limit.metric} of {limit.scope}"
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    rest = len(lines) - MOST_NAMED
+    return [*lines[:MOST_NAMED], f"and {rest} more"] if rest > 0 else list(lines)
+
+
+def _named(ops: Sequence[UnmeasuredOp]) -> str:
+    """Unmeasured ops with count, place and cause: "3 aten::foo in head (no rule)"."""
+    told = (f"{op.count} {op.op}{_where(op.scope)} ({' '.join(op.why.split())})" for op in ops)
+    return ", ".join(_first(list(told)))
+
+
+def _where(scope: str) -> str:
+    return f" in {scope}" if scope else ""
+
+
+def _accepting(ops: Sequence[UnmeasuredOp]) -> str:
+    names = ", ".join(_first(list(dict.fromkeys(op.op for op in ops))))
+    return f"allow_unmeasured: [{names}] accepts a lower bound"
+
+
+def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
+    held = limit.max if limit.max is not None else limit.min
+    if held is None:
+        actual = readable(part.value, part.unit)
+        return f"{_label(limit)} {actual} or more   unmeasured: {_named(missing)}"
+    actual, bound = readable_pair(part.value, held, part.unit)
+    end = "max" if limit.max is not None else "min"
+    return (
+        f"{_label(limit)} {actual} or more, {end} {bound}   "
+        f"unmeasured: {_named(missing)}; {_accepting(missing)}"
+    )
+
+
+def _unknown_ratio(limit: Limit, missing: Sequence[UnmeasuredOp]) -> str:
+    return f"{_label(limit)} unknown: a ratio over unmeasured ops: {_named(missing)}"
+
+
+def _unknown_kinds(limit: OpsLimit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
+    return (
+        f"{_label(limit)} {readable(part.value, 'op')} executed, some of unknown kind: "
+        f"{_named(missing)}; {_accepting(missing)}"
+    )
+
+
+# Ops.
+
+
+def _counted(row: OpCount, glob: str | None) -> OpCount:
+    """A row of the census within the scopes of a glob."""
+    if glob is None:
+        return row
+    places = tuple((scope, count) for scope, count in row.places if is_in_scope(scope, glob))
+    return replace(row, count=sum(count for _, count in places), places=places)
+
+
+def _selects_kinds(limit: OpsLimit) -> bool:
+    """Whether it takes an op's kind to judge this limit."""
+    named = (*limit.deny, *limit.max)
+    return limit.allow is not None or any("::" not in selector for selector in named)
+
+
+def _is_selected(row: OpCount, selector: str, unruled: set[str]) -> bool:
+    """Whether a kind or foreign name selects this row; an op without a rule has no kind."""
+    return row.name == selector or (row.kind == selector and row.name not in unruled)
+
+
+def _refused(limit: OpsLimit, rows: Iterable[OpCount], unruled: set[str]) -> Iterator[str]:
+    for row in rows:
+        where = ", first in " + (row.places[0][0] or "the model itself") if row.places else ""
+        if any(_is_selected(row, selector, unruled) for selector in limit.deny):
+            yield f"{row.count} {row.name} > 0   denied{where}"
+        elif limit.allow is not None and row.name not in unruled and not any(
+            _is_selected(row, selector, unruled) for selector in limit.allow
+        ):  # fmt: skip
+            yield f"{row.count} {row.name} > 0   not allowed{where}"
+
+
+def _too_many(limit: OpsLimit, rows: Sequence[OpCount], unruled: set[str]) -> Iterator[str]:
+    for selector, most in limit.max.items():
+        selected = [row for row in rows if _is_selected(row, selector, unruled)]
+        count = sum(row.count for row in selected)
+        if count > most:
+            scopes = [scope for row in selected for scope, _ in row.places if scope]
+            where = f", the last in {scopes[-1]}" if scopes else ""
+            yield f"{count:,} {selector} > {most:,}   over by {count - most:,}{where}"

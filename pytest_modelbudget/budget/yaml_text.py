@@ -1,0 +1,294 @@
+"""The tree of a YAML text: texts, lists and mappings, each with its place; nothing resolved.
+
+``params: 11.7 M`` on line 3 drawn once::
+
+    Block(((Text("params", True, 3:1), Text("11.7 M", True, 3:9)),), 3:1)
+
+Refused here: duplicate keys, aliases, merge keys, tags, deep nesting, several documents.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Union
+
+import yaml
+
+from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.errors import BudgetError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that a budget file must say differently, and where."""
+
+    place: Place
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.place.column}: {self.message}"
+
+
+class BudgetFileError(BudgetError):
+    """A budget file with problems, in the order of the file; its text has one line for each."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        found = sorted(problems, key=lambda each: (each.place.line, each.place.column))
+        self.problems: tuple[Problem, ...] = tuple(dict.fromkeys(found))
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[type[BudgetFileError], tuple[tuple[Problem, ...]]]:
+        return BudgetFileError, (self.problems,)
+
+
+def shown(word: str, longest: int = 60) -> str:
+    """A word of the file in quotes, on one line and not too long for a message."""
+    text = word if len(word) <= longest else word[: longest - 1] + "…"
+    if not text.isprintable():
+        text = text.encode("unicode_escape").decode("ascii")
+    return f"'{text}'"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """A "did you mean" for a word that nothing knows, or the words that are known."""
+    words = list(known)
+    close = get_close_matches(word, words, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"known are {', '.join(words)}" if 0 < len(words) <= 16 else "nothing like it is known"
+
+
+DEEPEST = 32  # levels of nesting; the grammar itself needs 7
+_UNQUOTED_SPEC = re.compile(r"\w+\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A scalar as it is spelled; plain means unquoted, and so possibly a number or a boolean.
+
+    span is where its characters, quotes included, begin and end in the whole text.
+    """
+
+    text: str
+    plain: bool
+    place: Place
+    span: tuple[int, int] = field(default=(0, 0), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A sequence."""
+
+    items: tuple[Node, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A mapping: entries in the order of the file, keys distinct."""
+
+    entries: tuple[tuple[Text, Node], ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A node that was refused already; nothing more is said about it."""
+
+    place: Place
+
+
+Node = Union[Text, Listing, Block, Refused]
+
+
+def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
+    """The root node of a YAML text, and the problems met on the way.
+
+    Raises BudgetFileError where the text is no YAML, holds no document, or more than one.
+    """
+    problems: list[Problem] = []
+    try:
+        root = _Composer(text, file, problems).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise BudgetFileError([*problems, _syntax_problem(error, text, file)]) from error
+    except yaml.reader.ReaderError as error:
+        place = _place_at(text, error.position, file)
+        message = f"the character {error.character!r} may not stand in YAML: remove it"
+        raise BudgetFileError([Problem(place, message)]) from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\U99999999", %YAML 9…9
+        raise BudgetFileError([Problem(Place(file, 1), f"broken YAML: {error}")]) from error
+    if root is None:
+        raise BudgetFileError([Problem(Place(file, 1), "the file is empty")])
+    return _converted(root, file, problems), problems
+
+
+class _Composer(yaml.SafeLoader):
+    """PyYAML's composer, without aliases and tags and with a bound on depth."""
+
+    def __init__(self, text: str, file: str, problems: list[Problem]) -> None:
+        super().__init__(text)
+        self.file = file
+        self.problems = problems
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it bare
+        place = _place(event.start_mark, self.file)
+        if isinstance(event, yaml.AliasEvent):
+            self.get_event()  # type: ignore[no-untyped-call]  # the stubs leave it bare
+            message = f"the alias *{event.anchor} is refused: write the value out"
+            self.problems.append(Problem(place, message))
+            return yaml.ScalarNode(_REFUSED, "", self.get_mark(), self.get_mark())
+        if getattr(event, "tag", None) is not None:
+            message = f"the tag {shown(event.tag)} has no meaning in a budget: remove it"
+            self.problems.append(Problem(place, message))
+        if self._depth == DEEPEST:
+            message = f"nested deeper than {DEEPEST} levels: a budget needs at most 8"
+            raise yaml.composer.ComposerError(None, None, message, event.start_mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+_REFUSED = "refused"
+
+
+def _converted(node: yaml.Node, file: str, problems: list[Problem]) -> Node:
+    place = _place(node.start_mark, file)
+    if node.tag == _REFUSED:
+        return Refused(place)
+    if isinstance(node, yaml.ScalarNode):
+        if not _is_encodable(node.value):
+            problems.append(Problem(place, "half a character (a lone surrogate): remove it"))
+            return Refused(place)
+        span = (node.start_mark.index, node.end_mark.index)
+        return Text(node.value, node.style is None, place, span)
+    if isinstance(node, yaml.SequenceNode):
+        return Listing(tuple(_converted(item, file, problems) for item in node.value), place)
+    assert isinstance(node, yaml.MappingNode), "YAML has no fourth kind of node"
+    return Block(_entries(node, file, problems), place)
+
+
+def _entries(
+    node: yaml.MappingNode, file: str, problems: list[Problem]
+) -> tuple[tuple[Text, Node], ...]:
+    entries: dict[str, tuple[Text, Node]] = {}
+    for key_node, value_node in node.value:
+        key = _converted(key_node, file, problems)
+        value = _converted(value_node, file, problems)
+        if isinstance(key, Refused):
+            continue
+        if not isinstance(key, Text):
+            problems.append(Problem(key.place, "a key must be one word, not a list or mapping"))
+        elif key.plain and key.text == "<<":
+            problems.append(Problem(key.place, "merge keys are refused: write the values out"))
+        elif key.text in entries:
+            first = entries[key.text][0].place.line
+            message = f"the key {shown(key.text)} is given twice, first on line {first}: keep one"
+            problems.append(Problem(key.place, message))
+        else:
+            entries[key.text] = (key, value)
+    return tuple(entries.values())
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
+    """A YAML error in one line, at its place, with the way out where the cause is well known."""
+    mark = error.problem_mark or error.context_mark
+    place = _place(mark, file) if mark else Place(file, 1)
+    problem = error.problem or error.context or "broken"
+    if "nested deeper" in problem:
+        return Problem(place, problem)
+    if "expected a single document" in str(error.context):
+        second = "a second document (---) begins here: one file is one budget"
+        return Problem(place, second)
+    return Problem(place, f"broken YAML: {problem}{_way_out(problem, text, mark)}")
+
+
+def _way_out(problem: str, text: str, mark: yaml.Mark | None) -> str:
+    before = text[: mark.index] if mark else ""
+    if "got '['" in problem and _UNQUOTED_SPEC.search(before[-40:]):
+        return ": a spec such as 'float32[1, 3]' needs quotes inside {…} and […]"
+    if "\\t" in problem:
+        return ": indent with spaces, not tabs"
+    return ""
+
+
+def _place(mark: yaml.Mark, file: str) -> Place:
+    return Place(file, mark.line + 1, mark.column + 1)
+
+
+def _place_at(text: str, position: int, file: str) -> Place:
+    before = text[:position]
+    return Place(file, before.count("\n") + 1, position - before.rfind("\n"))
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether the text has no lone surrogates, which no report could be written with."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+QUOTES = ("'", '"')
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One scalar that is to hold another quantity: the keys that lead to it, and that quantity.
+
+    subject is what the scalar limits, for people: "net::params".
+    """
+
+    keys: tuple[str, ...]
+    quantity: str
+    subject: str = ""
+
+
+def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
+    """The scalar that keys lead to; a last key "max" also means a limit that is a scalar itself."""
+    node: Node | None = root
+    for position, key in enumerate(keys):
+        if isinstance(node, Text) and key == "max" and position == len(keys) - 1:
+            return node
+        entries = node.entries if isinstance(node, Block) else ()
+        node = next((value for each, value in entries if each.text == key), None)
+    return node if isinstance(node, Text) else None
+
+
+def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
+    """The text of a budget file with these scalars replaced, in the quotes that they had.
+
+    Raises BudgetError where an edit leads to no scalar.
+    """
+    root, _ = tree(text, file)
+    splices: list[tuple[int, int, str]] = []
+    for edit in edits:
+        scalar = scalar_at(root, edit.keys)
+        old = text[slice(*scalar.span)] if scalar else ""
+        if scalar is None or "\n" in old:
+            raise BudgetError(f"{file}: {'.'.join(edit.keys)} is not one word: edit it by hand")
+        quote = old[0] if old.startswith(QUOTES) else ""
+        splices.append((*scalar.span, f"{quote}{edit.quantity}{quote}"))
+    for start, end, new in sorted(splices, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Put a text in a file's place, whole or not at all; OSError where it cannot be written."""
+    path = Path(os.path.realpath(path))  # a link stays a link
+    now = path.read_bytes() if path.exists() else None
+    mark = BYTE_ORDER_MARK if now and now.startswith(BYTE_ORDER_MARK) else b""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        temporary.write_bytes(mark + text.encode("utf-8"))
+        if now is not None:
+            temporary.chmod(path.stat().st_mode)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

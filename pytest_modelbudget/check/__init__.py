@@ -1,1 +1,0 @@
-"""Load → measure → judge; no pytest, no printing."""

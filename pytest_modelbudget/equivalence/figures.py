@@ -1,0 +1,174 @@
+"""How far two outputs are apart: max abs, MSE, SQNR, cosine, top-1; always reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Reals = NDArray[np.float64]
+    Values = NDArray[Any]
+    Stored = Mapping[str, Callable[[], Values]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Distances between an output and its reference.
+
+    sqnr is in dB, inf where nothing differs. cosine is 1 where both are zero. top1 is the share of
+    rows whose largest element is the same one; None where a row has fewer than two elements, or
+    results are no rows: one number each, or of several shapes.
+    p99_abs is the 99 % quantile of the absolute error.
+    """
+
+    max_abs: float
+    mse: float
+    sqnr: float
+    cosine: float
+    top1: float | None
+    p99_abs: float
+
+
+def figures(reference: Reals, found: Reals) -> Figures:
+    """Distances over all elements; the last dimension is the one that top-1 looks along."""
+    import numpy as np
+
+    error = np.abs(found - reference)
+    if not error.size:
+        return Figures(0.0, 0.0, float("inf"), 1.0, None, 0.0)
+    mse = float(np.mean(error * error))
+    power = float(np.mean(reference * reference))
+    return Figures(
+        max_abs=float(error.max()),
+        mse=mse,
+        sqnr=decibels(power, mse),
+        cosine=cosine(reference, found),
+        top1=top1(reference, found),
+        p99_abs=float(np.quantile(error, 0.99)),
+    )
+
+
+def decibels(power: float, noise: float) -> float:
+    """10·log10(power / noise)."""
+    from math import inf, log10
+
+    if not noise:
+        return inf
+    return 10 * log10(power / noise) if power else -inf
+
+
+def cosine(reference: Reals, found: Reals) -> float:
+    """The cosine of the angle between two outputs taken as vectors."""
+    import numpy as np
+
+    lengths = float(np.linalg.norm(reference) * np.linalg.norm(found))
+    if not lengths:
+        return 1.0 if not reference.any() and not found.any() else 0.0
+    return float(np.vdot(reference, found) / lengths)
+
+
+def top1(reference: Reals, found: Reals) -> float | None:
+    """The share of rows whose largest element is the same one in both."""
+    import numpy as np
+
+    if reference.ndim < 2 or reference.shape[-1] < 2:
+        return None
+    return float(np.mean(reference.argmax(-1) == found.argmax(-1)))
+
+
+ALGEBRA = 1e-10  # the relative error that step 1 allows float64 runs of the same function
+
+
+def reals(values: Values) -> Values:
+    """Values as float64, complex ones as pairs, and NaN or Inf, which are judged apart, as 0."""
+    import numpy as np
+
+    if values.dtype.kind == "c":
+        values = np.stack((values.real, values.imag), -1)
+    wide = values.astype(np.float64, copy=False)
+    return wide if np.isfinite(wide).all() else np.where(np.isfinite(wide), wide, 0.0)
+
+
+def odd_kinds(values: Values) -> Values:
+    """1 for NaN, 2 for Inf, 3 for -Inf, and 0 for numbers; complex values as pairs."""
+    import numpy as np
+
+    if values.dtype.kind == "c":
+        values = np.stack((values.real, values.imag), -1)
+    kinds = np.isnan(values).astype(np.int8)
+    kinds[np.isposinf(values)], kinds[np.isneginf(values)] = 2, 3
+    return kinds
+
+
+def relative_error(reference: Values, found: Values) -> float:
+    """‖found - reference‖ / ‖reference‖; 0 where both are zero.
+
+    inf where only the reference is zero, where NaN is on the way, and for other shapes.
+    """
+    import numpy as np
+
+    if reference.shape != found.shape:
+        return inf
+    error = float(np.linalg.norm((1.0 * found - reference).ravel()))
+    size = float(np.linalg.norm(reference.ravel()))
+    if not size or error != error:
+        return inf if error else 0.0
+    return error / size
+
+
+def rms(values: Values) -> float:
+    """Root of the mean square; 0 of nothing."""
+    import numpy as np
+
+    return float(np.sqrt(np.mean(values * values))) if values.size else 0.0
+
+
+def rmse(reference: Values, found: Values) -> float:
+    """Root of the mean square error, NaN and Inf left out."""
+    return rms(reals(found) - reference)
+
+
+FEWEST = 100  # elements of a tensor of which few can differ
+ROUNDED_ANEW = 0.01  # of its elements, at the least, differ then
+
+
+def stores_other_values(first: Stored, second: Stored) -> bool:
+    """Whether floating tensors of a second model hold what rounding made of those of the first.
+
+    They do not where the first has every one of them, turned or reshaped, and neither where all of
+    them together hold the same values, cut and joined otherwise. Values are told by sums over
+    their bits, to which zeros, with which edges are filled up, add nothing. And they do not
+    where a tensor of both, by name and shape, differs in fewer than 1 % of its elements, 100 or
+    more that are not zero in both: rounding anew meets most of them, so this one was changed.
+    """
+    known, mine = ([_mark(read()) for read in each.values()] for each in (first, second))
+    if set(mine) <= set(known) or sum(mine) % 2**64 == sum(known) % 2**64:
+        return False
+    return not any(_was_changed(first[name](), second[name]()) for name in first if name in second)
+
+
+def _mark(values: Values) -> int:
+    """A number that all orders of the same values share."""
+    import numpy as np
+
+    wide = values.astype(np.float64, order="C", copy=False) + 0.0  # there is one zero
+    bits = wide.view(np.uint64)
+    mixed = (bits ^ (bits >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return int((mixed ^ (mixed >> np.uint64(32))).sum(dtype=np.uint64))
+
+
+def _was_changed(before: Values, after: Values) -> bool:
+    """Whether few elements differ of those that are not zero in both; a NaN equals a NaN."""
+    import numpy as np
+
+    if before.shape != after.shape:
+        return False
+    was, now = (values.astype(np.float64, copy=False) for values in (before, after))
+    count = int(((was != 0) | (now != 0)).sum())
+    differ = int(((was != now) & ~(np.isnan(was) & np.isnan(now))).sum())
+    return count >= FEWEST and 0 < differ < ROUNDED_ANEW * count

@@ -1,0 +1,263 @@
+"""The inputs that two models are run on: rows of every family and seed, stacked where that works.
+
+A run takes arrays by name. What a model is, and how it runs, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+from zlib import crc32
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.source import TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Values = NDArray[Any]
+
+
+FAMILIES = ("normal", "uniform", "large", "zeros")
+ZEROS = "zeros"  # hides nothing but shows every bias
+INTEGERS = "integers"  # of models that take nothing else
+OUTLIERS = 0.01  # share of elements in the large family that are ten times as large again
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large floating inputs are: the normal and uniform families, and the large one."""
+
+    ordinary: float = 1.0
+    large: float = 100.0
+
+
+# Taken one after the other, until the original itself does not overflow in its type.
+SCALES = (
+    Scale(), Scale(large=10.0), Scale(large=1.0), Scale(0.1, 0.1), Scale(0.01, 0.01),
+    Scale(0.001, 0.001),
+)  # fmt: skip
+
+
+def scale_note(scale: Scale) -> tuple[str, ...]:
+    """What a report says of inputs that had to be made smaller; nothing of ordinary ones."""
+    if scale is SCALES[0]:
+        return ()
+    size = f"{scale.ordinary:g} and {scale.large:g} (large)"
+    return (f"inputs of scale {size}: the original overflows on larger ones",)
+
+
+def families_of(specs: list[TensorSpec]) -> tuple[str, ...]:
+    """The families that inputs of these types have."""
+    floating = any(spec.dtype.startswith(("float", "bfloat", "complex")) for spec in specs)
+    return FAMILIES if floating else (INTEGERS,)
+
+
+def runs_of(families: tuple[str, ...], seeds: tuple[int, ...]) -> list[tuple[str, int]]:
+    """(family, seed) of every run; always two at least, or no output could be seen to move."""
+    if len(families) * len(seeds) < 2:
+        seeds = (*seeds, seeds[-1] + 1)
+    return [(family, seed) for family in families for seed in seeds]
+
+
+def drawn_values(
+    spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]
+) -> NDArray[Any]:
+    """Values of one input, as float64 or int64: the same for one name, family and seed.
+
+    Integers are uniform in [low, high), 0 and 1 where a spec gives no range.
+    """
+    import numpy as np
+
+    generator = np.random.Generator(np.random.Philox([seed, crc32(f"{name}/{family}".encode())]))
+    if spec.dtype == "bool":
+        return generator.integers(0, 2, spec.shape).astype(bool)
+    if "int" in spec.dtype:
+        low, high = spec.low or 0, spec.high if spec.high is not None else 2
+        return generator.integers(low, high, spec.shape)
+    values = _family(family, spec.shape, generator, scale)
+    if spec.dtype.startswith("complex"):
+        return values + 1j * _family(family, spec.shape, generator, scale)
+    return values
+
+
+def _family(family: str, shape: tuple[int, ...], generator: Any, scale: Scale) -> NDArray[Any]:
+    import numpy as np
+
+    if family == ZEROS:
+        return np.zeros(shape)
+    if family == "uniform":
+        return np.asarray(generator.uniform(-1.0, 1.0, shape)) * scale.ordinary
+    values = np.asarray(generator.standard_normal(shape))
+    if family == "large":
+        outliers = generator.random(shape) < OUTLIERS
+        return values * scale.large * np.where(outliers, 10.0, 1.0)
+    return values * scale.ordinary
+
+
+Specs = Mapping[str, TensorSpec]
+ALONE_TOO = (FAMILIES[0], ZEROS, INTEGERS)  # families of which a stacked row is run alone as well
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of a run: its name, the type that the model gives it, and its values."""
+
+    name: str
+    dtype: str
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """All outputs of a run, in their order.
+
+    structure spells the containers around them; it is "" in a format that has none.
+    """
+
+    outputs: tuple[Output, ...]
+    structure: str = ""
+
+
+class Runs(Protocol):
+    """A model that runs on arrays by name, in its own types or upcast to float64."""
+
+    def run(self, inputs: Mapping[str, Values], *, float64: bool) -> Returned:
+        """What it returns. Raises TransformError where the model cannot run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Which family of inputs, and which seed."""
+
+    family: str
+    seed: int
+
+
+class UnstackableError(Exception):
+    """Outputs that cannot be told apart by rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The inputs of all rows under one set of specs.
+
+    stacked holds all of them along the first axis, for one run in place of many; None where each
+    row is run alone. Of stacked rows the first one of each family is run alone, too: that is the
+    shape which the specs declare, and the run that nothing else could hide in.
+    """
+
+    drawn_rows: tuple[Row, ...]
+    alone: tuple[Mapping[str, Values], ...]
+    stacked: Mapping[str, Values] | None
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """Positions of the rows that are run alone beside a stacked run."""
+        families = [row.family for row in self.drawn_rows]
+        return tuple(families.index(each) for each in ALONE_TOO if each in families)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What the results of ``run`` belong to."""
+        if self.stacked is None:
+            return self.drawn_rows
+        return (*self.drawn_rows, *(self.drawn_rows[position] for position in self.firsts))
+
+    def one_by_one(self) -> Batch:
+        """The same inputs, each row run alone."""
+        return replace(self, stacked=None)
+
+    def calls(self) -> Iterator[Mapping[str, Values]]:
+        """The inputs of every row, then of all rows at once, where they are stacked."""
+        yield from self.alone
+        if self.stacked is not None:
+            yield self.stacked
+
+    def run(self, model: Runs, *, float64: bool) -> list[Returned]:
+        """What a model returns for each of ``rows``; one that takes no stacked ones runs on each.
+
+        Raises TransformError where it does not run on one row.
+        """
+        if self.stacked is None:
+            return [model.run(inputs, float64=float64) for inputs in self.alone]
+        try:
+            return self.run_together(model, float64=float64)
+        except (TransformError, UnstackableError):
+            found = [model.run(inputs, float64=float64) for inputs in self.alone]
+            return found + [found[position] for position in self.firsts]
+
+    def run_together(self, model: Runs, *, float64: bool) -> list[Returned]:
+        """The results of one run on stacked rows, then those of the rows that are run alone too.
+
+        Raises TransformError where the model does not take them, UnstackableError where an output
+        has no part for each row.
+        """
+        assert self.stacked is not None
+        together = list(_unstacked(model.run(self.stacked, float64=float64), len(self.alone)))
+        firsts = (self.alone[position] for position in self.firsts)
+        return together + [model.run(inputs, float64=float64) for inputs in firsts]
+
+
+def batch_of(specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool) -> Batch:
+    """Draw the inputs of all rows; they are stacked where that is asked for, and there are many."""
+    alone = tuple(drawn(specs, row, scale) for row in rows)
+    return Batch(tuple(rows), alone, _stacked(alone) if stacks and len(rows) > 1 else None)
+
+
+def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
+    """Inputs of one family and seed, in the types that the specs name."""
+    import numpy as np
+
+    return {
+        name: drawn_values(spec, name, row.family, row.seed, scale=scale).astype(
+            np.dtype(spec.dtype)
+        )
+        for name, spec in specs.items()
+    }
+
+
+def resized(specs: Specs, sizes: tuple[int, ...]) -> list[Specs]:
+    """The specs as they are, or with each of these sizes as first dimension."""
+    if not sizes:
+        return [specs]
+    return [
+        {name: replace(spec, shape=(size, *spec.shape[1:])) for name, spec in specs.items()}
+        for size in sizes
+    ]
+
+
+def joined(parts: Sequence[Values]) -> Values:
+    """Results of several runs, one after the other; floating values as float64."""
+    import numpy as np
+
+    parts = [part if part.dtype.kind in "biuc" else part.astype(np.float64) for part in parts]
+    if len({part.shape[1:] for part in parts}) == 1 and parts[0].ndim:
+        return np.concatenate(parts)
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def _stacked(rows: Sequence[Mapping[str, Values]]) -> Mapping[str, Values]:
+    import numpy as np
+
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _unstacked(returned: Returned, rows: int) -> Iterator[Returned]:
+    """What each row gave; raises UnstackableError where an output has no part for each."""
+    import numpy as np
+
+    outputs = returned.outputs
+    for output in outputs:
+        if output.values.ndim == 0 or output.values.shape[0] % rows:
+            raise UnstackableError(output.name)
+    parts = [np.split(output.values, rows) for output in outputs]
+    for row in range(rows):
+        yield replace(
+            returned,
+            outputs=tuple(
+                replace(output, values=part[row])
+                for output, part in zip(outputs, parts, strict=True)
+            ),
+        )

@@ -1,0 +1,164 @@
+"""Where a model comes from and what it is run on, as plain data."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union
+
+from pytest_modelbudget.errors import SourceError, TransformError
+from pytest_modelbudget.formats.user_code import user_code
+
+_ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def names_attribute(target: str) -> bool:
+    """Whether this reads "package.module:callable"; no path does, with a drive letter or not."""
+    return _ATTRIBUTE.fullmatch(target) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input: its type and shape, and for integers the range [low, high) of its values."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    low: int | None = None
+    high: int | None = None
+
+
+InputSpec = Union[TensorSpec, "tuple[InputSpec, ...]"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpecs:
+    """Inputs of a model: positional ones, or by name; none where the file brings its own.
+
+    A tuple in place of a spec is one argument that takes a list of tensors, as detectors do.
+    """
+
+    positional: tuple[InputSpec, ...] = ()
+    named: Mapping[str, InputSpec] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.positional or self.named)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model comes from, and what it is run on.
+
+    format is a key of the front-end table. target is "module:attribute" (called with args and
+    kwargs), a file path (relative to base), or, from Python code, a module or factory itself.
+    dtype converts the model's floating-point parameters and buffers; dims binds symbols.
+    """
+
+    format: str
+    target: object
+    inputs: InputSpecs = InputSpecs()
+    args: tuple[object, ...] = ()
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    dtype: str | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    base: Path = Path()
+
+
+def resolved(target: str) -> object:
+    """What ``module:attribute`` names; attributes may be dotted.
+
+    Raises SourceError where it names nothing, or importing it raises.
+    """
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
+    with user_code(f"importing {module_name}", SourceError):
+        found: object = _imported(module_name)
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise SourceError(f"{module_name} has no '{name}'{_suggestion(name, found)}")
+        found = getattr(found, name)
+    return found
+
+
+def _imported(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise
+        raise SourceError(
+            f"there is no module '{error.name}': is it installed, or on the pythonpath?"
+        ) from error
+
+
+def _suggestion(name: str, owner: object) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, [n for n in dir(owner) if not n.startswith("_")], 1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def transform_named(target: str) -> Callable[..., Any]:
+    """The user's transform that a target names.
+
+    Raises SourceError as ``resolved`` does, TransformError for what cannot be called.
+    """
+    named = resolved(target)
+    if not callable(named):
+        raise TransformError(f"{target} is a {type(named).__name__}, and cannot be called")
+    return named
+
+
+def existing_file(source: ModelSource, what: str) -> Path:
+    """The source's path; raises SourceError where there is no readable, non-empty file."""
+    path = source.base / str(source.target)
+    if path.is_dir():
+        raise SourceError(f"{source.target} is a folder, not {what}")
+    if not path.is_file():
+        raise SourceError(
+            f"{source.target} does not exist: is it written before the gate runs, "
+            "and the path relative to the budget file?"
+        )
+    if not path.stat().st_size:
+        raise SourceError(f"{source.target} is empty, not {what}")
+    return path
+
+
+# What each kind of file is called, and how one gets what the budget asked for.
+KINDS = {
+    "torchscript": "a TorchScript file: write 'torchscript:'",
+    "exported": "an exported program: write 'exported:'",
+    "torch.save": "what torch.save writes, a state dict or a pickled module: write 'torch:' and "
+    "name a callable that builds the model",
+    "other": "no model file",
+}
+
+
+def must_be(path: Path, kind: str) -> None:
+    """Raises SourceError, saying what the file is, unless it is of this kind."""
+    found = kind_of_file(path)
+    if found != kind:
+        wanted = KINDS[kind].partition(":")[0]
+        raise SourceError(f"{path.name} is not {wanted}; it is {KINDS[found]}")
+
+
+def kind_of_file(path: Path) -> str:
+    """What a file is, by the names inside its archive: a key of KINDS."""
+    if not zipfile.is_zipfile(path):
+        return "other"
+    with zipfile.ZipFile(path) as archive:
+        names = [name.rpartition("/")[2] for name in archive.namelist()]
+    return _kind_by_names(names)
+
+
+def _kind_by_names(names: Iterable[str]) -> str:
+    inside = set(names)
+    if "constants.pkl" in inside:
+        return "torchscript"
+    if "archive_format" in inside:
+        return "exported"
+    return "torch.save" if "data.pkl" in inside else "other"

@@ -1,0 +1,79 @@
+"""Every model format, by its key in a budget file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from pytest_modelbudget.errors import MissingExtraError
+from pytest_modelbudget.formats.model import LoadedModel
+
+if TYPE_CHECKING:
+    from pytest_modelbudget.formats.source import ModelSource
+    from pytest_modelbudget.ops.table import OpTable
+
+
+Load = Callable[["ModelSource", "OpTable"], LoadedModel]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """One model format: its key, what its target is, and where its reader lives.
+
+    The reader's module is named and not imported, because it brings a framework in. A format that
+    brings_inputs needs none from the budget, whose dims then bind the symbols of the file's own.
+    extra is the framework that reads it, which is also the name of the extra that installs it.
+    """
+
+    key: str
+    target: str
+    module: str
+    suffixes: tuple[str, ...] = ()
+    brings_inputs: bool = False
+    extra: str = ""
+
+    def load(self, source: ModelSource, rules: OpTable) -> LoadedModel:
+        """The model's graph; imports the framework, or raises MissingExtraError without it."""
+        try:
+            reader: Load = import_module(self.module).load
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name != self.extra:
+                raise
+            needed_for = f"the {self.key} model {source.target}"
+            raise MissingExtraError(needed_for, package=self.extra, extra=self.extra) from error
+        return reader(source, rules)
+
+
+FRONT_ENDS: tuple[FrontEnd, ...] = (
+    FrontEnd("torch", "module:attribute", "pytest_modelbudget.torch_models.module", extra="torch"),
+    FrontEnd(
+        "torchscript",
+        "path of a TorchScript file",
+        "pytest_modelbudget.torch_models.script",
+        suffixes=(".pt", ".pth", ".ts", ".torchscript"),
+        extra="torch",
+    ),
+    FrontEnd(
+        "exported",
+        "path of an exported program",
+        "pytest_modelbudget.torch_models.exported",
+        suffixes=(".pt2",),
+        brings_inputs=True,
+        extra="torch",
+    ),
+    FrontEnd(
+        "onnx",
+        "path of an ONNX model",
+        "pytest_modelbudget.onnx_models.graph_reader",
+        suffixes=(".onnx",),
+        brings_inputs=True,
+        extra="onnx",
+    ),
+)
+
+
+def frontend_table() -> Mapping[str, FrontEnd]:
+    """Front ends by their key."""
+    return {front_end.key: front_end for front_end in FRONT_ENDS}

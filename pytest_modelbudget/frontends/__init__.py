@@ -1,1 +1,0 @@
-"""How each model format becomes a graph."""

@@ -1,0 +1,275 @@
+"""Sources, inputs and limits as Python code gives them, read as a budget file is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pytest_modelbudget.budget.budget import AnyLimit, Limit, Place
+from pytest_modelbudget.budget.grammar import AUTO
+from pytest_modelbudget.budget.read_limits import read_limits
+from pytest_modelbudget.budget.read_source import read_inputs
+from pytest_modelbudget.budget.read_transforms import amount_of, wanted_for
+from pytest_modelbudget.budget.reading import Reading
+from pytest_modelbudget.budget.yaml_text import Text, suggestion, tree
+from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.errors import (
+    BudgetError,
+    InputError,
+    ModelBudgetError,
+    SourceError,
+    TransformError,
+)
+from pytest_modelbudget.formats.source import (
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+    names_attribute,
+)
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.gate.measuring import first_on_path, measured
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.transforms.transform import Job
+
+NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+NOTHING_BOUND: Mapping[str, int] = MappingProxyType({})
+
+
+def model_source(
+    source: object,
+    inputs: object = None,
+    *,
+    using: Tables,
+    base: Path,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] = NOTHING,
+    dims: Mapping[str, int] = NOTHING_BOUND,
+) -> ModelSource:
+    """The source that Python code means; a path is relative to base.
+
+    Raises SourceError for what no front end reads, and InputError for what is no input.
+    """
+    specs = input_specs(inputs, using)
+    key = source_format(source, using)
+    target = str(source) if isinstance(source, Path) else source
+    return ModelSource(key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, base=base)
+
+
+def source_format(source: object, using: Tables) -> str:
+    """The key of the front end that reads a source, told by its look; raises SourceError."""
+    if not isinstance(source, (str, Path)) or names_attribute(str(source)):
+        return "torch"
+    suffix = Path(source).suffix
+    for front_end in using.front_ends.values():
+        if suffix in front_end.suffixes:
+            return front_end.key
+    known = ", ".join(each for front in using.front_ends.values() for each in front.suffixes)
+    raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
+
+
+def input_specs(inputs: object, using: Tables) -> InputSpecs:
+    """Inputs as specs: one, several in order, or several by name; raises InputError."""
+    if inputs is None:
+        return InputSpecs()
+    if isinstance(inputs, InputSpecs):
+        return inputs
+    if isinstance(inputs, Mapping):
+        return InputSpecs(named={str(name): _spec(each, using) for name, each in inputs.items()})
+    if isinstance(inputs, (list, tuple)):
+        return InputSpecs(tuple(_spec(each, using) for each in inputs))
+    return InputSpecs((_spec(inputs, using),))
+
+
+def _spec(given: object, using: Tables) -> InputSpec:
+    if isinstance(given, TensorSpec):
+        return given
+    if isinstance(given, str):
+        return _written_spec(given, using)
+    if isinstance(given, (list, tuple)):
+        return tuple(_spec(each, using) for each in given)
+    shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
+    if shape is None or dtype is None:
+        raise InputError(
+            f"a {type(given).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or "
+            "a tensor"
+        )
+    sizes = tuple(int(size) for size in shape)
+    return TensorSpec(str(dtype).removeprefix("torch."), sizes, *_value_range(given, str(dtype)))
+
+
+def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
+    """The range [low, high) of an integer tensor's values; of others, and without values, none."""
+    if not dtype.removeprefix("torch.").startswith(("int", "uint")):
+        return None, None
+    try:
+        return int(tensor.min()), int(tensor.max()) + 1
+    except (RuntimeError, ValueError):  # empty, or on a device that holds no values
+        return None, None
+
+
+def _written_spec(text: str, using: Tables) -> InputSpec:
+    """A spec as budgets spell it, read by the same reader."""
+    reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops)
+    specs = read_inputs(Text(text, plain=False, place=Place("inputs", 1)), reading)
+    if reading.problems:
+        raise InputError("; ".join(problem.message for problem in reading.problems))
+    return specs.positional[0]
+
+
+def written_limits(limits: Mapping[str, object], using: Tables) -> tuple[AnyLimit, ...]:
+    """Limits as budgets spell them, from Python's values; read by the same reader.
+
+    Raises BudgetError, with every problem, where they cannot be read.
+    """
+    if not limits:
+        raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
+    # JSON is YAML; what it cannot spell is refused by the reader like any other odd word.
+    node, problems = tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
+    reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops, problems=problems)
+    read = read_limits(node, reading)
+    if reading.problems:
+        raise BudgetError("\n".join(problem.message for problem in reading.problems))
+    for limit in read:
+        if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
+            word = "grow" if limit.grow is not None else AUTO
+            raise BudgetError(f"{limit.metric}: '{word}' needs a lock file: write it in a budget")
+    return read
+
+
+class Measurements(Mapping[str, Measurement]):
+    """The numbers of one model by metric key; notes say what their reader must know."""
+
+    def __init__(self, model: MeasuredModel) -> None:
+        self._measurements = dict(model.measurements)
+        self.format = model.format
+        self.traced = model.traced
+        self.notes = model.notes
+
+    def __getitem__(self, key: str) -> Measurement:
+        return self._measurements[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._measurements)
+
+    def __len__(self) -> int:
+        return len(self._measurements)
+
+    def __repr__(self) -> str:
+        numbers = (f"{key}: {each.value} {each.unit}" for key, each in self.items())
+        return f"<Measurements {', '.join(numbers)}>"
+
+
+def measure(
+    source: object,
+    inputs: object = None,
+    *,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] = NOTHING,
+    dims: Mapping[str, int] = NOTHING_BOUND,
+) -> Measurements:
+    """All metrics of one model, as a budget would see them.
+
+    source: "package.module:callable", the path of a model file, a module, or a factory that
+    takes args and kwargs. inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or
+    several of them in a list (positional) or a mapping (by name); files may bring their own.
+    dims binds symbolic dimensions of a file's own inputs.
+
+    The model never sees a tensor that is given: only its type and shape are used, and of integers
+    the range, min to max, within which other values may be drawn.
+
+    Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
+    """
+    using, here = tables(), Path.cwd()
+    model = measured(
+        model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, using=using, base=here),
+        using,
+        root=here,
+    )
+    for failure in (model.failure, *model.failures.values()):
+        if failure is not None:
+            raise failure
+    return Measurements(model)
+
+
+NO_BOUNDS: Mapping[str, float] = MappingProxyType({})
+COMPARE = "compare"
+
+
+def check_equivalence(
+    original: object,
+    transformed: object,
+    inputs: object = None,
+    *,
+    kind: str = "exact_algebra",
+    seeds: Sequence[int] = SEEDS,
+    bounds: Mapping[str, float] = NO_BOUNDS,
+) -> Equivalence:
+    """Whether two models give the same outputs, as a budget's ``compare:`` would say.
+
+    original and transformed: modules, factories without arguments, "package.module:callable" or
+    paths of model files. inputs: what ``measure()`` takes; files may bring their own. Neither model
+    is changed: what is run is a copy. bounds are those of "lossy" and "custom": {"sqnr": 30}.
+
+    ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each
+    output is apart, ``.first_divergence`` in which layer the two part. Raises ModelBudgetError
+    where either model cannot be loaded, and InputError for a kind, seeds or bounds that hold
+    nothing.
+    """
+    using, here = tables(), Path.cwd()
+    claim = _claim(kind, seeds, bounds)
+    first = model_source(original, inputs, using=using, base=here)
+    second = model_source(transformed, inputs, using=using, base=here)
+    with first_on_path(here):
+        job = Job(first, {COMPARE: second}, using.ops)
+        applied = using.transforms[COMPARE].applied(job)
+        try:
+            with user_code("comparing the outputs", TransformError):
+                found = applied.verify(claim)
+        except (SourceError, InputError):
+            raise  # the original or its inputs cannot be read; the other model was read above
+        except ModelBudgetError as error:
+            return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
+    if found.first_divergence is None:
+        return found
+    repeat = f"check_equivalence(original, transformed, inputs, seeds={tuple(claim.seeds)})"
+    return replace(found, first_divergence=found.first_divergence.repeated_by(repeat))
+
+
+def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Claim:
+    kinds = [each.value for each in Kind]
+    if kind not in kinds:
+        raise InputError(f"{kind!r} is no kind of claim: {suggestion(str(kind), kinds)}")
+    names = [each.value for each in Bound]
+    if not isinstance(bounds, Mapping):
+        raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
+    for name in bounds:
+        if name not in names:
+            raise InputError(f"{name!r} is no bound: {suggestion(str(name), names)}")
+    if not isinstance(seeds, Sequence) or any(type(s) is not int or s < 0 for s in seeds):
+        raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
+    if not seeds:
+        raise InputError("no seeds: the outputs of no run can be compared")
+    held = {Bound(name): _amount(Bound(name), value) for name, value in bounds.items()}
+    if held and kind == Kind.EXACT_ALGEBRA.value:
+        raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
+    return Claim(Kind(kind), held, seeds=tuple(seeds))
+
+
+def _amount(bound: Bound, value: float) -> Fraction:
+    """The exact amount that a number is written as, where a budget takes it too."""
+    amount = amount_of(bound, str(value))
+    if amount is None:
+        wanted = wanted_for(bound)
+        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {wanted}")
+    return amount

@@ -1,0 +1,257 @@
+"""What the record says of lock files and of the change since the base; no pytest, no printing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_modelbudget.budget.budget import AnyLimit, Budget, Loosen, Place
+from pytest_modelbudget.budget.changes import Loosening, loosenings, redefinitions
+from pytest_modelbudget.budget.lock_file import (
+    UPDATE,
+    Baselines,
+    Lock,
+    LockedValue,
+    lock_path,
+    lock_text,
+    read_value,
+)
+from pytest_modelbudget.budget.read_budget import budget_text
+from pytest_modelbudget.budget.revision import BaseError, BaseRevision, short, text_at
+from pytest_modelbudget.budget.update import CheckKey, Update, UpdateMode, update
+from pytest_modelbudget.budget.yaml_text import (
+    BudgetFileError,
+    Edit,
+    edited,
+    replace_file,
+    scalar_at,
+    tree,
+)
+from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.gate.budgets import read
+from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.reports.cases import CHANGES, LOOSENED, REDEFINED, cases
+from pytest_modelbudget.reports.record import Record, loosening_record, redefinition_record
+from pytest_modelbudget.units import readable_pair
+
+MOST_NAMED = 3  # stale numbers that one line names
+
+
+def measured_numbers(numbers: Mapping[str, Record], budget: Path) -> dict[CheckKey, LockedValue]:
+    """The completely measured numbers of one budget file, out of the statements of its checks."""
+    found = {}
+    for node_id, record in numbers.items():
+        if record["budget"] == str(budget):
+            path, _, check = node_id.partition("::")[2].rpartition("::")
+            found[path, check] = read_value(record)
+    return found
+
+
+# Lock files.
+
+
+def lock_records(
+    record: Record,
+    numbers: Mapping[str, Record],
+    files: Iterable[Path],
+    baselines: Baselines,
+    *,
+    all_needed: bool,
+) -> list[Record]:
+    """What became of each lock file, in the order of the files.
+
+    One that does not exist is only spoken of where limits grow from it, or all_needed.
+    """
+    said: list[Record] = []
+    base = baselines.base
+    if base is not None and not base.commit:
+        said.append({"file": None, "state": "unreachable", "text": base.why_not})
+    grows = {case.model["file"] for case in cases(record) if "grow" in case.check}
+    for path in files:
+        file = baselines.shown(path)
+        today = measured_numbers(numbers, path)
+        state, text = _state(path, today, baselines)
+        if state == "missing" and not all_needed and file not in grows:
+            continue
+        said.append({"file": baselines.shown(lock_path(path)), "state": state, "text": text})
+        if base is not None and base.commit:
+            said.extend(_at_base(path, base, baselines))
+    return said
+
+
+def _state(
+    path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines
+) -> tuple[str, str]:
+    """(state, text) of the lock in the working tree, seen from what was measured."""
+    file, here = baselines.shown(lock_path(path)), baselines.in_working_tree(path)
+    if here.problem:
+        return "broken", here.problem
+    if here.lock is None:
+        return "missing", f"there is no {file}: {UPDATE}=create writes it"
+    known = {key: here.lock.value(*key) for key in today}
+    stale = [_stale(key, locked, today[key]) for key, locked in known.items()
+             if locked is not None and locked.value != today[key].value]  # fmt: skip
+    lacking = [f"{check} of {model}" for (model, check), locked in known.items() if locked is None]
+    if stale:
+        others = {f"{name} {version}" for key, locked in known.items()
+                  for name, version in _other_versions(locked, today[key])}  # fmt: skip
+        drift = f" (locked with {', '.join(sorted(others))})" if others else ""
+        return "stale", f"lock stale: {file}: {_named(stale)}{drift}: {UPDATE}=fix renews it"
+    if lacking:
+        return "stale", f"lock stale: {file} lacks {_named(lacking)}: {UPDATE}=create adds them"
+    return "fresh", f"{file} holds what was measured"
+
+
+def _stale(key: CheckKey, locked: LockedValue, today: LockedValue) -> str:
+    before, after = readable_pair(locked.value, today.value, today.unit)
+    return f"{key[1]} of {key[0]} {before} -> {after}"
+
+
+def _other_versions(locked: LockedValue | None, today: LockedValue) -> Iterator[tuple[str, str]]:
+    for name, version in locked.versions.items() if locked else ():
+        if today.versions.get(name) != version:
+            yield name, version
+
+
+def _named(texts: Sequence[str]) -> str:
+    rest = len(texts) - MOST_NAMED
+    return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def _at_base(path: Path, base: BaseRevision, baselines: Baselines) -> Iterator[Record]:
+    there = baselines.at_base(path)
+    file = baselines.shown(lock_path(path))
+    if there.problem:
+        yield {"file": file, "state": "broken", "text": there.problem}
+    elif not there.is_there:
+        text = f"{short(base)} has no {file}: compared with the working tree's"
+        yield {"file": file, "state": "missing", "text": text}
+
+
+# Loosened limits, and redefined models.
+
+
+def change_records(
+    files: Iterable[Path], gone: Iterable[Path], base: BaseRevision, using: Tables, *, root: Path
+) -> dict[str, list[Record]]:
+    """What the change since the base loosens, and what it redefines, each by file and line.
+
+    gone are budget files that the base has and the working tree has not.
+    """
+    found: dict[str, list[Record]] = {word: [] for word in CHANGES}
+    for path in (*files, *gone):
+        try:
+            now = read(path, using, root=root) if path.exists() else None
+        except BudgetFileError:
+            continue  # a broken budget fails by itself
+        for word, record in _changes(path, now, base, using, root):
+            found[word].append(record)
+    return {
+        word: sorted(some, key=lambda each: (each["file"], each["line"]))
+        for word, some in found.items()
+    }
+
+
+def _changes(
+    path: Path, now: Budget | None, base: BaseRevision, using: Tables, root: Path
+) -> Iterator[tuple[str, Record]]:
+    is_forbidden = now is not None and now.loosen is Loosen.FORBID
+    file = now.file if now else path.relative_to(root).as_posix()
+    try:
+        text = _known(base, path)
+        before = read(path, using, root=root, text=text) if text is not None else None
+    except BudgetError as error:
+        if is_forbidden or base.commit:
+            words = f"not compared with the base, so possibly loosened: {_first_line(error)}"
+            unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
+            yield LOOSENED, loosening_record(unknown, forbidden=is_forbidden)
+        return
+    if before is None:
+        return  # new since the base
+    is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
+    for each in loosenings(before, now, using.metrics):
+        yield LOOSENED, loosening_record(each, forbidden=is_forbidden)
+    for other in redefinitions(before, now, using.transforms):
+        yield REDEFINED, redefinition_record(other, forbidden=is_forbidden)
+
+
+def _known(base: BaseRevision, path: Path) -> str | None:
+    if not base.commit:
+        raise BaseError(base.why_not)
+    return text_at(base, path)
+
+
+def _first_line(error: BudgetError) -> str:
+    return str(error).split("\n", 1)[0]
+
+
+def written(
+    mode: UpdateMode,
+    path: Path,
+    measured: Mapping[CheckKey, LockedValue],
+    baselines: Baselines,
+    using: Tables,
+) -> Iterator[str]:
+    """Writes one budget file and its lock; a line for each thing that changed.
+
+    Raises BudgetError where it cannot be edited, and OSError where it cannot be written.
+    """
+    here = baselines.in_working_tree(path)
+    if here.problem:
+        raise BudgetError(here.problem)
+    root, file = baselines.root, baselines.shown(path)
+    text = budget_text(path, file)
+    budget = read(path, using, root=root, text=text)
+    lock = here.lock or Lock()
+    planned = update(
+        mode, budget, measured, lock, metrics=using.metrics,
+        baseline=lambda model, check: baselines.of(path, model, check),
+    )  # fmt: skip
+    new_text = edited(text, file, planned.edits)
+    _must_differ_only_in(planned.edits, budget, read(path, using, root=root, text=new_text))
+    if new_text != text:
+        replace_file(path, new_text)
+        yield from _said(planned, text, file)
+    if lock_text(planned.lock) != lock_text(lock):
+        replace_file(lock_path(path), lock_text(planned.lock))
+        yield f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}"
+
+
+def _must_differ_only_in(edits: tuple[Edit, ...], before: Budget, after: Budget) -> None:
+    """Refuse to write what would change any other limit; that would be our mistake."""
+    pairs = list(zip(before.held(), after.held(), strict=True))
+    changed = {"::".join(old.check) for old, new in pairs if _bare(old.limit) != _bare(new.limit)}
+    assert changed == {edit.subject for edit in edits}, "an edit changed more than its own limit"
+
+
+def _bare(limit: AnyLimit) -> AnyLimit:
+    """A limit without its column, which an edit before it on its line may move."""
+    return replace(limit, place=Place(limit.place.file, limit.place.line))
+
+
+def _said(planned: Update, text: str, file: str) -> Iterator[str]:
+    root, _ = tree(text, file)
+    for edit in planned.edits:
+        scalar = scalar_at(root, edit.keys)
+        assert scalar is not None  # it has just been replaced
+        end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"
+        change = f"{scalar.text} -> {edit.quantity}"
+        yield f"{file}:{scalar.place.line}: {edit.subject}{end} {change}"
+
+
+def _changes_counted(before: Lock, after: Lock) -> str:
+    """How many numbers were added, changed and removed."""
+    old, new = _values(before), _values(after)
+    counts = {
+        "added": len(new.keys() - old.keys()),
+        "changed": sum(old[key] != new[key] for key in old.keys() & new.keys()),
+        "removed": len(old.keys() - new.keys()),
+    }
+    return "numbers " + ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def _values(lock: Lock) -> dict[CheckKey, LockedValue]:
+    return {
+        (path, name): value for path, model in lock.models.items() for name, value in model.items()
+    }

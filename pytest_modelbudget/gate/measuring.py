@@ -1,0 +1,227 @@
+"""Load → measure → judge, read from top to bottom; each model once."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from time import perf_counter
+
+from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
+from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
+from pytest_modelbudget.budget.verdict import (
+    NO_BASELINE,
+    Verdict,
+    judge,
+    judge_ops,
+    known_scopes,
+    with_blame,
+)
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError
+from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.graph.scopes import is_in_scope
+from pytest_modelbudget.metrics.compute import OpCount, census
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.growth import Part, parts, result_shapes
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.reports.html.profile import profile
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """No garbage collection while a model is measured.
+
+    A graph is thousands of small objects, all freed at the end by counting references; a
+    collection between would walk every loaded framework for nothing (0.2 s each with torch).
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@dataclass(frozen=True, slots=True)
+class CostedModel:
+    """A model with its graph, what each operation costs, and every metric that could be measured.
+
+    failures holds the other metrics, by key.
+    """
+
+    loaded: LoadedModel
+    costed: CostedGraph
+    census: tuple[OpCount, ...]
+    measurements: Mapping[str, Measurement]
+    failures: Mapping[str, ModelBudgetError]
+
+
+@collection_paused()
+def costed_model(source: ModelSource, using: Tables, *, root: Path) -> CostedModel:
+    """The model loaded once, and all metrics of it.
+
+    Raises ModelBudgetError where it cannot be loaded, or an operation's rule raises.
+    """
+    with first_on_path(root), user_code("loading the model", SourceError):
+        loaded = using.front_ends[source.format].load(source, using.ops)
+    return costed(loaded, using)
+
+
+def costed(loaded: LoadedModel, using: Tables) -> CostedModel:
+    """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
+    graph = CostedGraph(loaded.graph, using.ops)
+    with user_code("working out what each operation costs", ExtensionError):
+        counts = graph.once(census)
+    measurements: dict[str, Measurement] = {}
+    failures: dict[str, ModelBudgetError] = {}
+    for key, metric in using.metrics.items():
+        try:
+            with user_code(f"measuring {key}", ExtensionError):
+                measurements[key] = graph.once(metric.measure)
+        except ModelBudgetError as error:
+            failures[key] = error
+    return CostedModel(loaded, graph, counts, measurements, failures)
+
+
+@collection_paused()
+def measured(
+    source: ModelSource,
+    using: Tables,
+    *,
+    root: Path,
+    with_parts: bool = False,
+    profiled: bool = False,
+) -> MeasuredModel:
+    """The numbers of a model, or why there are none; its graph is gone.
+
+    with_parts keeps what each number is made of, for a lock file to be written or compared;
+    profiled what pages show of the model besides.
+    """
+    began = perf_counter()
+    try:
+        model = costed_model(source, using, root=root)
+    except ModelBudgetError as error:
+        return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
+    return told(model, began, using, with_parts=with_parts, profiled=profiled)
+
+
+def told(
+    model: CostedModel,
+    began: float,
+    using: Tables,
+    *,
+    with_parts: bool = False,
+    profiled: bool = False,
+) -> MeasuredModel:
+    """What reports need of a model, without its graph; began is when its measuring did."""
+    return MeasuredModel(
+        model.loaded.format,
+        model.loaded.traced,
+        model.loaded.notes,
+        model.measurements,
+        model.failures,
+        model.census,
+        scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
+        parts=_parts(model, using) if with_parts else {},
+        profile=profile(model.loaded, model.costed) if profiled else None,
+        seconds=perf_counter() - began,
+    )
+
+
+def _parts(model: CostedModel, using: Tables) -> Mapping[str, tuple[Part, ...]]:
+    """What each number is made of, by metric."""
+    shapes = result_shapes(model.loaded.graph)
+    with user_code("telling what each number is made of", ExtensionError):
+        return {
+            key: parts(using.metrics[key], measurement, model.costed, shapes)
+            for key, measurement in model.measurements.items()
+        }
+
+
+class MeasuredModels:
+    """The models of this process, each measured once, however many limits ask for it."""
+
+    def __init__(self, using: Tables, *, root: Path, profiled: bool = False) -> None:
+        self.using = using
+        self.root = root
+        self.profiled = profiled
+        # The source stays beside its model: an object's identity is its own only while it lives.
+        self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
+
+    def of(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel:
+        """The measured model of a source; inputs and arguments belong to it."""
+        key = (_key(source), with_parts)
+        if key not in self._known:
+            model = measured(
+                source,
+                self.using,
+                root=self.root,
+                with_parts=with_parts,
+                profiled=self.profiled,
+            )
+            self._known[key] = (source, model)
+        return self._known[key][1]
+
+
+def _key(value: object) -> Hashable:
+    """What plain values share that a budget spells alike; any other object is only itself."""
+    if value is None or isinstance(value, (str, int, float, Path)):
+        return (type(value), value)
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_key, value))
+    if isinstance(value, Mapping):
+        return frozenset((name, _key(each)) for name, each in value.items())
+    if isinstance(value, (ModelSource, InputSpecs, TensorSpec)):
+        return tuple(_key(getattr(value, field.name)) for field in fields(value))
+    return id(value)
+
+
+def checked(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:
+    """The verdict on one limit; what could not be measured is unknown."""
+    failure = model.failure or model.failures.get(limit.metric)
+    if failure is not None:
+        reason = f"{limit.metric} unknown: {failure}"
+        return Verdict(limit, Outcome.UNKNOWN, None, reason, baseline=baseline)
+    measurement = model.measurements[limit.metric]
+    scopes = known_scopes(model.measurements.values())
+    if isinstance(limit, OpsLimit):
+        verdict = judge_ops(limit, measurement, model.census, scopes=scopes, baseline=baseline)
+    else:
+        verdict = judge(limit, measurement, scopes=scopes, baseline=baseline)
+    return with_blame(verdict, model.parts.get(limit.metric, ()))
+
+
+def lockable(
+    verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]
+) -> LockedValue | None:
+    """What a lock file holds of a check; without a model, not what it is made of.
+
+    None where the number is not known, or a lower bound.
+    """
+    limit, measurement = verdict.limit, verdict.measurement
+    if measurement is None:
+        return None
+    every = model.parts.get(limit.metric, ()) if model else ()
+    own = [part for part in every if is_in_scope(part.scope, limit.scope)]
+    return locked_value(measurement, own, versions)
+
+
+@contextmanager
+def first_on_path(root: Path) -> Iterator[None]:
+    """Let the project's own modules be imported first while a model is loaded."""
+    entry = str(root)
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)

@@ -1,0 +1,134 @@
+"""A program: the operations a model executes, in order, and the weights it stores.
+
+relu(x @ w.T) drawn once::
+
+    Graph(
+        ops=(Op("aten::linear", (x, w, None), (y,), {}, scope="fc"),
+             Op("aten::relu", (y,), (z,), {}, scope="act")),
+        inputs=(x,), outputs=(z,), weights=(Weight(w, trainable=True),))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+from pytest_modelbudget.errors import GraphError
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, kept
+
+Operand = Union[Tensor, None, tuple[Tensor | None, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One executed operation under the foreign name it was seen with, such as ``aten::addmm``.
+
+    operands are in the order of the operator's own signature; a list operand is a tuple.
+    attributes are plain values. scope is the module path ("layer1.0.conv1", "" for the model
+    itself). times is how often the body around it runs. mutates says that it writes into memory
+    of an operand: an output on an operand's storage is then an in-place result, else a view.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    outputs: tuple[Tensor, ...]
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    scope: str = ""
+    times: int = 1
+    mutates: bool = False
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Operand tensors, lists flattened, absent ones left out."""
+        return self._tensors
+
+    @kept
+    def _tensors(self) -> tuple[Tensor, ...]:
+        found: list[Tensor] = []
+        for operand in self.operands:
+            if isinstance(operand, Tensor):
+                found.append(operand)
+            elif operand is not None:
+                found.extend(element for element in operand if element is not None)
+        return tuple(found)
+
+    @kept
+    def fresh_outputs(self) -> tuple[Tensor, ...]:
+        """Outputs on memory that no operand lives on: what the op allocates."""
+        known = [tensor.storage for tensor in self._tensors]
+        return tuple([output for output in self.outputs if output.storage not in known])
+
+    @kept
+    def is_view(self) -> bool:
+        """Whether every output is an operand's memory under a new name: nothing moves."""
+        return bool(self.outputs) and not self.mutates and not self.fresh_outputs
+
+    @kept
+    def is_shape_computation(self) -> bool:
+        """Whether it only works out shapes, which is done before the run and costs nothing."""
+        for output in self.outputs:  # no generator: asked of every op of every model
+            if output.storage.kind is not StorageKind.SHAPE:
+                return False
+        return bool(self.outputs)
+
+    @kept
+    def unsized(self) -> str:
+        """Why a shape among operands and outputs is not known; "" where all are."""
+        for tensor in (*self._tensors, *self.outputs):
+            if tensor.unsized:
+                return tensor.unsized
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One named tensor that a model stores: "layer1.0.conv1.weight".
+
+    Tied or viewed weights are several of these on one storage. packed is the number of logical
+    elements where bytes hold several of them in a layout of their own, such as int4 blocks.
+    """
+
+    tensor: Tensor
+    trainable: bool = False
+    persistent: bool = True
+    packed: int | None = None
+
+    @property
+    def kind(self) -> StorageKind:
+        return self.tensor.storage.kind
+
+    @property
+    def scope(self) -> str:
+        """Path of the module that owns it."""
+        return self.tensor.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A valid program: every operand exists before it is used; checked once, here.
+
+    weights holds every stored tensor, also those that no op reads. Raises GraphError for what is
+    no valid program.
+    """
+
+    ops: tuple[Op, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    weights: tuple[Weight, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        live: set[Storage] = {tensor.storage for tensor in self.inputs}
+        for op in self.ops:
+            if op.times < 0:
+                raise GraphError(f"{op.name} in '{op.scope}' runs {op.times} times")
+            for tensor in op.tensors():
+                if tensor.storage not in live and tensor.storage.is_activation:
+                    raise _unwritten(f"{op.name} in '{op.scope}'", tensor)
+            live.update([output.storage for output in op.outputs])
+        for output in self.outputs:
+            if output.storage not in live and output.storage.is_activation:
+                raise _unwritten("the graph's outputs", output)
+
+
+def _unwritten(where: str, tensor: Tensor) -> GraphError:
+    return GraphError(f"{where} reads {tensor.name} before anything wrote it")

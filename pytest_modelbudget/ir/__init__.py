@@ -1,1 +1,0 @@
-"""The one graph that every front end produces and every metric reads."""

@@ -1,0 +1,89 @@
+"""``macs`` and ``flops``: what a model computes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+from pytest_modelbudget.metrics.costs import NO_RULE, Cost, CostedGraph, CostOf, OpCost, Unknown
+from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of, unmeasured_ops
+
+FLOPS_CONVENTION = "flops/1"
+
+
+def macs(costed: CostedGraph) -> Measurement:
+    """Multiply-accumulates of all contractions; bias and elementwise work are none."""
+    return _computed("MAC", costed, lambda cost: cost.macs)
+
+
+def op_flops(cost: OpCost) -> Cost:
+    """Two FLOPs per multiply-accumulate, and what the convention adds for this kind of op."""
+    if isinstance(cost.macs, Unknown):
+        return cost.macs
+    if isinstance(cost.flops, Unknown):
+        return cost.flops
+    return 2 * cost.macs + cost.flops
+
+
+def flops(costed: CostedGraph) -> Measurement:
+    """Two per multiply-accumulate, plus everything else by convention ``flops/1``."""
+    return _computed("FLOP", costed, op_flops, convention=FLOPS_CONVENTION)
+
+
+def _computed(
+    unit: str, costed: CostedGraph, cost: CostOf, convention: str | None = None
+) -> Measurement:
+    contributions = list(costed.known(cost))
+    return Measurement(
+        sum(value for _, value in contributions),
+        unit,
+        shares=shares_of(contributions),
+        unmeasured=unmeasured_ops(costed.missing(cost)),
+        convention=convention,
+    )
+
+
+MACS = Metric("macs", "MAC", "multiply-accumulates of contractions; padding counts", macs)
+FLOPS = Metric(
+    "flops", "FLOP", "2 x macs plus everything elementwise, by convention flops/1", flops
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpCount:
+    """Operations of one foreign name, the kind they are, and (scope, count) of each place."""
+
+    kind: str
+    name: str
+    count: int
+    places: tuple[tuple[str, int], ...] = ()
+
+
+def census(costed: CostedGraph) -> tuple[OpCount, ...]:
+    """Executed operations by kind and foreign name, in order of first appearance."""
+    places: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for cost in costed.costs:
+        places[cost.kind, cost.op.name][cost.op.scope] += cost.op.times
+    return tuple(
+        OpCount(kind, name, sum(counts.values()), tuple(counts.items()))
+        for (kind, name), counts in places.items()
+    )
+
+
+def ops(costed: CostedGraph) -> Measurement:
+    """The census as a measurement: parts by kind; ops of no known kind are unmeasured."""
+    kinds: Counter[str] = Counter()
+    for row in costed.once(census):
+        kinds[row.kind] += row.count
+    return Measurement(
+        sum(kinds.values()),
+        "op",
+        shares=shares_of((cost.op.scope, cost.op.times) for cost in costed.costs),
+        unmeasured=unmeasured_ops(
+            (op.name, op.scope, NO_RULE) for op in costed.graph.ops if op.name not in costed.rules
+        ),
+        parts=dict(kinds),
+    )
+
+
+OPS = Metric("ops", "op", "operations executed, by kind", ops)

@@ -1,0 +1,202 @@
+"""A graph with the cost of every op worked out once, for all metrics to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar, Union, cast
+
+from pytest_modelbudget.errors import UnmeasurableError
+from pytest_modelbudget.graph.graph import Graph, Op, Operand
+from pytest_modelbudget.graph.liveness import dead_storages
+from pytest_modelbudget.graph.tensor import Storage, Tensor, nbytes_by_storage
+from pytest_modelbudget.ops.rule import OpRule, nothing
+from pytest_modelbudget.ops.table import OpTable
+
+Answer = TypeVar("Answer")
+
+NO_RULE = "no rule"
+NO_ROWS: Mapping[Tensor, int] = MappingProxyType({})
+NOTHING_WRITTEN: Mapping[Storage, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A cost that no formula gives, and why."""
+
+    why: str
+
+
+Cost = Union[int, Unknown]
+
+
+class Traffic(NamedTuple):
+    """Bytes one op moves: activations it reads, weights it reads, results it writes.
+
+    whole are the operands read entirely, rows the bytes of those read only in part, written the
+    bytes of results by the memory they land in.
+    """
+
+    read: int = 0
+    weights: int = 0
+    write: int = 0
+    whole: tuple[Tensor, ...] = ()
+    rows: Mapping[Tensor, int] = NO_ROWS
+    written: Mapping[Storage, int] = NOTHING_WRITTEN
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.read + self.weights + self.write
+
+
+class OpCost(NamedTuple):
+    """What one op costs, all its ``times`` executions together."""
+
+    op: Op
+    kind: str
+    macs: Cost
+    flops: Cost
+    traffic: Traffic | Unknown
+
+
+CostOf = Callable[[OpCost], Cost | Traffic]
+
+
+class CostedGraph:
+    """A graph, and what each of its ops costs under a table of rules."""
+
+    def __init__(self, graph: Graph, rules: OpTable) -> None:
+        self.graph = graph
+        self.rules = rules
+        self._answers: dict[Callable[[CostedGraph], object], object] = {}
+
+    def once(self, question: Callable[[CostedGraph], Answer]) -> Answer:
+        """What a function says of this graph, asked once however many metrics build on it."""
+        if question not in self._answers:
+            self._answers[question] = question(self)
+        return cast("Answer", self._answers[question])
+
+    @cached_property
+    def costs(self) -> tuple[OpCost, ...]:
+        """One cost per op, in execution order."""
+        dead = dead_storages(self.graph)
+        return tuple(_cost(op, self.rules.get(op.name), dead) for op in self.graph.ops)
+
+    def known(self, cost: CostOf) -> Iterator[tuple[str, int]]:
+        """(scope, cost) of every op whose cost is known."""
+        for each in self.costs:
+            value = cost(each)
+            if isinstance(value, int):
+                yield each.op.scope, value
+
+    def missing(self, cost: CostOf) -> Iterator[tuple[str, str, str]]:
+        """(op name, scope, why) of every op whose cost is not known."""
+        for each in self.costs:
+            value = cost(each)
+            if isinstance(value, Unknown):
+                yield each.op.name, each.op.scope, value.why
+
+
+def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
+    """The cost of one op; without a rule its traffic is still what its operands show."""
+    if rule is None:
+        unknown = Unknown(NO_RULE)
+        return OpCost(op, "unknown", unknown, unknown, _traffic(op, dead))
+    try:
+        bound = rule.bind(op)
+    except UnmeasurableError as error:
+        unknown = Unknown(str(error))
+        return OpCost(op, rule.kind, unknown, unknown, _traffic(op, dead))
+    if op.is_view or op.is_shape_computation:
+        return OpCost(op, rule.kind, 0, 0, Traffic())
+    return OpCost(
+        op,
+        rule.kind,
+        macs=_evaluated(rule, rule.macs, op, bound, absent=rule.because),
+        flops=_evaluated(
+            rule, rule.flops, op, bound, absent=f"convention flops/1 has no figure for {rule.kind}"
+        ),
+        traffic=_ruled_traffic(op, rule, bound, dead),
+    )
+
+
+def _evaluated(
+    rule: OpRule,
+    formula: Callable[..., int] | None,
+    op: Op,
+    bound: Mapping[str, Operand],
+    *,
+    absent: str,
+) -> Cost:
+    """What one formula gives; ``absent`` says why there is none."""
+    if formula is None:
+        return Unknown(absent)
+    if formula is nothing:
+        return 0
+    if op.unsized:
+        return Unknown(op.unsized)
+    try:
+        return rule.evaluate(formula, op, bound) * op.times
+    except UnmeasurableError as error:
+        return Unknown(str(error))
+
+
+def _ruled_traffic(
+    op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: frozenset[Storage]
+) -> Traffic | Unknown:
+    if op.unsized or (rule.reads is None and rule.writes is None):
+        return _traffic(op, dead)
+    try:
+        in_part = rule.evaluate(rule.reads, op, bound) if rule.reads else {}
+        written = rule.evaluate(rule.writes, op, bound) if rule.writes else None
+    except UnmeasurableError as error:
+        return Unknown(str(error))
+    parts = [(bound[role], nbytes) for role, nbytes in in_part.items()]
+    rows = {tensor: nbytes for tensor, nbytes in parts if isinstance(tensor, Tensor)}
+    return _traffic(op, dead, rows, written)
+
+
+def _traffic(
+    op: Op,
+    dead: frozenset[Storage],
+    rows: Mapping[Tensor, int] = NO_ROWS,
+    written: int | None = None,
+) -> Traffic | Unknown:
+    """Each distinct operand region once (or the rows named), and the outputs that matter."""
+    if op.is_view or op.is_shape_computation:
+        return Traffic()
+    if op.unsized:
+        return Unknown(op.unsized)
+    whole = tuple([t for t in op.tensors() if not t.is_immediate and t not in rows])
+    read, weights = _amounts_read(whole, rows)
+    results = op.outputs if op.mutates else op.fresh_outputs
+    landed = nbytes_by_storage([out for out in results if out.storage not in dead])
+    if written is not None:
+        landed = {op.outputs[0].storage: written}
+    if op.times == 1:
+        return Traffic(read, weights, sum(landed.values()), whole, rows, landed)
+    return Traffic(
+        read=read * op.times,
+        weights=weights * op.times,
+        write=sum(landed.values()) * op.times,
+        whole=whole,
+        rows={tensor: nbytes * op.times for tensor, nbytes in rows.items()},
+        written={storage: nbytes * op.times for storage, nbytes in landed.items()},
+    )
+
+
+def _amounts_read(whole: Iterable[Tensor], rows: Mapping[Tensor, int]) -> tuple[int, int]:
+    """Bytes read of activations, and of everything else."""
+    activations = others = 0
+    amounts = list(nbytes_by_storage(whole).items())
+    if rows:
+        amounts += [(tensor.storage, nbytes) for tensor, nbytes in rows.items()]
+    for storage, nbytes in amounts:
+        if storage.is_activation:
+            activations += nbytes
+        else:
+            others += nbytes
+    return activations, others

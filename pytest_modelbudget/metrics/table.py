@@ -1,0 +1,45 @@
+"""Every metric of the project, in the order in which reports show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.metrics.compute import FLOPS, MACS, OPS
+from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.metrics.peak_activation import PEAK_ACTIVATION
+from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, TRAINABLE_PARAMS, WEIGHT_MEMORY
+from pytest_modelbudget.metrics.traffic import (
+    ARITHMETIC_INTENSITY,
+    BANDWIDTH,
+    BANDWIDTH_FLOOR,
+    TOTAL_ACTIVATION,
+)
+
+METRICS: tuple[Metric, ...] = (
+    PARAMS,
+    TRAINABLE_PARAMS,
+    WEIGHT_MEMORY,
+    MODEL_SIZE,
+    MACS,
+    FLOPS,
+    PEAK_ACTIVATION,
+    TOTAL_ACTIVATION,
+    BANDWIDTH,
+    BANDWIDTH_FLOOR,
+    ARITHMETIC_INTENSITY,
+    OPS,
+)
+
+
+def metric_table(extra: Iterable[Metric] = ()) -> Mapping[str, Metric]:
+    """Metrics by YAML key, an extension's after the project's own.
+
+    Raises ExtensionError where a key is claimed twice.
+    """
+    table: dict[str, Metric] = {}
+    for metric in (*METRICS, *extra):
+        if metric.key in table:
+            raise ExtensionError(f"metric '{metric.key}' is declared twice")
+        table[metric.key] = metric
+    return table

@@ -1,0 +1,145 @@
+"""``bandwidth``, its floor, ``total_activation`` and ``arithmetic_intensity``: bytes that move."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from fractions import Fraction
+
+from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.tensor import Storage, Tensor, distinct_nbytes, nbytes_by_storage
+from pytest_modelbudget.metrics.compute import macs
+from pytest_modelbudget.metrics.costs import CostedGraph, Traffic
+from pytest_modelbudget.metrics.measurement import (
+    Measurement,
+    Metric,
+    Share,
+    UnmeasuredOp,
+    shares_of,
+    unmeasured_ops,
+)
+
+
+def _moved(costed: CostedGraph) -> Iterator[tuple[str, Traffic]]:
+    """(scope, traffic) of every op whose traffic is known."""
+    for cost in costed.costs:
+        if isinstance(cost.traffic, Traffic):
+            yield cost.op.scope, cost.traffic
+
+
+def _unmoved(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
+    return unmeasured_ops(costed.missing(lambda cost: cost.traffic))
+
+
+def bandwidth(costed: CostedGraph) -> Measurement:
+    """Bytes read, weights included, and written, op by op, as if nothing stayed on chip."""
+    moved = list(_moved(costed))
+    parts = {
+        "read": sum(traffic.read for _, traffic in moved),
+        "weights": sum(traffic.weights for _, traffic in moved),
+        "write": sum(traffic.write for _, traffic in moved),
+    }
+    return Measurement(
+        sum(parts.values()),
+        "B",
+        shares=shares_of((scope, traffic.total) for scope, traffic in moved),
+        unmeasured=_unmoved(costed),
+        parts=parts,
+    )
+
+
+def total_activation(costed: CostedGraph) -> Measurement:
+    """Bytes that all ops write: bandwidth's write part."""
+    written = [(scope, traffic.write) for scope, traffic in _moved(costed)]
+    return Measurement(
+        sum(value for _, value in written),
+        "B",
+        shares=shares_of(written),
+        unmeasured=_unmoved(costed),
+    )
+
+
+def bandwidth_floor(costed: CostedGraph) -> Measurement:
+    """Bytes that must move even if all ops were fused: inputs and weights once, and outputs."""
+    contributions = [*_read_once(costed), *_returned(costed)]
+    return Measurement(
+        sum(value for _, value in contributions),
+        "B",
+        shares=shares_of(contributions),
+        unmeasured=(*_unmoved(costed), *_unsized_edges(costed.graph)),
+    )
+
+
+def _unsized_edges(graph: Graph) -> tuple[UnmeasuredOp, ...]:
+    """Inputs and outputs of the graph whose size is not known."""
+    edges = [("input", tensor) for tensor in graph.inputs]
+    edges += [("output", tensor) for tensor in graph.outputs]
+    return unmeasured_ops(
+        (f"{edge} {tensor.name}", "", tensor.storage.unsized)
+        for edge, tensor in edges
+        if tensor.storage.unsized
+    )
+
+
+def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
+    """Each region of an input or weight once; rows of a table no more often than they are read.
+
+    Shares are the first reader's.
+    """
+    whole: dict[Storage, list[Tensor]] = defaultdict(list)
+    tables: dict[Storage, list[Tensor]] = defaultdict(list)
+    rows: dict[Storage, int] = defaultdict(int)
+    readers: dict[Storage, str] = {}
+    given = {tensor.storage for tensor in costed.graph.inputs}
+    for scope, traffic in _moved(costed):
+        for tensor in (*traffic.whole, *traffic.rows):
+            storage = tensor.storage
+            if storage.is_activation and storage not in given:
+                continue
+            readers.setdefault(storage, scope)
+            if tensor in traffic.rows:
+                rows[storage] += traffic.rows[tensor]
+                tables[storage].append(tensor)
+            else:
+                whole[storage].append(tensor.sweeps or tensor)
+    for storage, scope in readers.items():
+        most = distinct_nbytes([*whole[storage], *tables[storage]])
+        yield scope, min(most, distinct_nbytes(whole[storage]) + rows[storage])
+
+
+def _returned(costed: CostedGraph) -> Iterator[tuple[str, int]]:
+    """What the caller gets of what ops wrote, under the model itself."""
+    written: dict[Storage, int] = defaultdict(int)
+    for _, traffic in _moved(costed):
+        for storage, nbytes in traffic.written.items():
+            written[storage] += nbytes
+    for storage, nbytes in nbytes_by_storage(costed.graph.outputs).items():
+        yield "", min(nbytes, written[storage])
+
+
+def arithmetic_intensity(costed: CostedGraph) -> Measurement:
+    """FLOPs of the contractions per byte moved: 2 x macs / bandwidth."""
+    computed, moved = costed.once(macs), costed.once(bandwidth)
+    pair = (2 * int(computed.value), int(moved.value))
+    missing = tuple(dict.fromkeys((*computed.unmeasured, *moved.unmeasured)))
+    if not pair[1]:
+        missing = (*missing, UnmeasuredOp("model", 1, "", "moves no bytes, so it has no ratio"))
+        return Measurement(Fraction(0), "FLOP/B", unmeasured=missing)
+    per_scope = {share.scope: share.value for share in computed.shares}
+    ratios = tuple(
+        Share(share.scope, Fraction(2 * int(per_scope.get(share.scope, 0)), int(share.value)))
+        for share in moved.shares
+    )
+    return Measurement(Fraction(*pair), "FLOP/B", shares=ratios, unmeasured=missing, unreduced=pair)
+
+
+BANDWIDTH = Metric(
+    "bandwidth", "B", "bytes each op reads and writes, weights included, summed", bandwidth
+)
+TOTAL_ACTIVATION = Metric("total_activation", "B", "bytes written by all ops", total_activation)
+BANDWIDTH_FLOOR = Metric(
+    "bandwidth_floor", "B", "inputs, weights and outputs once: perfect fusion", bandwidth_floor
+)
+ARITHMETIC_INTENSITY = Metric(
+    "arithmetic_intensity", "FLOP/B", "2 x macs / bandwidth", arithmetic_intensity
+)

@@ -1,0 +1,310 @@
+"""Result types of the operators that ONNX Runtime's optimisers write: onnx knows none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import NodeProto, TensorProto
+
+from pytest_modelbudget.onnx_models.program import NOTHING_KNOWN, ValueType, attribute_values
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One node: the types of its operands (absent ones know nothing) and its attributes."""
+
+    operands: Sequence[ValueType]
+    attributes: Mapping[str, object]
+
+    def sizes(self, position: int) -> Sizes:
+        """The shape of an operand. Raises LookupError where it is absent or not known."""
+        sizes = self.operands[position].sizes
+        if sizes is None:
+            raise LookupError(position)
+        return sizes
+
+    def code(self, position: int) -> int:
+        """The element type of an operand."""
+        return self.operands[position].code
+
+    def has(self, position: int) -> bool:
+        """Whether an operand is there."""
+        return position < len(self.operands) and bool(self.operands[position].code)
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """An integer attribute."""
+        return int(str(self.attributes.get(name, default)))
+
+
+Results = tuple[ValueType, ...]
+TypesOf = Callable[[Call], Results]
+
+# Operators that give what a standard one gives: its name, and which operands that one takes.
+DELEGATES: Mapping[str, tuple[str, slice]] = {
+    "com.microsoft::FusedConv": ("Conv", slice(0, 3)),
+    "com.microsoft.nchwc::Conv": ("Conv", slice(0, 3)),
+    "com.microsoft.nchwc::MaxPool": ("MaxPool", slice(0, 1)),
+    "com.microsoft.nchwc::AveragePool": ("AveragePool", slice(0, 1)),
+    "com.microsoft.nchwc::GlobalAveragePool": ("GlobalAveragePool", slice(0, 1)),
+    "com.microsoft.nchwc::GlobalMaxPool": ("GlobalMaxPool", slice(0, 1)),
+    "com.microsoft::FusedGemm": ("Gemm", slice(0, 3)),
+    "com.microsoft::DynamicQuantizeLSTM": ("LSTM", slice(0, 8)),
+    "com.microsoft::QLinearConcat": ("Concat", slice(2, None, 3)),
+    "com.microsoft::QLinearReduceMean": ("ReduceMean", slice(0, 1)),
+    "com.microsoft::QuantizeLinear": ("QuantizeLinear", slice(0, 3)),
+    "com.microsoft::DequantizeLinear": ("DequantizeLinear", slice(0, 3)),
+    "com.microsoft::GridSample": ("GridSample", slice(0, 2)),
+    "com.microsoft::Trilu": ("Trilu", slice(0, 2)),
+}
+
+
+def contrib_types(name: str, node: NodeProto, operands: Mapping[str, ValueType]) -> Results:
+    """Types of a contrib operator's results; nothing known where it or an operand is not."""
+    nothing = (NOTHING_KNOWN,) * len(node.output)
+    types_of = CONTRIB_TYPES.get(name)
+    if types_of is None:
+        return nothing
+    known = [operands.get(each, NOTHING_KNOWN) for each in node.input]
+    try:
+        found = types_of(Call(known, attribute_values(node)))
+    except (LookupError, ValueError, ZeroDivisionError):
+        return nothing
+    return (*found, *nothing)[: len(node.output)]
+
+
+def _alike(call: Call) -> Results:
+    """The first operand's type."""
+    return (ValueType(call.code(0), call.sizes(0)),)
+
+
+def _skipped(call: Call) -> Results:
+    """A norm after a sum: result, two statistics that inference leaves out, the sum."""
+    alike = ValueType(call.code(0), call.sizes(0))
+    return alike, NOTHING_KNOWN, NOTHING_KNOWN, alike
+
+
+def _broadcast(*positions: int) -> TypesOf:
+    def types(call: Call) -> Results:
+        shapes = [call.sizes(position) for position in positions]
+        rank = max(map(len, shapes))
+        padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+        shape = tuple(max(sizes) if all(sizes) else 0 for sizes in zip(*padded, strict=True))
+        return (ValueType(call.code(positions[0]), shape),)
+
+    return types
+
+
+def _product(code: int = 0) -> TypesOf:
+    """A matrix product of the first two operands, its batch broadcast; code as given or alike."""
+
+    def types(call: Call) -> Results:
+        x = _turned(call.sizes(0), call.integer("transA"), call.integer("transBatchA"))
+        y = _turned(call.sizes(1), call.integer("transB"), call.integer("transBatchB"))
+        rank = max(len(x), len(y))
+        batches = [(1,) * (rank - len(each)) + each[:-2] for each in (x, y)]
+        batch = tuple(max(sizes) for sizes in zip(*batches, strict=True))
+        return (ValueType(code or call.code(0), (*batch, x[-2], y[-1])),)
+
+    return types
+
+
+def _turned(shape: Sizes, swapped: int, batch_first: int) -> Sizes:
+    """A shape after transBatch (its first dimension goes behind the batch) and trans."""
+    if batch_first:
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return (*shape[:-2], shape[-1], shape[-2]) if swapped else shape
+
+
+def _packed_product(call: Call) -> Results:
+    return (ValueType(call.code(0), (*call.sizes(0)[:-1], call.integer("N"))),)
+
+
+def _projected(call: Call) -> Results:
+    """Attention, QAttention: (b, l, v) and the cache (2, b, h, s, e)."""
+    batch, length, _ = call.sizes(0)
+    given = call.attributes.get("qkv_hidden_sizes")
+    third = call.sizes(1)[1] // 3
+    width = int(given[2]) if isinstance(given, tuple) else third
+    heads = call.integer("num_heads")
+    past = max(
+        (size.sizes[3] for size in call.operands[2:] if size.sizes and len(size.sizes) == 5),
+        default=0,
+    )
+    code = call.code(0) if call.code(0) in _FLOATS else call.code(2)
+    cache = (2, batch, heads, past + length, width // heads)
+    return ValueType(code, (batch, length, width)), ValueType(code, cache)
+
+
+def _multi_head(call: Call) -> Results:
+    """MultiHeadAttention: (b, l, h·v), then keys and values (b, h, s, e)."""
+    query = call.sizes(0)
+    batch, length = query[:2]
+    heads = call.integer("num_heads")
+    e = query[-1] if len(query) == 5 else query[2] // heads
+    v, keys = e, length
+    if call.has(1):
+        key = call.sizes(1)
+        keys = key[2] if len(key) == 4 else key[1]
+    if call.has(2):
+        value = call.sizes(2)
+        v = value[3] if len(value) == 4 else value[2] // heads
+    if call.has(6):
+        keys += call.sizes(6)[2]
+    code = call.code(0)
+    return (
+        ValueType(code, (batch, length, heads * v)),
+        ValueType(code, (batch, heads, keys, e)),
+        ValueType(code, (batch, heads, keys, v)),
+    )
+
+
+def _grouped_query(call: Call) -> Results:
+    """GroupQueryAttention: (b, l, h·e), then keys and values (b, h', s, e)."""
+    batch, length, width = call.sizes(0)
+    heads, groups = call.integer("num_heads"), call.integer("kv_num_heads")
+    e = width // (heads if call.has(1) else heads + 2 * groups)
+    past = call.sizes(3)[2] if call.has(3) else 0
+    cache = ValueType(call.code(0), (batch, groups, past + length, e))
+    return ValueType(call.code(0), (batch, length, heads * e)), cache, cache
+
+
+def _linear_attention(call: Call) -> Results:
+    """LinearAttention: (b, t, h·v), then the state (b, h', k, v)."""
+    batch, length, _ = call.sizes(0)
+    heads, groups = call.integer("q_num_heads"), call.integer("kv_num_heads")
+    k, v = call.sizes(1)[2] // groups, call.sizes(2)[2] // groups
+    state = ValueType(call.code(0), (batch, groups, k, v))
+    return ValueType(call.code(0), (batch, length, heads * v)), state
+
+
+def _embedded(call: Call) -> Results:
+    batch, length = call.sizes(0)
+    width = call.sizes(2)[1]
+    code = call.code(2)
+    out = ValueType(code, (batch, length, width))
+    return out, ValueType(TensorProto.INT32, (batch,)), out
+
+
+def _convolved(*, weight: int = 0, channels_last: bool = False) -> TypesOf:
+    """A convolution (its weight is that operand) or a pool, with channels last or by attribute.
+
+    x (b, c, ...) with weight (o, c / group, kernel ...), or x (b, ..., c) with weight
+    (o, kernel ..., c / group); a weight whose attribute says channels_last stays as in the first.
+    """
+
+    def types(call: Call) -> Results:
+        x = call.sizes(0)
+        last = channels_last or bool(call.integer("channels_last"))
+        space, channels = (x[1:-1], x[-1]) if last else (x[2:], x[1])
+        kernel = _integers(call, "kernel_shape", ())
+        if weight:
+            shape = call.sizes(weight)
+            kernel, channels = kernel or (shape[1:-1] if channels_last else shape[2:]), shape[0]
+        windows = _windows(call, space, kernel)
+        return (
+            ValueType(
+                call.code(0), (x[0], *windows, channels) if last else (x[0], channels, *windows)
+            ),
+        )
+
+    return types
+
+
+def _windows(call: Call, space: Sizes, kernel: Sizes) -> Sizes:
+    """How many windows fit along each axis. Source: ONNX Conv, AveragePool."""
+    rank = len(space)
+    strides = _integers(call, "strides", (1,) * rank)
+    padding = str(call.attributes.get("auto_pad", "NOTSET"))
+    if padding.startswith("SAME"):
+        return tuple(-(-size // step) for size, step in zip(space, strides, strict=True))
+    pads = _integers(call, "pads", (0,) * (2 * rank)) if padding == "NOTSET" else (0,) * (2 * rank)
+    dilations = _integers(call, "dilations", (1,) * rank)
+    room = [
+        size + pads[i] + pads[rank + i] - dilations[i] * (kernel[i] - 1) - 1
+        for i, size in enumerate(space)
+    ]
+    if call.integer("ceil_mode"):
+        return tuple(-(-free // step) + 1 for free, step in zip(room, strides, strict=True))
+    return tuple(free // step + 1 for free, step in zip(room, strides, strict=True))
+
+
+def _integer_gemm(call: Call) -> Results:
+    """QGemm: x (m, k) · weight (k, n), floating without an output scale."""
+    x = _turned(call.sizes(0), call.integer("transA"), 0)
+    y = _turned(call.sizes(3), call.integer("transB"), 0)
+    code = call.code(0) if call.has(7) else TensorProto.FLOAT
+    return (ValueType(code, (x[0], y[1])),)
+
+
+def _reordered(call: Call) -> Results:
+    """ReorderOutput: (b, c, ...) with as many channels as the attribute says."""
+    x = call.sizes(0)
+    shape = (x[0], call.integer("channels", x[1]), *x[2:])
+    if call.integer("channels_last"):
+        shape = (shape[0], *shape[2:], shape[1])
+    return (ValueType(call.code(0), shape),)
+
+
+def _pooled_to_one(call: Call) -> Results:
+    """Global pooling over (b, c, ...), or (b, ..., c) where channels come last."""
+    x = call.sizes(0)
+    ones = (1,) * (len(x) - 2)
+    last = call.integer("channels_last")
+    return (ValueType(call.code(0), (x[0], *ones, x[-1]) if last else (*x[:2], *ones)),)
+
+
+def _gathered_blocks(call: Call) -> Results:
+    """Rows (axis 0) of a packed table; uint8 entries hold 8 / bits elements each."""
+    table, indices = call.sizes(0), call.sizes(1)
+    packing = 8 // call.integer("bits", 4) if call.code(0) == TensorProto.UINT8 else 1
+    if call.integer("gather_axis"):
+        raise LookupError("only rows are known")
+    row = (*table[1:-1], table[-1] * packing)
+    return (ValueType(call.code(2), (*indices, *row)),)
+
+
+def _integers(call: Call, name: str, default: Sizes) -> Sizes:
+    value = call.attributes.get(name, default)
+    return value if isinstance(value, tuple) else default
+
+
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_ALIKE = (
+    "BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm QLinearLeakyRelu "
+    "QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding"
+)
+CONTRIB_TYPES: Mapping[str, TypesOf] = {
+    **{f"com.microsoft::{name}": _alike for name in _ALIKE.split()},
+    "onnx::SimplifiedLayerNormalization": _alike,
+    "com.microsoft::SkipLayerNormalization": _skipped,
+    "com.microsoft::SkipSimplifiedLayerNormalization": _skipped,
+    "com.microsoft::QLinearAdd": _broadcast(0, 3),
+    "com.microsoft::QLinearMul": _broadcast(0, 3),
+    "com.microsoft::FusedMatMul": _product(),
+    "com.microsoft::TransposeMatMul": _product(),
+    "com.microsoft::MatMulInteger16": _product(TensorProto.INT32),
+    "com.microsoft::DynamicQuantizeMatMul": _product(TensorProto.FLOAT),
+    "com.microsoft::MatMulIntegerToFloat": _product(TensorProto.FLOAT),
+    "com.microsoft::MatMulNBits": _packed_product,
+    "com.microsoft::MatMulBnb4": _packed_product,
+    "com.microsoft::Attention": _projected,
+    "com.microsoft::QAttention": _projected,
+    "com.microsoft::MultiHeadAttention": _multi_head,
+    "com.microsoft::GroupQueryAttention": _grouped_query,
+    "com.microsoft::EmbedLayerNormalization": _embedded,
+    "com.microsoft::NhwcConv": _convolved(weight=1, channels_last=True),
+    "com.microsoft::NhwcFusedConv": _convolved(weight=1, channels_last=True),
+    "com.microsoft::NhwcMaxPool": _convolved(channels_last=True),
+    "com.microsoft::QLinearConv": _convolved(weight=3),
+    "com.microsoft::QLinearAveragePool": _convolved(),
+    "com.microsoft::QGemm": _integer_gemm,
+    "com.microsoft.nchwc::ReorderInput": _alike,
+    "com.microsoft.nchwc::ReorderOutput": _reordered,
+    "com.microsoft::QLinearGlobalAveragePool": _pooled_to_one,
+    "com.microsoft::MulInteger": _broadcast(0, 2),
+    "com.microsoft::LinearAttention": _linear_attention,
+    "com.microsoft::GatherBlockQuantized": _gathered_blocks,
+}

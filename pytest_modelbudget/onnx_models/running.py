@@ -1,0 +1,460 @@
+"""Running an ONNX model as it is written: no optimisation, one thread, large graphs in pieces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from math import erf, pi
+from typing import Any
+
+import onnx
+import onnx.inliner
+import onnxruntime
+import onnxruntime.capi.onnxruntime_pybind11_state as state
+from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_average_pool import AveragePool_19
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.onnx_models.program import (
+    FLOATING,
+    STANDARD,
+    all_graphs,
+    names_read,
+    op_name,
+    opset_of,
+    with_graph,
+)
+
+RUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
+CPU = "CPUExecutionProvider"
+
+
+def runtime(node: NodeProto) -> str:
+    """ONNX Runtime, for every node: a model in its own types runs as it is written."""
+    return RUNTIME
+
+
+def float64_engine(node: NodeProto) -> str:
+    """The engine for a node of a float64 copy.
+
+    ONNX Runtime's CPU has no float64 kernel for Conv, average pooling, Erf and a few more, and
+    none of its own for operators that are defined by others.
+    """
+    domain = "" if node.domain in STANDARD else node.domain
+    types = _kernel_types().get((domain, node.op_type), frozenset())
+    knows = bool(types) and ("tensor(double)" in types or "tensor(float)" not in types)
+    return RUNTIME if knows and _bodies_run(node) else REFERENCE
+
+
+def _bodies_run(node: NodeProto) -> bool:
+    """Whether every node inside this one has a float64 kernel too."""
+    bodies = (each.g for each in node.attribute if each.type == AttributeProto.GRAPH)
+    return all(float64_engine(inner) == RUNTIME for body in bodies for inner in body.node)
+
+
+@cache
+def _kernel_types() -> Mapping[tuple[str, str], frozenset[str]]:
+    """Types that any CPU kernel of an operator takes, by (domain, operator)."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for kernel in state.get_all_opkernel_def():
+        if kernel.provider == CPU:
+            domain = "" if kernel.domain in STANDARD else kernel.domain
+            types = found.setdefault((domain, kernel.op_name), set())
+            for allowed in kernel.type_constraints.values():
+                types.update(allowed)
+    return {name: frozenset(types) for name, types in found.items()}
+
+
+MOST_NODES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive nodes that run on one engine: what they read, store and make for others."""
+
+    engine: str
+    nodes: tuple[NodeProto, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    stored: tuple[str, ...]
+
+
+def pieces(
+    nodes: Sequence[NodeProto],
+    results: AbstractSet[str],
+    stored: AbstractSet[str],
+    engine_of: Callable[[NodeProto], str],
+    *,
+    most_nodes: int = MOST_NODES,
+) -> tuple[Piece, ...]:
+    """The pieces of a graph's nodes, in the order in which they run.
+
+    results are the values that the whole run is asked for, stored the names of initialisers.
+    """
+    wanted = set(results)
+    made: list[Piece] = []
+    for engine, group in reversed(tuple(_groups(nodes, engine_of, most_nodes))):
+        own = {name for node in group for name in node.output if name}
+        read = names_read(group) - {""}
+        made.append(
+            Piece(
+                engine,
+                group,
+                tuple(sorted(read - own - stored)),
+                tuple(sorted(own & wanted)),
+                tuple(sorted(read & stored)),
+            )
+        )
+        wanted |= read - own
+    return tuple(reversed(made))
+
+
+def _groups(
+    nodes: Sequence[NodeProto], engine_of: Callable[[NodeProto], str], most_nodes: int
+) -> Iterator[tuple[str, tuple[NodeProto, ...]]]:
+    """(engine, consecutive nodes), each few enough for one session."""
+    for engine, run in groupby(nodes, engine_of):
+        group = tuple(run)
+        for start in range(0, len(group), most_nodes):
+            yield engine, group[start : start + most_nodes]
+
+
+# Attributes that name the element type of a result, or of what is computed on the way to it.
+TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "stash_type"})
+
+# Norms that compute in float32 unless told otherwise, and the operator set that lets them be told.
+STASHES = {"GroupNormalization": 21, "LayerNormalization": 17, "RMSNormalization": 23}
+
+
+def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose inputs, outputs, casts and constants are float64, without its initialisers.
+
+    Those are upcast where they are needed, so that a large model is not copied once more. Every
+    value of a smaller floating type is exact in float64. Integers stay what they are.
+    """
+    made = with_graph(model, model.graph.node, ())
+    opset = opset_of(model)
+    del made.graph.value_info[:]
+    for graph in all_graphs(made.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            _upcast_type(value.type)
+        for node in graph.node:
+            _upcast_attributes(node)
+            if STASHES.get(node.op_type, opset + 1) <= opset and node.domain in STANDARD:
+                _compute_in_float64(node)
+        stored = [upcast_tensor(tensor) for tensor in graph.initializer]
+        del graph.initializer[:]
+        graph.initializer.extend(stored)
+    return made
+
+
+def wholly_in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same with its initialisers, for a transform that works on the weights themselves."""
+    made = in_float64(model)
+    made.graph.initializer.extend(upcast_tensor(tensor) for tensor in model.graph.initializer)
+    return made
+
+
+def upcast_tensor(tensor: TensorProto) -> TensorProto:
+    """A floating tensor in float64; any other as it is."""
+    if tensor.data_type not in FLOATING or tensor.data_type == TensorProto.DOUBLE:
+        return tensor
+    array = numpy_helper.to_array(tensor).astype("float64")
+    made = numpy_helper.from_array(array, tensor.name)
+    made.metadata_props.extend(tensor.metadata_props)
+    return made
+
+
+def _upcast_type(kind: onnx.TypeProto) -> None:
+    if kind.HasField("tensor_type") and kind.tensor_type.elem_type in FLOATING:
+        kind.tensor_type.elem_type = TensorProto.DOUBLE
+    for container in ("sequence_type", "optional_type"):
+        if kind.HasField(container):
+            _upcast_type(getattr(kind, container).elem_type)
+
+
+def _upcast_attributes(node: NodeProto) -> None:
+    for each in node.attribute:
+        if each.type == AttributeProto.TENSOR:
+            each.t.CopyFrom(upcast_tensor(each.t))
+        elif each.name in TYPE_ATTRIBUTES and each.type == AttributeProto.INT:
+            each.i = TensorProto.DOUBLE if each.i in FLOATING else each.i
+    if node.op_type == "Constant" and node.domain in STANDARD:
+        _upcast_constant(node)
+    if node.op_type == "ConstantOfShape" and not node.attribute:  # float32 zeros, unsaid
+        zero = onnx.helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])
+        node.attribute.append(onnx.helper.make_attribute("value", zero))
+
+
+def _compute_in_float64(node: NodeProto) -> None:
+    if not any(each.name == "stash_type" for each in node.attribute):
+        node.attribute.append(onnx.helper.make_attribute("stash_type", TensorProto.DOUBLE))
+
+
+def _upcast_constant(node: NodeProto) -> None:
+    """Make a Constant that is written as numbers one that holds a tensor."""
+    for each in node.attribute:
+        if each.name in {"value_float", "value_floats"}:
+            entries = [each.f] if each.name == "value_float" else list(each.floats)
+            shape = [] if each.name == "value_float" else [len(entries)]
+            tensor = onnx.helper.make_tensor("", TensorProto.DOUBLE, shape, entries)
+            del node.attribute[:]
+            node.attribute.append(onnx.helper.make_attribute("value", tensor))
+            return
+
+
+class AveragePool(AveragePool_19):
+    """Average pooling; windows without padding are taken as one array."""
+
+    def _run(self, x: Any, **attributes: Any) -> tuple[Any]:  # type: ignore[override]  # by name
+        plain = (
+            not any(attributes.get("pads") or ())
+            and attributes.get("auto_pad") in {None, "NOTSET"}
+            and not attributes.get("ceil_mode")
+            and set(attributes.get("dilations") or (1,)) == {1}
+        )
+        if not plain:
+            result: tuple[Any] = super()._run(x, **attributes)  # type: ignore[no-untyped-call]
+            return result
+        window = tuple(attributes["kernel_shape"])
+        return (_averages(x, window, attributes.get("strides") or [1] * len(window)),)
+
+
+class Erf(OpRun):
+    """The error function; onnx's own gives float32 values whatever it is fed."""
+
+    op_domain = ""
+
+    def _run(self, x: Any) -> tuple[Any]:
+        return (_erf(x),)
+
+
+class Gelu(OpRun):
+    """x·Φ(x), or its approximation by tanh. Source: ONNX operator Gelu."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, approximate: str = "none") -> tuple[Any]:
+        return (x * (0.5 + 0.5 * _bell(x, approximate)),)
+
+
+def _bell(x: Any, approximate: str) -> Any:
+    """2·Φ(x) - 1."""
+    import numpy as np
+
+    if approximate == "tanh":
+        return np.tanh((2 / pi) ** 0.5 * (x + 0.044715 * x**3))
+    return _erf(x / 2**0.5)
+
+
+def _erf(x: Any) -> Any:
+    import numpy as np
+
+    values = np.fromiter(map(erf, x.ravel().tolist()), np.float64, x.size)
+    return values.reshape(x.shape).astype(x.dtype)
+
+
+def _averages(x: Any, window: tuple[int, ...], steps: list[int]) -> Any:
+    """Means of the windows over the last axes of x (batch, channels, ...)."""
+    import numpy as np
+
+    axes = tuple(range(2, 2 + len(window)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, window, axes)
+    taken: tuple[Any, ...] = (slice(None), slice(None), *(slice(None, None, s) for s in steps))
+    return windows[taken].mean(tuple(range(-len(window), 0)))
+
+
+OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Erf, Gelu]
+
+
+MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
+FATAL_ONLY = 4  # of ONNX Runtime's log: what it raises says the rest
+Feeds = Mapping[str, Any]  # arrays by name
+
+
+class OnnxRun:
+    """A model that can be run many times; its sessions are made at the first run.
+
+    watched names values beside the outputs that are handed out too; given ones are fed like inputs,
+    so that the nodes that make them need not run. A float64 run upcasts the
+    model first; nodes without a float64 kernel then run on onnx's reference.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        *,
+        float64: bool = False,
+        watched: Iterable[str] = (),
+        given: frozenset[str] = frozenset(),
+        most_nodes: int = MOST_NODES,
+    ) -> None:
+        if float64:
+            model = _inlined(model)
+        self._weights = Weights({each.name: each for each in model.graph.initializer}, float64)
+        if float64:
+            model = in_float64(model)
+        self.inputs = tuple(value.name for value in given_inputs(model))
+        self.outputs = tuple(value.name for value in model.graph.output)
+        self._frame = _without_graph(model)
+        self._watched = tuple(dict.fromkeys(watched))
+        engine = float64_engine if float64 else runtime
+        self._pieces = pieces(
+            [node for node in model.graph.node if not given.issuperset(filter(None, node.output))],
+            {*self.outputs, *self._watched},
+            self._weights.tensors.keys(),
+            engine,
+            most_nodes=most_nodes,
+        )
+        self._engines: dict[int, Any] = {}
+
+    def executed(self) -> Counter[str]:
+        """How often each operator stands in the pieces that are run, by its name in rules."""
+        return Counter(op_name(node) for piece in self._pieces for node in piece.nodes)
+
+    def __call__(self, inputs: Feeds) -> Feeds:
+        """Outputs in the graph's order, then watched values, by name.
+
+        Raises TransformError, with the engine's own words, where a node cannot run.
+        """
+        values = dict(inputs)
+        for position, piece in enumerate(self._pieces):
+            feeds = {name: values[name] for name in piece.inputs}
+            if position not in self._engines:
+                with user_code(f"preparing the run on {piece.engine}", TransformError):
+                    self._engines[position] = _engine(piece, feeds, self._frame, self._weights)
+            with user_code(f"running on {piece.engine}", TransformError):
+                results = self._engines[position].run(list(piece.outputs), feeds)
+            values.update(zip(piece.outputs, results, strict=True))
+        return {name: self._value(name, values) for name in (*self.outputs, *self._watched)}
+
+    def _value(self, name: str, values: Feeds) -> Any:
+        """A value by name; an output may be an input or a stored tensor."""
+        if name in values:
+            return values[name]
+        return self._weights.array(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Stored tensors as arrays, upcast for a float64 run; made when they are asked for."""
+
+    tensors: Mapping[str, TensorProto]
+    float64: bool
+
+    def array(self, name: str) -> Any:
+        tensor = self.tensors[name]
+        array = numpy_helper.to_array(tensor)
+        upcast = self.float64 and tensor.data_type in FLOATING
+        return array.astype("float64", copy=False) if upcast else array
+
+
+def given_inputs(model: onnx.ModelProto) -> tuple[onnx.ValueInfoProto, ...]:
+    """Inputs that a caller must give: those without a stored value."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    return tuple(value for value in model.graph.input if value.name not in stored)
+
+
+def upcast(inputs: Feeds) -> Feeds:
+    """The same values, floating ones in float64."""
+    return {
+        name: value if value.dtype.kind in "biuc" else value.astype("float64")
+        for name, value in inputs.items()
+    }
+
+
+def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value that is a tensor, or those of a sequence 's' as 's.0', 's.1' and so on.
+
+    Raises TransformError for a map and for an optional value that is not there.
+    """
+    if isinstance(value, list):
+        for position, part in enumerate(value):
+            yield from tensors_in(f"{name}.{position}", part)
+    elif hasattr(value, "dtype"):
+        yield name, value
+    else:
+        what = type(value).__name__
+        raise TransformError(f"'{name}' is a {what}: only tensors and their sequences are compared")
+
+
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with local functions written out."""
+    return onnx.inliner.inline_local_functions(model) if model.functions else model
+
+
+def _without_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    """What every piece shares with its model: versions of operator sets, functions."""
+    frame = onnx.ModelProto(ir_version=model.ir_version)
+    frame.opset_import.extend(model.opset_import)
+    frame.functions.extend(model.functions)
+    return frame
+
+
+def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights) -> Any:
+    """A session or a reference evaluator for a piece, with inputs of the types that are fed."""
+    made = onnx.ModelProto()
+    made.CopyFrom(frame)
+    made.graph.name = "piece"
+    made.graph.node.extend(piece.nodes)
+    for name, value in feeds.items():
+        made.graph.input.append(onnx.ValueInfoProto(name=name, type=_type_of(value)))
+    for name in piece.outputs:
+        made.graph.output.append(onnx.ValueInfoProto(name=name))
+    large: dict[str, Any] = {}
+    for name in piece.stored:
+        array = weights.array(name)
+        if (
+            piece.engine == RUNTIME
+            and array.size > MOST_ELEMENTS_INSIDE
+            and array.dtype.kind != "V"
+        ):
+            large[name] = array
+            made.graph.initializer.append(_beside(array, name))
+        else:
+            made.graph.initializer.append(numpy_helper.from_array(array, name))
+    return (
+        session(made, large)
+        if piece.engine == RUNTIME
+        else ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
+    )
+
+
+def _beside(array: Any, name: str) -> TensorProto:
+    """A stored tensor whose values are handed over beside the message, and not copied into it."""
+    code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor = TensorProto(name=name, dims=array.shape, data_type=code)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="memory")
+    return tensor
+
+
+def session(model: onnx.ModelProto, large: Feeds) -> onnxruntime.InferenceSession:
+    """A session that changes nothing about the graph and gives the same bits every time."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.use_deterministic_compute = True
+    options.intra_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # what a piece held is free for the next
+    options.add_session_config_entry("session.disable_prepacking", "1")  # saves a copy of weights
+    options.log_severity_level = FATAL_ONLY
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in large.values()]
+    options.add_external_initializers(list(large), values)
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _type_of(value: Any) -> onnx.TypeProto:
+    """The type of a value that is handed from one piece to the next, of any shape."""
+    if isinstance(value, list):
+        return onnx.helper.make_sequence_type_proto(_type_of(value[0]))
+    code = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+    return onnx.helper.make_tensor_type_proto(code, None)

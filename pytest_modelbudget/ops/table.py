@@ -1,0 +1,69 @@
+"""Every op rule of the project, indexed by foreign name: the one list to add a family to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+
+from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.ops.attention import ATTENTION, CONTRIB_ATTENTION
+from pytest_modelbudget.ops.classical import CLASSICAL
+from pytest_modelbudget.ops.convolution import CONVOLUTION
+from pytest_modelbudget.ops.dense import DENSE
+from pytest_modelbudget.ops.elementwise import ELEMENTWISE, REDUCTION
+from pytest_modelbudget.ops.indexing import INDEXING, SEARCHING
+from pytest_modelbudget.ops.movement import CONTAINERS, CREATION, MOVEMENT
+from pytest_modelbudget.ops.normalisation import NORMALISATION
+from pytest_modelbudget.ops.pooling import POOLING
+from pytest_modelbudget.ops.quantised import QUANTISED
+from pytest_modelbudget.ops.recurrent import RECURRENT
+from pytest_modelbudget.ops.rule import OpRule
+
+FAMILIES: tuple[tuple[OpRule, ...], ...] = (
+    ATTENTION,
+    CLASSICAL,
+    CONTAINERS,
+    CONTRIB_ATTENTION,
+    CONVOLUTION,
+    CREATION,
+    DENSE,
+    ELEMENTWISE,
+    INDEXING,
+    MOVEMENT,
+    NORMALISATION,
+    POOLING,
+    QUANTISED,
+    RECURRENT,
+    REDUCTION,
+    SEARCHING,
+)
+
+
+class OpTable(Mapping[str, OpRule]):
+    """Rules by foreign name; raises ExtensionError where two rules claim one name."""
+
+    def __init__(self, rules: Iterable[OpRule]) -> None:
+        self._by_name: dict[str, OpRule] = {}
+        for rule in rules:
+            for name in rule.names:
+                taken = self._by_name.setdefault(name, rule)
+                if taken is not rule:
+                    raise ExtensionError(
+                        f"op {name} is claimed by two rules, '{taken.kind}' and '{rule.kind}'"
+                    )
+        self.kinds = frozenset(rule.kind for rule in self._by_name.values())
+
+    def __getitem__(self, name: str) -> OpRule:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+
+@lru_cache(maxsize=1)
+def builtin_ops() -> OpTable:
+    """The project's own rules."""
+    return OpTable(rule for family in FAMILIES for rule in family)

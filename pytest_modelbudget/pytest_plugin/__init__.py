@@ -1,0 +1,62 @@
+"""Hooks of the pytest plugin, a few lines each.
+
+Everybody who installs the package pays for importing this file in every pytest run: so nothing of
+the project but its options is imported before ``--model-budget`` is given, and the hooks live in
+``Gate``, which is registered only then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_modelbudget.pytest_plugin.options import SWITCH, add_options, idle_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_modelbudget.pytest_plugin.fixture import BudgetedModel
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The switch, the report files, lock files, and where budgets are looked for."""
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks that a conftest.py may implement."""
+    from pytest_modelbudget.pytest_plugin import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker, and with the switch everything else."""
+    config.addinivalue_line("markers", "model_budget: a limit on a model, from a budget file")
+    if config.getoption("model_budget"):
+        _register(config)
+        return
+    for option in idle_options(config):
+        raise pytest.UsageError(f"{option} needs {SWITCH}: nothing is measured without it")
+
+
+def _register(config: pytest.Config) -> None:
+    """Register what collects, listens and reports."""
+    from pytest_modelbudget.pytest_plugin.gate import Gate
+    from pytest_modelbudget.pytest_plugin.github import GitHub, Progress, is_on_github
+
+    config.pluginmanager.register(Gate(config), "modelbudget-gate")
+    if hasattr(config, "workerinput"):
+        return
+    config.pluginmanager.register(Progress(config), "modelbudget-progress")
+    if is_on_github():
+        config.pluginmanager.register(GitHub(config), "modelbudget-github")
+
+
+@pytest.fixture
+def model_budget(request: pytest.FixtureRequest) -> Iterator[Callable[..., BudgetedModel]]:
+    """Budgets written in a test: ``model_budget(model, inputs).within(params="12 M")``."""
+    from pytest_modelbudget.pytest_plugin.fixture import budgeted_models
+
+    yield from budgeted_models(request)

@@ -1,0 +1,117 @@
+"""Budgets written in tests: the fixture ``model_budget``.
+
+model_budget(model, "float32 1x64").within(params="12 M")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.budget.yaml_text import suggestion
+from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.gate.from_python import model_source, written_limits
+from pytest_modelbudget.gate.measuring import checked, measured
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.pytest_plugin.items import models_of
+from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.reports.sentences import failure_lines
+
+ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
+OPTIONS = ("args", "kwargs", "dims")  # of the fixture
+
+_ENDED_EARLY = pytest.StashKey[bool]()
+
+
+class BudgetedModel:
+    """A model that a test holds against limits: ``model_budget(model, inputs)``."""
+
+    def __init__(self, model: MeasuredModel, using: Tables, place: Place) -> None:
+        self.model = model
+        self.using = using
+        self.place = place
+        self.is_held = False
+
+    def within(self, **limits: str | int | Mapping[str, object]) -> None:
+        """Fail the test if any metric is above its limit: ``within(params="12 M")``.
+
+        A limit is what a budget file may write below ``limits:``, with numbers and mappings as
+        Python has them: a maximum, or a mapping with max, min, level, allow_unmeasured.
+        """
+        __tracebackhide__ = True
+        self.is_held = True
+        try:
+            read = written_limits(limits, self.using)
+        except ModelBudgetError as error:
+            pytest.fail(f"{self.place}: {error}", pytrace=False)
+        verdicts = [checked(replace(limit, place=self.place), self.model) for limit in read]
+        lines = [line for each in verdicts if each.fails for line in failure_lines(each)]
+        if lines:
+            pytest.fail("\n".join(lines))
+
+
+class Endings:
+    """Notes which tests ended early: what those did not get to is no fault of theirs."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """A test that failed, was skipped or failed as expected ended with an exception."""
+        if call.when == "call":
+            item.stash[_ENDED_EARLY] = call.excinfo is not None
+        return (yield)
+
+
+def budgeted_models(
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[..., BudgetedModel]]:
+    """What the fixture ``model_budget`` is: a call that measures one model; it must be held."""
+    item, config = request.node, request.config
+    if not config.pluginmanager.has_plugin(ENDINGS):
+        config.pluginmanager.register(Endings(), ENDINGS)
+    file, line, _ = item.location
+    place = Place(str(file), (line or 0) + 1)
+    budgeted: list[BudgetedModel] = []
+
+    def measured_model(source: object, inputs: object = None, **options: Any) -> BudgetedModel:
+        """Measure a model as ``measure()`` does, with args, kwargs and dims as options."""
+        __tracebackhide__ = True
+        try:
+            models = models_of(config)
+            asked = _asked(source, inputs, options, models.using, config.rootpath)
+        except ModelBudgetError as error:
+            pytest.fail(f"{place}: {error}", pytrace=False)
+        # Not models.of(asked): a test may have changed the module since it was last measured.
+        model = measured(asked, models.using, root=config.rootpath)
+        budgeted.append(BudgetedModel(model, models.using, place))
+        return budgeted[-1]
+
+    yield measured_model
+    idle = sum(not each.is_held for each in budgeted)
+    if idle and not item.stash.get(_ENDED_EARLY, False):
+        count = "a model" if idle == 1 else f"{idle} models"
+        pytest.fail(
+            f"{place}: model_budget() measured {count} and held nothing: call .within(...) on "
+            "what it returns",
+            pytrace=False,
+        )
+
+
+def _asked(
+    source: object, inputs: object, options: Mapping[str, Any], using: Tables, root: Path
+) -> ModelSource:
+    """The source that a call of the fixture names; raises InputError for a wrong option."""
+    for option in options:
+        if option not in OPTIONS:
+            guess = suggestion(option, OPTIONS)
+            raise InputError(f"model_budget() takes no option '{option}': {guess}")
+    with user_code("reading what model_budget() was given", InputError):
+        return model_source(source, inputs, using=using, base=root, **options)

@@ -1,0 +1,285 @@
+"""The session's hooks while ``--model-budget`` is given: collect, listen, report."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_modelbudget.budget.grammar import SUFFIXES
+from pytest_modelbudget.budget.read_budget import is_budget, misspelt_marker
+from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.formats.versions import environment
+from pytest_modelbudget.pytest_plugin import items as pytest_items
+from pytest_modelbudget.pytest_plugin.items import BudgetItem
+from pytest_modelbudget.pytest_plugin.locks import SessionLocks
+from pytest_modelbudget.pytest_plugin.options import (
+    DEFAULT_PATHS,
+    PATHS,
+    absolute,
+    has_node_ids,
+    report_files,
+    require_packages,
+    selection,
+)
+from pytest_modelbudget.reports.cases import unmeasured
+from pytest_modelbudget.reports.record import Assembly, Record
+from pytest_modelbudget.reports.terminal import counted, lines
+from pytest_modelbudget.units import several
+
+
+class BudgetPaths:
+    """Files and directories that may hold budgets; configured ones become pytest arguments.
+
+    missing are configured paths that do not exist; remarks say which files look like budgets and
+    are none. Raises pytest.UsageError where somebody
+    configured such a path, and did not merely leave the default.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.missing: list[Path] = []
+        self.remarks: list[str] = []
+        self.found = self._found()
+
+    def claims(self, path: Path) -> bool:
+        """Whether a file is a budget of this session: named itself, or found and marked."""
+        if path.suffix not in SUFFIXES:
+            return False
+        if path in self.found:
+            return True
+        if not any(path.is_relative_to(each) for each in self.found):
+            return False
+        if is_marked(path):
+            return True
+        self.remarks.extend(filter(None, [unmarked(path)]))
+        return False
+
+    def why_nothing(self) -> str:
+        """What to say where no budget was found."""
+        if self.missing:
+            names = ", ".join(str(path) for path in self.missing)
+            return f"{names} does not exist: write a budget there, or set ini {PATHS}"
+        names = ", ".join(str(path) for path in self.found) or "the paths given"
+        return f"no YAML file with the key model_budget under {names}"
+
+    def _found(self) -> tuple[Path, ...]:
+        config = self.config
+        if config.args_source is pytest.Config.ArgsSource.ARGS:
+            given = (arg.partition("::")[0] for arg in config.args)
+            return tuple(absolute(config.invocation_params.dir, path) for path in given)
+        names = config.getini(PATHS)
+        paths = [absolute(config.rootpath, name) for name in names]
+        self.missing = [path for path in paths if not path.exists()]
+        if self.missing and names != DEFAULT_PATHS:
+            raise pytest.UsageError(
+                f"{PATHS} names {self.missing[0]}, which does not exist: "
+                f"create it, or correct {config.inipath or 'the configuration'}"
+            )
+        found = tuple(path for path in paths if path not in self.missing)
+        config.args.extend(str(path) for path in found if not self._is_visited(path))
+        return found
+
+    def _is_visited(self, path: Path) -> bool:
+        """Whether pytest comes by this path anyway.
+
+        Beside the directory that pytest was started in, pytest 8.0 to 8.4 drop it when more
+        arguments are added, so nothing may be added that lies inside.
+        """
+        start = self.config.invocation_params.dir
+        return any(path.is_relative_to(absolute(start, arg)) for arg in self.config.args)
+
+
+def is_marked(path: Path) -> bool:
+    """Whether a YAML file says that it is a budget; one that cannot be read may be one."""
+    try:
+        return is_budget(path.read_bytes())
+    except OSError:
+        return True
+
+
+def unmarked(path: Path) -> str | None:
+    """What to say of a file that must be meant for a budget and does not carry the marker."""
+    key = misspelt_marker(path.read_bytes())
+    return None if key is None else f"{path.name} is not held: its key '{key}' is not model_budget"
+
+
+STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words
+COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
+NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
+COLOURS = {
+    "within": {"green": True},
+    "over": {"red": True},
+    "unknown": {"red": True},
+    "warn": {"yellow": True},
+    "file": {"bold": True},
+}
+
+
+class Gate:
+    """The session's hooks while ``--model-budget`` is given."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        require_packages(config)
+        self.config = config
+        self.assembly = Assembly()
+        self.paths = BudgetPaths(config)
+        self.locks = SessionLocks(config)
+        self.budgets: list[str] = []  # files that were collected, here or in a worker
+        self.declared = self.collected = 0
+        self.remarks: list[str] = []
+        self.record: Record | None = None
+
+    # Finding budgets.
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> Any:
+        """A budget file, if it is one of ours."""
+        if self.paths.claims(file_path):
+            self.budgets.append(str(file_path))
+            return pytest_items.BudgetFile.from_parent(parent, path=file_path)
+        return None
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count what is left after all selection."""
+        ours = [item for item in session.items if isinstance(item, BudgetItem)]
+        self.collected = len(ours)
+        self.declared = pytest_items.declared_limits(self.config)
+
+    # Listening to items, in whichever process they run.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Let an item's report carry its words to the controller."""
+        report = yield
+        if call.when == "call" and isinstance(item, BudgetItem) and item.statement:
+            setattr(report, STATEMENT, item.statement)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in an item's words; a budget's item that fails without any is unknown."""
+        statement = getattr(report, STATEMENT, None)
+        if statement:
+            self.assembly.add(statement)
+        elif report.failed and self.paths.claims(
+            self.config.rootpath / report.nodeid.partition("::")[0]
+        ):
+            self.assembly.lose(report.nodeid, _first_line(report))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Learn from an xdist worker how much there was to select from."""
+        counts = getattr(node, "workeroutput", {}).get(COUNTS)
+        if counts:
+            self.budgets, self.declared, self.collected, self.paths.remarks = counts
+
+    # The end of the session.
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the reports, and see to it that a session without a verdict is not green."""
+        counts = (self.budgets, self.declared, self.collected, self.paths.remarks)
+        if hasattr(self.config, "workerinput"):
+            self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
+            return
+        is_started = self.assembly.answered or exitstatus not in NEVER_STARTED
+        if self.config.getoption("collectonly") or not is_started:
+            return
+        unanswered = max(self.collected - self.assembly.answered, 0)
+        self.record = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
+        self._compare(self.record, exitstatus)
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = self._exit_status(exitstatus)
+        if unanswered:
+            self.remarks.append(unmeasured(self.record))
+        # A copy, so that the table shows what was measured, whatever a hook does to the record.
+        session.exitstatus = self._reported(deepcopy(self.record)) or session.exitstatus
+
+    def _compare(self, record: Record, exitstatus: int) -> None:
+        """Say what became of lock files and limits since the base, and carry out an update."""
+        if exitstatus == pytest.ExitCode.INTERRUPTED and self.locks.mode:
+            self.locks.mode = None
+            self.remarks.append("nothing written: the session was interrupted")
+        files = [Path(file) for file in self.budgets]
+        self.locks.tell(record, self.assembly.numbers, files, gone_from=self.paths.found)
+        self.remarks.extend(self.locks.remarks)
+
+    def _is_selected(self) -> bool:
+        """Whether anything may have kept limits from being measured that was asked for."""
+        return self.declared > self.assembly.answered or bool(selection(self.config))
+
+    def _exit_status(self, exitstatus: int) -> int:
+        """Pytest's own exit code, unless a limit stayed without an answer and nobody asked so."""
+        answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
+        if unanswered > 0:
+            return pytest.ExitCode.TESTS_FAILED
+        if self.locks.fails:
+            return pytest.ExitCode.TESTS_FAILED
+        if answered:
+            return exitstatus
+        left_out = self.declared or (self.budgets and self.config.getoption("lf", False))
+        if left_out or has_node_ids(self.config):
+            return exitstatus
+        self.remarks.append(f"nothing measured\n{self.paths.why_nothing()}")
+        return pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def _reported(self, record: Record) -> int:
+        """Let the hook hear of the record, and write every file that was asked for.
+
+        Returns the exit code that a failure asks for, or 0.
+        """
+        try:
+            with user_code("the hook pytest_model_budget_report", ExtensionError):
+                self.config.hook.pytest_model_budget_report(config=self.config, report=record)
+            for report, file in report_files(self.config):
+                path = absolute(self.config.invocation_params.dir, file)
+                with user_code(f"rendering {report.option} {file}", ExtensionError):
+                    text = report.render(record)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        except ModelBudgetError as error:
+            self.remarks.append(f"no report: {error}")
+            return pytest.ExitCode.TESTS_FAILED
+        except OSError as error:
+            self.remarks.append(f"cannot write {path}: {error.strerror or error}")
+            return pytest.ExitCode.USAGE_ERROR
+        return pytest.ExitCode.OK
+
+    # What the terminal shows.
+
+    def pytest_report_header(self) -> str:
+        """The versions that the numbers may depend on."""
+        versions = [f"{name} {version}" for name, version in environment().items()]
+        return f"model budget: {', '.join(versions)}"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """The table, and what has to be said about the session as a whole."""
+        if self.record is None:
+            return
+
+        verbosity = self.config.get_verbosity()
+        terminalreporter.section("model budget")
+        if self.assembly.answered and verbosity >= 0:
+            for text, colour in lines(self.record, verbosity):
+                terminalreporter.write_line(text, **COLOURS.get(colour, {}))
+        unmeasured = self.declared - self.collected
+        is_selected = selection(self.config) and (self.budgets or has_node_ids(self.config))
+        if unmeasured > 0 or is_selected:
+            self.remarks.append(
+                f"{self.assembly.answered} of {several(self.declared, 'limit')} measured, "
+                f"{unmeasured} left out by {', '.join(selection(self.config)) or 'selection'}"
+            )
+        for remark in (*self.paths.remarks, *self.remarks):
+            terminalreporter.write_line(f"model budget: {remark}", yellow=True)
+        if self.assembly.answered:
+            terminalreporter.write_line(counted(self.record))
+
+
+def _first_line(report: pytest.TestReport) -> str:
+    """What a report without an item's words says about its failure."""
+    words = report.longreprtext.split("\n")
+    return next((line.strip() for line in words if line.strip()), f"failed in {report.when}")

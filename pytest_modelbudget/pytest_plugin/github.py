@@ -1,0 +1,104 @@
+"""What a run on GitHub shows there, through the plugin's own hooks: annotations and the summary.
+
+Registered in the process that reports, where GITHUB_ACTIONS says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from pytest_modelbudget.pytest_plugin.gate import STATEMENT
+from pytest_modelbudget.reports.annotations import commands
+from pytest_modelbudget.reports.markdown import MOST_BYTES, summary
+from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.table import SUMMARY
+
+OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # the name of its entry point
+
+
+def is_on_github() -> bool:
+    """Whether this process runs in a workflow of GitHub Actions."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+class GitHub:
+    """Annotations on the lines of budgets, and the summary on the page of the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.record: Record | None = None
+        self.told: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note whose failure another plugin annotates, which it does for failing calls."""
+        other = self.config.pluginmanager.has_plugin(OTHER_ANNOTATOR)
+        if other and report.failed and report.when == "call":
+            self.told.add(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_model_budget_report(self, report: Record) -> None:
+        """Keep the record before others change it, and show the summary unless it has a file."""
+        self.record = deepcopy(report)
+        page = os.environ.get("GITHUB_STEP_SUMMARY")
+        if page and not self.config.getoption(SUMMARY):
+            append(Path(page), self.record)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print a workflow command a line; nothing else may stand on it."""
+        if self.record is None:
+            return
+        for command in commands(self.record, root=self._root(), told=self.told):
+            terminalreporter.write_line(command)
+
+    def _root(self) -> str:
+        """Path of rootdir in the checkout, which is where GitHub looks for files."""
+        workspace = os.environ.get("GITHUB_WORKSPACE")
+        if not workspace or not self.config.rootpath.is_relative_to(workspace):
+            return ""
+        inside = self.config.rootpath.relative_to(workspace).as_posix()
+        return "" if inside == "." else inside
+
+
+def append(page: Path, record: Record) -> None:
+    """Add the summary to what earlier commands of the step wrote, within what GitHub takes."""
+    written = page.stat().st_size if page.exists() else 0
+    with page.open("a", encoding="utf-8") as file:
+        file.write(summary(record, MOST_BYTES - written))
+
+
+SLOW_SECONDS = 5.0
+
+
+class Progress:
+    """Tells which models a session has been waiting for, each once."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.told: set[str] = set()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Say how long a slow model took; its first limit brings its time, from any worker."""
+        said = json.loads(getattr(report, STATEMENT, "{}"))
+        if "model" not in said or self.config.get_verbosity() < 0:
+            return
+        model_id, seconds = said["model"]["id"], float(said["seconds"])
+        if seconds >= SLOW_SECONDS and model_id not in self.told:
+            self.told.add(model_id)
+            self._write(f"{model_id} measured in {seconds:.1f} s")
+
+    def _write(self, line: str) -> None:
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None:
+            return
+        reporter.ensure_newline()
+        writer = self.config.get_terminal_writer()
+        if writer.width_of_current_line:  # xdist's letters stand behind no file name
+            writer.line()
+        reporter.write_line(line)

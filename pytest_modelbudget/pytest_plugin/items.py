@@ -1,0 +1,429 @@
+"""Budgets as pytest sees them: file, model, variant, and one item per limit.
+
+budgets/vision.yaml::detector::params, budgets/vision.yaml::detector::batch8::params
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import Any, NoReturn, Protocol
+
+import pytest
+
+from pytest_modelbudget.budget.budget import (
+    EQUIVALENCE,
+    AnyLimit,
+    Budget,
+    EquivalenceCheck,
+    ModelBudget,
+    Place,
+    TransformCheck,
+)
+from pytest_modelbudget.budget.lock_file import Baselines, value_record
+from pytest_modelbudget.budget.verdict import Verdict
+from pytest_modelbudget.budget.yaml_text import BudgetFileError
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.gate.budgets import read
+from pytest_modelbudget.gate.measuring import MeasuredModels, checked, lockable
+from pytest_modelbudget.gate.transforming import TransformedModel, transformed_model, verified
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.pytest_plugin.options import BASE, SWITCH, UPDATE, report_files
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.record import (
+    Record,
+    broken_statement,
+    check_record,
+    check_statement,
+    equivalence_check_record,
+    equivalence_record,
+    model_record,
+    transform_record,
+)
+from pytest_modelbudget.reports.sentences import equivalence_lines, failure_lines, one_line
+
+MARKER = "model_budget"
+PROPERTY = "model_budget"
+
+BASELINES = pytest.StashKey[Baselines]()
+_MODELS = pytest.StashKey[MeasuredModels]()
+
+
+def models_of(config: pytest.Config) -> MeasuredModels:
+    """The models of this session, measured with all installed and given extensions.
+
+    Raises ExtensionError, at every call, where an extension is broken.
+    """
+    if _MODELS not in config.stash:
+        with user_code("the hook pytest_model_budget_extensions", ExtensionError):
+            given = config.hook.pytest_model_budget_extensions(config=config)
+            using = tables(_flat(given))
+        profiled = any(report.needs_profile for report, _ in report_files(config))
+        config.stash[_MODELS] = MeasuredModels(using, root=config.rootpath, profiled=profiled)
+    return config.stash[_MODELS]
+
+
+def baselines_of(config: pytest.Config) -> Baselines:
+    """The lock files that checks are compared with."""
+    return config.stash.setdefault(BASELINES, Baselines(config.rootpath))
+
+
+def keeps_parts(config: pytest.Config, path: Path, budget_path: str) -> bool:
+    """Whether the parts of a model's numbers are needed: a lock knows it, or is to be written."""
+    is_compared = baselines_of(config).knows(path, budget_path)
+    return is_compared or bool(config.getoption(UPDATE))
+
+
+def _flat(given: Iterable[object]) -> Iterator[object]:
+    for each in given:
+        if isinstance(each, (list, tuple)):
+            yield from each
+        elif each is not None:
+            yield each
+
+
+class BrokenLimitError(Exception):
+    """Raised by an item to fail; lines are what the reader sees, the first one is the summary."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
+class BudgetItem(pytest.Item):
+    """Anything that the plugin adds to a session; place is where it stands in its file.
+
+    title heads a failure: "net / tiled / macs". statement is what it tells the report, set once
+    it ran.
+    """
+
+    def __init__(self, *, place: Place, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+        self.title = " / ".join(self.nodeid.split("::")[1:])
+        self.statement: str | None = None
+        self.add_marker(MARKER)
+
+    def reportinfo(self) -> tuple[Any, int, str]:
+        """File, line counted from 0, and the heading above a failure."""
+        return self.path, self.place.line - 1, f"model budget: {self.title}"
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The failure as lines, with the budget's own line as its place."""
+        error = excinfo.value
+        if isinstance(error, BrokenLimitError):
+            return self._shown(excinfo, error.lines)
+        if self.config.getoption("fulltrace"):
+            return super().repr_failure(excinfo)
+        text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
+        way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
+        return self._shown(excinfo, (f"{text}   {self.place}", way_out))
+
+    def _shown(self, excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str]) -> Any:
+        shown = excinfo.getrepr(style="value")
+        entry = shown.reprtraceback.reprentries[0]
+        entry.lines = list(lines)
+        if shown.reprcrash is not None:
+            shown.reprcrash.path = self.place.file
+            shown.reprcrash.lineno = self.place.line
+            shown.reprcrash.message = lines[0].removesuffix(f"   {self.place}")
+        return shown
+
+    def _note(self, check: Record) -> None:
+        """Let pytest's own JUnit file have the check."""
+        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
+        self.user_properties.append((PROPERTY, json.dumps(check)))
+
+    def _fail(self, lines: Sequence[str]) -> NoReturn:
+        raise BrokenLimitError(lines) from None
+
+
+class Budgeted(Protocol):
+    """What stands above limits: a model, a variant, or a model after a transform."""
+
+    nodeid: str
+
+    @property
+    def budget_path(self) -> str:
+        """Its name within the file: "detector", "detector::batch8", "detector::tiled"."""
+
+    def measured(self) -> MeasuredModel:
+        """The numbers, measured at the first call in this process."""
+
+    def statement(self, check: Record, number: Record | None = None) -> str:
+        """What an item tells the report: its check, and what nobody has told yet."""
+
+
+class LimitItem(BudgetItem):
+    """One limit of one model."""
+
+    def __init__(self, *, limit: AnyLimit, parent: Budgeted, **kwargs: Any) -> None:
+        super().__init__(place=limit.place, parent=parent, **kwargs)
+        self.limit = limit
+        self.model = parent
+
+    def runtest(self) -> None:
+        """Measure the model if nobody has, judge the limit, and fail if it is broken."""
+        measured = self.model.measured()
+        baseline = baselines_of(self.config).of(self.path, self.model.budget_path, self.name)
+        verdict = checked(self.limit, measured, baseline)
+        self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
+        check = check_record(self.nodeid, verdict)
+        self.statement = self.model.statement(check, self._number(verdict))
+        self._note(check)
+        if verdict.fails:
+            self._fail(failure_lines(verdict, accept=self._accepting(verdict)))
+
+    def _number(self, verdict: Verdict) -> Record | None:
+        """What was measured, as a lock file has it, and of which budget file.
+
+        Its parts are with it only where a lock is to be written.
+        """
+        model = self.model.measured()
+        is_written = bool(self.config.getoption(UPDATE))
+        versions = models_of(self.config).using.versions(model.format)
+        number = lockable(verdict, model if is_written else None, versions)
+        return None if number is None else {"budget": str(self.path), **value_record(number)}
+
+    def _accepting(self, verdict: Verdict) -> str:
+        """The command that makes the limit what was measured, from the current directory.
+
+        It names the base that growth was told from, which on GitHub nobody had to ask for.
+        """
+        start, base = self.config.invocation_params.dir, baselines_of(self.config).base
+        path = Path(os.path.relpath(self.path, start)).as_posix()
+        names = "::".join((path, *self.nodeid.split("::")[1:]))
+        is_told = base is not None and verdict.allowed is not None and verdict.baseline.revision
+        against = f" {BASE}={quote(base.asked)}" if base and is_told else ""
+        return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(names)}"
+
+
+class BudgetedModel(Budgeted, Protocol):
+    """The node of the model that a transform changes."""
+
+    @property
+    def source(self) -> ModelSource:
+        """Where the model comes from."""
+
+    def told_once(self) -> Record | None:
+        """The model's record for the report: at the first call, and never again."""
+
+
+class TransformNode(pytest.Collector):
+    """One change to a model: limits on what it costs then, and the claim about its outputs."""
+
+    parent: BudgetedModel  # type: ignore[assignment]  # pytest knows a node's parent as any node
+
+    def __init__(self, *, check: TransformCheck, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check = check
+        self._transformed: TransformedModel | None = None
+        self._told = False
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Limits in the order of the file, then the equivalence."""
+        for limit in self.check.limits:
+            yield LimitItem.from_parent(self, name=limit.name, limit=limit)
+        if self.check.equivalence is not None:
+            yield EquivalenceItem.from_parent(
+                self, name=EQUIVALENCE, equivalence=self.check.equivalence
+            )
+
+    @property
+    def budget_path(self) -> str:
+        """Its name within the file: "net::tiled"."""
+        return f"{self.parent.budget_path}::{self.check.name}"
+
+    def transformed(self) -> TransformedModel:
+        """The changed model, made and measured at the first call in this process."""
+        if self._transformed is None:
+            models = models_of(self.config)
+            self._transformed = transformed_model(
+                self.parent.source,
+                self.check,
+                models.using,
+                root=models.root,
+                with_parts=keeps_parts(self.config, self.path, self.budget_path),
+            )
+        return self._transformed
+
+    def measured(self) -> MeasuredModel:
+        """The changed model's numbers."""
+        return self.transformed().measured
+
+    def statement(
+        self, check: Record, number: Record | None = None, *, equivalence: Record | None = None
+    ) -> str:
+        """What an item of this transform tells the report: the model before it, too."""
+        before = self.parent.told_once()
+        told, self._told = self._told, True
+        changed = self.transformed()
+        record = None
+        if not told:
+            record = transform_record(self.nodeid, self.check, changed.measured, changed.changes)
+        seconds = self.parent.measured().seconds
+        return check_statement(
+            check, before, seconds, number, transform=record, equivalence=equivalence
+        )
+
+
+class EquivalenceItem(BudgetItem):
+    """The claim that a transformed model computes the same."""
+
+    def __init__(
+        self, *, equivalence: EquivalenceCheck, parent: TransformNode, **kwargs: Any
+    ) -> None:
+        super().__init__(place=equivalence.place, parent=parent, **kwargs)
+        self.check = equivalence
+        self.transform = parent
+
+    def runtest(self) -> None:
+        """Run both models, compare what they gave, and fail if it is not the same."""
+        root = models_of(self.config).root
+        found = verified(self.transform.transformed(), self.check.claim, root=root)
+        repeat = f"pytest --model-budget {quote(self.nodeid)}"
+        if found.first_divergence is not None:
+            divergence = found.first_divergence.repeated_by(repeat)
+            found = replace(found, first_divergence=divergence)
+        self.ihook.pytest_model_budget_verified(item=self, equivalence=found)
+        check = equivalence_check_record(self.nodeid, self.check, found)
+        self.statement = self.transform.statement(check, equivalence=equivalence_record(found))
+        self._note(check)
+        if found.outcome is not Outcome.WITHIN:
+            self._fail(equivalence_lines(found, self.check.place, repeat))
+
+
+BROKEN = "budget"  # name of the item that a file without readable limits has
+
+_DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
+
+
+def declared_limits(config: pytest.Config) -> int:
+    """How many limits the files hold that this session has seen; a broken file counts as one."""
+    return sum(config.stash.get(_DECLARED, {}).values())
+
+
+class BudgetFile(pytest.File):
+    """One budget; a file that cannot be read is one failing item."""
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """The models of the file, in its order."""
+        try:
+            # An exception in collect() would end the whole session: there must be none.
+            with user_code("reading the file", BudgetError):
+                using = models_of(self.config).using
+                budget = read(self.path, using, root=self.config.rootpath)
+        except ModelBudgetError as error:
+            self._declare(1)
+            yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
+            return
+        self._declare(sum(promises(model) for model in budget.models))
+        yield from self._models(budget)
+
+    def _declare(self, count: int) -> None:
+        self.config.stash.setdefault(_DECLARED, {})[self.nodeid] = count
+
+    def _models(self, budget: Budget) -> Iterator[ModelNode]:
+        by_name: dict[str, list[ModelBudget]] = {}
+        for model in budget.models:
+            by_name.setdefault(model.name, []).append(model)
+        for name, models in by_name.items():
+            yield ModelNode.from_parent(self, name=name, models=models)
+
+
+class BrokenBudget(BudgetItem):
+    """A budget file that does not say what it must say: all its problems, each in its place."""
+
+    def __init__(self, *, error: ModelBudgetError, file: str, **kwargs: Any) -> None:
+        problems = error.problems if isinstance(error, BudgetFileError) else ()
+        place = problems[0].place if problems else Place(file, 1)
+        super().__init__(place=place, **kwargs)
+        self.title = place.file
+        texts = [str(problem) for problem in problems] or [f"{place}:1: {one_line(str(error))}"]
+        self.problems = tuple(texts)
+
+    def runtest(self) -> None:
+        """Fail, with every problem on a line of its own."""
+        self.statement = broken_statement(self.nodeid, self.problems)
+        count = len(self.problems)
+        first = self.problems[0].removeprefix(f"{self.place}:{self.place.column}: ")
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        self._fail((f"broken budget: {first}{more}", *self.problems))
+
+
+class ModelNode(pytest.Collector):
+    """One model under one set of inputs; its variants stand below it."""
+
+    def __init__(self, *, models: Sequence[ModelBudget], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.models = models
+        self._measured: MeasuredModel | None = None
+        self._told = False
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """The model's limits, then its variants."""
+        for model in self.models:
+            if model.variant is None or isinstance(self, VariantNode):
+                for limit in model.limits:
+                    yield LimitItem.from_parent(self, name=limit.name, limit=limit)
+                for check in model.transforms:
+                    yield TransformNode.from_parent(self, name=check.name, check=check)
+            else:
+                yield VariantNode.from_parent(self, name=model.variant, models=[model])
+
+    @property
+    def budget(self) -> ModelBudget:
+        """What the file asks of this model."""
+        return self.models[0]
+
+    @property
+    def budget_path(self) -> str:
+        """Its name within the file: "detector", or "detector::batch8" of a variant."""
+        return self.budget.path
+
+    @property
+    def source(self) -> ModelSource:
+        """Where the model comes from."""
+        return self.budget.source
+
+    def measured(self) -> MeasuredModel:
+        """The model's numbers, measured at the first call in this process."""
+        if self._measured is None:
+            with_parts = keeps_parts(self.config, self.path, self.budget_path)
+            model = models_of(self.config).of(self.source, with_parts=with_parts)
+            if model.failure is None:
+                self.ihook.pytest_model_budget_measured(
+                    config=self.config, model_id=self.nodeid, measurements=model.measurements
+                )
+            self._measured = model
+        return self._measured
+
+    def told_once(self) -> Record | None:
+        """The model's record for the report: at the first call, and never again."""
+        if self._told:
+            return None
+        self._told = True
+        place = self.budget.place
+        return model_record(self.nodeid, place.file, place.line, self.measured())
+
+    def statement(self, check: Record, number: Record | None = None) -> str:
+        """What an item of this model tells the report."""
+        return check_statement(check, self.told_once(), self.measured().seconds, number)
+
+
+class VariantNode(ModelNode):
+    """The same model under other inputs."""
+
+
+def promises(model: ModelBudget) -> int:
+    """How many items a model's budget makes: limits, those of transforms, and equivalences."""
+    return len(model.limits) + sum(
+        len(check.limits) + (check.equivalence is not None) for check in model.transforms
+    )

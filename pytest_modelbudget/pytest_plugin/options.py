@@ -1,0 +1,107 @@
+"""What a command line and a configuration may ask for; imported in everybody's pytest runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_modelbudget.reports.table import FileReport
+
+
+SWITCH = "--model-budget"
+UPDATE = "--model-budget-update"
+BASE = "--model-budget-base"
+LOCK = "--model-budget-lock"
+PATHS = "model_budget_paths"
+DEFAULT_PATHS = ["budgets"]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """The switch, one option for each report file, and where budgets are looked for."""
+    from pytest_modelbudget.reports.table import FILE_REPORTS
+
+    group = parser.getgroup("model-budget", "budgets for neural networks")
+    group.addoption(
+        SWITCH,
+        action="store_true",
+        dest="model_budget",
+        help="hold models against their budgets: those under ini model_budget_paths, or the "
+        "files and directories given",
+    )
+    for report in FILE_REPORTS:
+        group.addoption(report.option, metavar="FILE", help=f"write to FILE {report.describes}")
+    group.addoption(
+        UPDATE,
+        choices=("create", "trim", "fix"),
+        help="write budgets and lock files: create fills in what is auto or not locked, trim "
+        "lowers limits more than 1%% above what was measured, fix sets broken ones",
+    )
+    group.addoption(
+        BASE,
+        metavar="REV",
+        help="tell growth, loosened limits and redefined models from the files of this revision "
+        "(on GitHub's pull requests: the target branch)",
+    )
+    group.addoption(
+        LOCK, choices=("check",), help="fail where a lock file is not what was measured"
+    )
+    parser.addini(
+        PATHS,
+        "where --model-budget looks for budgets, relative to rootdir (default: budgets)",
+        type="args",
+        default=DEFAULT_PATHS,
+    )
+
+
+def report_files(config: pytest.Config) -> Iterator[tuple[FileReport, str]]:
+    """Every report that was asked for, and the file that it goes to."""
+    from pytest_modelbudget.reports.table import FILE_REPORTS
+
+    for report in FILE_REPORTS:
+        path = config.getoption(report.option)
+        if path:
+            yield report, str(path)
+
+
+def idle_options(config: pytest.Config) -> Iterator[str]:
+    """Options, as they were given, that do nothing without the switch."""
+    for report, path in report_files(config):
+        yield f"{report.option} {path}"
+    for option in (UPDATE, BASE, LOCK):
+        if config.getoption(option):
+            yield f"{option}={config.getoption(option)}"
+
+
+def require_packages(config: pytest.Config) -> None:
+    """Stop before anything is measured where a report lacks the package that it needs."""
+    from pytest_modelbudget.errors import MissingExtraError
+
+    for report, path in report_files(config):
+        if not report.is_installed:
+            asked = f"{report.option} {path}"
+            error = MissingExtraError(asked, package=report.package, extra=report.extra)
+            raise pytest.UsageError(str(error))
+
+
+def selection(config: pytest.Config) -> list[str]:
+    """The kinds of selection that a session was given."""
+    options = {"-k": "keyword", "-m": "markexpr", "--lf": "lf", "--deselect": "deselect"}
+    given = [flag for flag, name in options.items() if config.getoption(name, None)]
+    return [*given, *(["a node id"] if has_node_ids(config) else [])]
+
+
+def has_node_ids(config: pytest.Config) -> bool:
+    """Whether single tests were named on the command line."""
+    is_given = config.args_source is pytest.Config.ArgsSource.ARGS
+    return is_given and any("::" in arg for arg in config.args)
+
+
+def absolute(start: Path, path: str | Path) -> Path:
+    """A path as its user means it, seen from start; symbolic links stay as they are."""
+    return Path(os.path.abspath(start / path))

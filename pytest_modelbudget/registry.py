@@ -1,0 +1,77 @@
+"""What models may be measured with: the project's own tables, joined with extensions'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.formats.table import FrontEnd, frontend_table
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.formats.versions import installed_version
+from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.metrics.table import metric_table
+from pytest_modelbudget.ops.rule import OpRule
+from pytest_modelbudget.ops.table import FAMILIES, OpTable
+from pytest_modelbudget.transforms.table import transform_table
+from pytest_modelbudget.transforms.transform import Transform
+
+EXTENSIONS = "modelbudget.extensions"
+
+
+Entry = TypeVar("Entry")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What a model may be measured with: the project's own entries and its extensions'."""
+
+    ops: OpTable
+    metrics: Mapping[str, Metric]
+    front_ends: Mapping[str, FrontEnd]
+    transforms: Mapping[str, Transform]
+
+    def versions(self, format: str) -> Mapping[str, str]:
+        """The framework that reads a format, and its version; nothing where it takes none."""
+        extra = self.front_ends[format].extra if format in self.front_ends else ""
+        return {extra: installed_version(extra)} if extra else {}
+
+
+def tables(modules: Iterable[object] = ()) -> Tables:
+    """The project's tables, joined with all installed extensions and with these modules.
+
+    An extension is a module with the tuples OPS, METRICS and TRANSFORMS, any of which may be
+    missing. Raises ExtensionError where one cannot be imported, holds something else, or claims
+    a name that is taken.
+    """
+    extensions = (*installed_extensions(), *modules)
+    ops = tuple(rule for module in extensions for rule in _entries(module, "OPS", OpRule))
+    metrics = tuple(
+        metric for module in extensions for metric in _entries(module, "METRICS", Metric)
+    )
+    rules = OpTable((*(rule for family in FAMILIES for rule in family), *ops))
+    transforms = tuple(
+        transform
+        for module in extensions
+        for transform in _entries(module, "TRANSFORMS", Transform)
+    )
+    return Tables(rules, metric_table(metrics), frontend_table(), transform_table(transforms))
+
+
+def installed_extensions() -> tuple[object, ...]:
+    """Modules that installed packages declare as entry points, in the order of their names."""
+    modules = []
+    for point in sorted(entry_points(group=EXTENSIONS), key=lambda each: (each.name, each.value)):
+        with user_code(f"importing the extension '{point.name}' ({point.value})", ExtensionError):
+            modules.append(point.load())
+    return tuple(modules)
+
+
+def _entries(module: object, name: str, kind: type[Entry]) -> tuple[Entry, ...]:
+    entries = getattr(module, name, ())
+    if not isinstance(entries, tuple) or not all(isinstance(each, kind) for each in entries):
+        where = getattr(module, "__name__", repr(module))
+        raise ExtensionError(f"extension {where}: {name} must be a tuple of {kind.__name__}")
+    return entries

@@ -1,0 +1,94 @@
+"""A commented budget out of what a model measures: a first draft, and a true one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+
+from pytest_modelbudget.budget.read_source import positional_text, spec_text
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.units import exact, percentage, readable, snug_quantity
+
+HELD = ("params", "model_size", "macs", "peak_activation", "bandwidth")  # the rest is commented out
+COMMENT_AT = 40  # column at which what was measured stands
+_PLAIN = re.compile(r"[A-Za-z_./][\w./:+-]*")
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
+
+
+def budget_text(
+    name: str,
+    source: ModelSource,
+    target: str,
+    metrics: Mapping[str, Metric],
+    measurements: Mapping[str, Measurement],
+    *,
+    headroom: Fraction,
+    versions: Mapping[str, str],
+) -> str:
+    """The budget file of one model; target is where the model is, seen from the file."""
+    with_what = " with " + ", ".join(map(" ".join, versions.items())) if versions else ""
+    room = f", and {percentage(headroom)} on top" if headroom else ""
+    lines = [
+        f"# Measured{with_what}{room}; rounded up at the third digit.",
+        "# Held by: pytest --model-budget",
+        "model_budget: 1",
+        "models:",
+        f"  {_word(name)}:",
+        f"    {source.format}: {_word(target)}",
+        *(f"    {line}" for line in _run_on(source)),
+        "    limits:",
+        *(_limit(metrics[key], each, headroom) for key, each in measurements.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _run_on(source: ModelSource) -> Iterator[str]:
+    """What the model is made with and run on."""
+    if source.args:
+        yield f"args: {_json(list(source.args))}"
+    if source.kwargs:
+        yield f"kwargs: {_json(dict(source.kwargs))}"
+    if source.inputs:
+        yield f"inputs: {_inputs(source.inputs)}"
+    if source.dims:
+        yield f"dims: {_json(dict(source.dims))}"
+    if source.dtype:
+        yield f"dtype: {source.dtype}"
+
+
+def _inputs(specs: InputSpecs) -> str:
+    if not specs.named:
+        return positional_text(specs.positional)
+    named = (f"{_word(name)}: {spec_text(each)}" for name, each in specs.named.items())
+    return f"{{{', '.join(named)}}}"
+
+
+def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
+    """One limit with the exact figure beside it; what few limit, or nobody can, is a comment."""
+    value, unit = measurement.value, metric.unit
+    if metric.key == "ops":
+        kinds = ", ".join(f"{kind}: {count}" for kind, count in measurement.parts.items())
+        return f"      # ops: {{max: {{{kinds}}}}}"
+    if measurement.unreduced is not None:
+        least = snug_quantity(value / (1 + headroom), unit, down=True)
+        written = f"{metric.key}: {{min: {least}}}"
+    else:
+        written = f"{metric.key}: {snug_quantity(value * (1 + headroom), unit)}"
+    is_held = metric.key in HELD and measurement.complete
+    line = f"      {'' if is_held else '# '}{written}"
+    least = "" if measurement.complete else ">= "
+    figure = readable(value, unit) if measurement.unreduced else exact(value, unit)
+    return f"{line:<{COMMENT_AT}}  # {least}{figure}: {metric.definition}"
+
+
+def _word(text: str) -> str:
+    """A word as YAML reads it back as the same text."""
+    is_plain = _PLAIN.fullmatch(text) and not text.endswith(":") and text.lower() not in _WORDS
+    return text if is_plain else _json(text)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,138 @@
+"""``--model-budget-html``: the record as one page that needs no network and no other file.
+
+The page is written by jinja2, which escapes every word of the record, and is complete without
+scripts but for the views of single models: those stand in it compressed, and are unpacked when a
+reader opens one, so that a page of 500 models is small and opens as fast as one of five.
+
+The plots are drawn by Observable Plot (with D3: 490 kB, ISC licence), which was chosen over
+plotly (1.2 MB in its basic bundle, 4 MB in its wheel), ECharts (1.1 MB), Bokeh and Vega (about as
+much) and uPlot (50 kB): it draws SVG, which follows a style sheet into dark mode and onto paper,
+prints sharp and keeps its words words for search and screen readers, where uPlot, Chart.js and
+Bokeh paint pixels; and it is small enough to go into every page. html/vendor has it, unchanged.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pytest_modelbudget.reports.cases import unmeasured
+from pytest_modelbudget.reports.html.rows import STATUSES
+from pytest_modelbudget.reports.html.views import ModelView, model_view
+from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.terminal import counted
+
+FILES = Path(__file__).with_name("html")
+LIBRARY = ("vendor/d3-7.9.0.min.js", "vendor/plot-0.6.17.umd.min.js")
+OWN_SCRIPTS = (
+    "figures.js",
+    "drawing.js",
+    "memory_plot.js",
+    "roofline_plot.js",
+    "layers_plot.js",
+    "divergence_plot.js",
+    "tables.js",
+    "overview.js",
+    "page.js",
+)
+STYLES = ("page.css", "tables.css", "model.css", "media.css")
+MOST_NOTICED = 50  # told one by one at the top; the table below has all
+
+
+def render(report: Record) -> str:
+    """The page; the same bytes for the same record."""
+    models = [model_view(position, model) for position, model in enumerate(report["models"])]
+    rows = [row for model in models for row in model.rows]
+    noticed = [row for status in STATUSES[:-1] for row in rows if row.status == status]
+    scripts = [_text(name) for name in (*LIBRARY, *OWN_SCRIPTS)]
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            report=report,
+            unmeasured=unmeasured(report),
+            base=_short_name(report.get("base")),
+            views=[
+                (model.anchor, view) for model, view in zip(models, _views(models), strict=True)
+            ],
+            files=_by_file(models),
+            noticed=noticed[:MOST_NOTICED],
+            untold=len(noticed) - MOST_NOTICED,
+            counts={status: sum(row.status == status for row in rows) for status in STATUSES},
+            anchors={row.id: model.anchor for model in models for row in model.rows},
+            counted=counted(report),
+            style="".join(map(_text, STYLES)),
+            scripts=scripts,
+            policy=_policy(scripts),
+            licences=_text("vendor/LICENSES.txt"),
+        )
+    )
+
+
+def _views(models: Sequence[ModelView]) -> Iterator[str]:
+    """The view of each model: its markup and the numbers of its plots, compressed, as base64.
+
+    {"markup": "<header>...", "limit": 1500000, "divergence": [[]], "profile": {...}} or null
+    """
+    template = _templates().get_template("model.html")
+    for position, model in enumerate(models):
+        markup = template.render(
+            model=model,
+            before=models[position - 1] if position else None,
+            after=models[position + 1] if position + 1 < len(models) else None,
+        )
+        parts = {
+            "markup": json.dumps(markup),
+            "limit": json.dumps(model.memory_limit),
+            "divergence": json.dumps([each.divergence for each in model.transforms]),
+            "profile": model.profile or "null",
+        }
+        text = ",".join(f'"{key}":{part}' for key, part in parts.items())
+        yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()
+
+
+def _by_file(models: Sequence[ModelView]) -> dict[str, list[ModelView]]:
+    files: dict[str, list[ModelView]] = {}
+    for model in models:
+        files.setdefault(model.file, []).append(model)
+    return files
+
+
+def _short_name(base: str | None) -> str:
+    """A revision as people write it: twelve digits of a commit are enough to find it."""
+    return base[:12] if base and re.fullmatch("[0-9a-f]{40,64}", base) else base or ""
+
+
+def _policy(scripts: list[str]) -> str:
+    """Only these scripts run, by their hashes, and nothing is fetched from anywhere."""
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'"
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@cache
+def _text(name: str) -> str:
+    return (FILES / name).read_text(encoding="utf-8")
+
+
+@cache
+def _templates() -> Environment:
+    """Templates that escape whatever they are given, and refuse names that nobody gave them."""
+    return Environment(
+        loader=FileSystemLoader(FILES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

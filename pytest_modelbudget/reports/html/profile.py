@@ -1,0 +1,293 @@
+"""What a page shows of one model beyond its metrics: layers, memory over time, operations.
+
+Worked out only where a report asks for it (``FileReport.needs_profile``): it takes the graph, and
+is larger than all the rest of a model's record. So it is JSON text from the start: carried from
+process to process and into the page without being read on its way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.graph.graph import Graph, Op
+from pytest_modelbudget.graph.liveness import Lifetime, lifetimes, live_nbytes
+from pytest_modelbudget.graph.scopes import paths
+from pytest_modelbudget.graph.tensor import Storage, Tensor
+from pytest_modelbudget.metrics.compute import op_flops
+from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.storage import weight_memory
+from pytest_modelbudget.metrics.traffic import bandwidth
+from pytest_modelbudget.reports.layers import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, layer_table
+from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.show import calls_record
+
+MOST_ROWS = 2000
+FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured")
+SMALLER = "(smaller layers)"
+
+
+def layer_profile(model: LoadedModel, costed: CostedGraph) -> Record:
+    """The rows as deep as they fit; where even the first level does not, its largest rows.
+
+    folded_at is the level below which layers were added up, left_out how many rows were.
+    """
+    table = layer_table(model, costed)
+    folded_at = None
+    deepest = max((row.depth for row in table.rows), default=0)
+    while len(table.rows) > MOST_ROWS and deepest > 1:
+        deepest -= 1
+        folded_at = deepest
+        table = layer_table(model, costed, depth=deepest)
+    stored, moved = _Amounts(weight_memory(costed)), _Amounts(bandwidth(costed))
+    rows = [_row(row, stored, moved) for row in table.rows]
+    kept = _largest(rows)
+    return {"rows": kept, "folded_at": folded_at, "left_out": max(0, len(rows) - MOST_ROWS)}
+
+
+class _Amounts:
+    """What each module path contributes to a metric, alone and with all that lies below it."""
+
+    def __init__(self, measurement: Measurement) -> None:
+        self._own: dict[str, int] = {}
+        self._below: dict[str, int] = {}
+        for share in measurement.shares:
+            value = int(share.value)
+            self._own[share.scope] = value
+            for path in _with_ancestors(share.scope):
+                self._below[path] = self._below.get(path, 0) + value
+
+    def of(self, row: LayerRow) -> int | None:
+        """The amount that belongs to a row; None where its layers stand below it."""
+        if row.params is None:
+            return None
+        is_own = row.type in {OWN_OPERATIONS, OWN_PARAMETERS}
+        return (self._own if is_own else self._below).get(row.scope, 0)
+
+
+def _with_ancestors(scope: str) -> list[str]:
+    """a.b, a and the model itself, of a.b."""
+    return [*paths(scope), ""] if scope else [""]
+
+
+def _row(row: LayerRow, stored: _Amounts, moved: _Amounts) -> Record:
+    return {
+        **calls_record(row),
+        "params": row.params,
+        "weight_bytes": stored.of(row),
+        "macs": row.macs,
+        "output_bytes": row.output_nbytes,
+        "traffic": moved.of(row),
+        "unmeasured": row.unmeasured,
+    }
+
+
+def _largest(rows: list[Record]) -> list[Record]:
+    """At most MOST_ROWS of them, in their order; the others in one row at the end."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    totals = {figure: sum(row[figure] or 0 for row in rows) or 1 for figure in FIGURES}
+
+    def weight(position: int) -> tuple[float, int]:
+        """A container comes first, then the largest part of any column."""
+        row = rows[position]
+        if row["params"] is None:
+            return (-2.0, position)
+        return (-max((row[figure] or 0) / totals[figure] for figure in FIGURES), position)
+
+    by_weight = sorted(range(len(rows)), key=weight)
+    kept, rest = by_weight[: MOST_ROWS - 1], by_weight[MOST_ROWS - 1 :]
+    return [rows[position] for position in sorted(kept)] + [_summed([rows[i] for i in rest])]
+
+
+def _summed(rows: list[Record]) -> Record:
+    figures: Mapping[str, int] = {
+        figure: sum(row[figure] or 0 for row in rows) for figure in FIGURES
+    }
+    nowhere: Record = {
+        "scope": None,
+        "depth": 1,
+        "type": SMALLER,
+        "calls": 0,
+        "inputs": [],
+        "outputs": [],
+    }
+    return {**nowhere, **figures}
+
+
+MOST_POINTS = 500  # more steps than this share points, of which each keeps its largest
+MOST_OWNERS = 25  # named one by one at the peak; the others are added up
+
+
+def memory_profile(graph: Graph) -> Record:
+    """Live bytes by step, and what lives at the first step that has most of them."""
+    alive = lifetimes(graph)
+    live = live_nbytes(alive, positions=max(len(graph.ops), 1))
+    peak = max(live)
+    step = live.index(peak)
+    points = list(_points(live))
+    at_peak = [(each, life) for each, life in alive.items() if life.first <= step <= life.last]
+    at_peak.sort(key=lambda entry: -entry[0].nbytes)  # stable: equals stay in order of appearance
+    named, rest = at_peak[:MOST_OWNERS], at_peak[MOST_OWNERS:]
+    makers = _makers(graph)
+    return {
+        "steps": len(graph.ops),
+        "complete": not any(storage.unsized for storage in alive),
+        "peak": peak,
+        "step": step,
+        "points": points,
+        "names": [_name(graph.ops, most_at) for _, _, most_at, _ in points],
+        "owners": [_owner(storage, life, makers) for storage, life in named],
+        "rest": {"count": len(rest), "bytes": sum(storage.nbytes for storage, _ in rest)},
+    }
+
+
+def _points(live: Sequence[int]) -> Iterator[list[int]]:
+    """Spans of equal length, each with the step where most bytes live: no peak gets lost."""
+    span = -(-len(live) // MOST_POINTS)
+    for first in range(0, len(live), span):
+        last = min(first + span, len(live)) - 1
+        most_at = max(range(first, last + 1), key=live.__getitem__)
+        yield [first, last, most_at, live[most_at]]
+
+
+def _name(ops: Sequence[Op], step: int) -> list[str]:
+    """Scope and foreign name of an op; a graph without ops has a step all the same."""
+    return [ops[step].scope, ops[step].name] if ops else ["", ""]
+
+
+def _makers(graph: Graph) -> Mapping[Storage, tuple[Tensor, Op | None]]:
+    """For each storage the first tensor on it, and the op that allocated it; none made inputs."""
+    makers: dict[Storage, tuple[Tensor, Op | None]] = {
+        tensor.storage: (tensor, None) for tensor in graph.inputs
+    }
+    for op in graph.ops:
+        for output in op.fresh_outputs:
+            makers.setdefault(output.storage, (output, op))
+    return makers
+
+
+def _owner(
+    storage: Storage, life: Lifetime, makers: Mapping[Storage, tuple[Tensor, Op | None]]
+) -> Record:
+    """One activation that lives at the peak; op is "" for an input of the model."""
+    tensor, op = makers[storage]
+    return {
+        "scope": op.scope if op else "",
+        "op": op.name if op else "",
+        "shape": list(tensor.shape),
+        "dtype": tensor.dtype.name,
+        "bytes": storage.nbytes,
+        "first": life.first,
+        "last": life.last,
+    }
+
+
+MOST_OP_POINTS = 400  # the largest ones; the others are added up by kind
+POINT_FIGURES = ("count", "macs", "flops", "read", "weights", "write")
+
+
+def op_profile(costed: CostedGraph) -> Record:
+    """Points in execution order, then those that were added up; what is free; what is unknown."""
+    points: list[Record] = []
+    unknown: dict[tuple[str, str], int] = {}
+    free = 0
+    for cost in costed.costs:
+        point = _point(cost)
+        if point is None:
+            name = (cost.op.scope, cost.op.name)
+            unknown[name] = unknown.get(name, 0) + cost.op.times
+        elif not any(point[figure] for figure in POINT_FIGURES[1:]):
+            free += cost.op.times
+        else:
+            points.append(point)
+    return {
+        "points": _bounded(points),
+        "free": free,
+        "unknown": [
+            {"scope": scope, "name": name, "count": count}
+            for (scope, name), count in unknown.items()
+        ],
+    }
+
+
+def _point(cost: OpCost) -> Record | None:
+    """The figures of one op, all its executions together; None where one is not known."""
+    macs, flops, traffic = cost.macs, op_flops(cost), cost.traffic
+    if not (isinstance(macs, int) and isinstance(flops, int) and isinstance(traffic, Traffic)):
+        return None
+    return {
+        "scope": cost.op.scope,
+        "kind": cost.kind,
+        "count": cost.op.times,
+        "macs": macs,
+        "flops": flops,
+        "read": traffic.read,
+        "weights": traffic.weights,
+        "write": traffic.write,
+    }
+
+
+def _moved(point: Record) -> int:
+    return int(point["read"] + point["weights"] + point["write"])
+
+
+def _bounded(points: list[Record]) -> list[Record]:
+    """Points by their own where there are few; else the largest, and one a kind for the rest."""
+    if len(points) <= MOST_OP_POINTS:
+        return points
+    all_flops = sum(point["flops"] for point in points) or 1
+    all_bytes = sum(_moved(point) for point in points) or 1
+
+    def weight(position: int) -> tuple[int, int]:
+        """The larger of its parts of all flops and all bytes, on a common denominator."""
+        point = points[position]
+        return (-max(point["flops"] * all_bytes, _moved(point) * all_flops), position)
+
+    kept = set(sorted(range(len(points)), key=weight)[:MOST_OP_POINTS])
+    rest = [point for position, point in enumerate(points) if position not in kept]
+    return [points[position] for position in sorted(kept)] + _by_kind(rest)
+
+
+def _by_kind(points: Iterable[Record]) -> list[Record]:
+    """One point a kind, in order of first appearance; its scope is None."""
+    sums: dict[str, Record] = {}
+    for point in points:
+        known = sums.setdefault(
+            point["kind"], {"scope": None, "kind": point["kind"], **dict.fromkeys(POINT_FIGURES, 0)}
+        )
+        for figure in POINT_FIGURES:
+            known[figure] += point[figure]
+    return list(sums.values())
+
+
+LARGEST_EXACT = 2**53 - 1  # a larger whole number goes as text: JavaScript would round it
+
+
+def profile(model: LoadedModel, costed: CostedGraph) -> str:
+    """JSON, the same for the same graph; its size is bounded, whatever the model's."""
+    layers, ops = layer_profile(model, costed), op_profile(costed)
+    parts = {
+        "layers": {**layers, "rows": packed(layers["rows"])},
+        "memory": memory_profile(model.graph),
+        "ops": {**ops, "points": packed(ops["points"])},
+    }
+    return json.dumps(_readable_by_scripts(parts), separators=(",", ":"))
+
+
+def packed(rows: Sequence[Record]) -> Record:
+    """Rows without their keys, which stand once above them: half the size."""
+    columns = list(rows[0]) if rows else []
+    return {"columns": columns, "rows": [[row[column] for column in columns] for row in rows]}
+
+
+def _readable_by_scripts(value: Any) -> Any:
+    """The same with whole numbers as text where JavaScript would not know every digit."""
+    if isinstance(value, dict):
+        return {key: _readable_by_scripts(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_readable_by_scripts(each) for each in value]
+    return str(value) if isinstance(value, int) and abs(value) > LARGEST_EXACT else value

@@ -1,0 +1,216 @@
+"""``--model-budget-junit``: one suite a budget file, one case a limit, for dashboards.
+
+Written for what dashboards read (docs/ci.md has the list): names that are unique, file and line on
+the case, a one-line message, everything else as text, the figures as properties and in system-out.
+
+<testcase classname="budgets.vision.mobilenet_v2" name="params" file="budgets/vision.yaml" line="8">
+  <properties><property name="actual" value="3729047"/>...</properties>
+  <failure type="over" message="params 3.73 M &gt; 3.51 M ...">...</failure>
+  <system-out>measured  3,729,047...</system-out>
+</testcase>
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from junit_xml import TestCase, TestSuite, to_xml_report_string
+
+from pytest_modelbudget.reports.cases import (
+    CHANGES,
+    Case,
+    cases,
+    changes,
+    failing_locks,
+    headroom_text,
+    unmeasured,
+)
+from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.sentences import (
+    detail_lines,
+    grown_name,
+    headline,
+    one_line,
+    printable,
+)
+
+SUITES = "model budget"
+LOCK, UNANSWERED = "lock", "unanswered"
+NO_TIME = "0.000"
+FIGURES = ("metric", "unit", "actual", "measured", "limit", "min", "baseline", "allowed", "grow",
+           "floor", "outcome", "level")  # fmt: skip
+
+
+class Reported(NamedTuple):
+    """One test case before it is XML; problem is the kind of what fails it, or "".
+
+    id tells it from all others, where classname and name do not.
+    """
+
+    id: str
+    classname: str
+    name: str
+    file: str
+    line: int
+    message: str
+    text: str
+    properties: Mapping[str, str]
+    seconds: str = NO_TIME
+    problem: str = ""
+
+
+def render(report: Record) -> str:
+    """The report as XML, one suite after the other in the order of their files."""
+    by_file: dict[str, list[Reported]] = {}
+    for each in _unique(list(_reported(report))):
+        by_file.setdefault(each.file, []).append(each)
+    told = {**report["environment"], "selected": str(report["selected"]).lower()}
+    suites = [_suite(file, some, told) for file, some in by_file.items()]
+    tree = ElementTree.fromstring(to_xml_report_string(suites, prettyprint=False))
+    _complete(tree, chain.from_iterable(by_file.values()))
+    ElementTree.indent(tree)
+    return ElementTree.tostring(tree, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _unique(reported: list[Reported]) -> list[Reported]:
+    """Names are unique: where ids give the same class and name, the whole id is the name."""
+    names = Counter((each.classname, each.name) for each in reported)
+    return [
+        each if names[each.classname, each.name] == 1 else each._replace(name=each.id)
+        for each in reported
+    ]
+
+
+def _reported(report: Record) -> Iterator[Reported]:
+    """Limits in file order, each model's time on its first; unreadable files; what was changed."""
+    timings = dict(report["timings"])
+    for case in cases(report):
+        yield _of_case(case, timings.pop(case.model["id"], NO_TIME))
+    yield from map(_of_broken, report["broken"])
+    yield from (_of_change(word, change) for word, change in changes(report))
+    yield from map(_of_lock, failing_locks(report))
+    if said := unmeasured(report):
+        yield Reported(SUITES, SUITES, UNANSWERED, "", 1, said, said, {}, problem=UNANSWERED)
+
+
+def _of_case(case: Case, seconds: str) -> Reported:
+    check = case.check
+    properties = {key: str(check[key]) for key in FIGURES if check.get(key) is not None}
+    if left := headroom_text(check):
+        properties["headroom"] = left
+    for number, entry in enumerate(check.get("blame", ()), 1):
+        properties[f"blame.{number}"] = f"{entry['delta']:+d} {grown_name(entry)}"
+    return Reported(
+        id=case.id,
+        classname=dotted(case.id.rpartition("::")[0]),
+        name=case.name,
+        file=case.file,
+        line=case.line,
+        message=headline(case),
+        text="\n".join([f"{headline(case)}   {case.place}", *detail_lines(case)]),
+        properties=properties,
+        seconds=seconds,
+        problem=case.outcome if case.fails else "",
+    )
+
+
+def _of_broken(broken: Record) -> Reported:
+    """A file that could not be read, with every problem of it."""
+    file, _, name = broken["id"].partition("::")
+    text = "\n".join(broken["problems"])
+    message = one_line(broken["problems"][0])
+    return Reported(broken["id"], dotted(file), name, file, 1, message, text, {}, problem="broken")
+
+
+def _of_change(word: str, change: Record) -> Reported:
+    """A limit that lets pass more than it did, or a model that is another one.
+
+    It fails where that is forbidden.
+    """
+    message = one_line(change["text"])
+    model, limit = change["id"], ""
+    if change.get("metric") is not None:
+        model, _, limit = change["id"].rpartition("::")
+    return Reported(
+        id=f"{change['id']} {message}",
+        classname=dotted(model),
+        name=f"{limit} {word}: {change['what']}".lstrip(),
+        file=change["file"],
+        line=change["line"],
+        message=message,
+        text=f"{message}   {change['file']}:{change['line']}",
+        properties={
+            key: str(change[key])
+            for key in ("metric", "what", "before", "after")
+            if change.get(key) is not None
+        },
+        problem=word if change["forbidden"] else "",
+    )
+
+
+def _of_lock(lock: Record) -> Reported:
+    """A lock file that is not what was measured, where that fails."""
+    file, message = lock["file"] or LOCK, one_line(lock["text"])
+    return Reported(
+        f"{file} {message}", dotted(file), LOCK, file, 1, message, message, {}, problem=LOCK
+    )
+
+
+def dotted(path: str) -> str:
+    """Of budgets/vision.yaml::net::batch8 it is budgets.vision.net.batch8."""
+    file, *inside = path.split("::")
+    return ".".join([posixpath.splitext(file)[0].replace("/", "."), *inside])
+
+
+# Into XML.
+
+
+def _suite(file: str, reported: list[Reported], told: Mapping[str, str]) -> TestSuite:
+    properties = {name: printable(value) for name, value in told.items()}
+    cases_ = [_test_case(each) for each in reported]
+    return TestSuite(printable(file) or SUITES, cases_, properties=properties)
+
+
+def _test_case(each: Reported) -> TestCase:
+    """A limit that is over fails; what could not be judged is an error, as JUnit means it."""
+    test_case = TestCase(
+        printable(each.name),
+        classname=printable(each.classname),
+        file=printable(each.file) or None,
+        line=str(each.line) if each.file else None,
+        stdout=printable(each.text),
+    )
+    problem = {"message": printable(each.message), "output": printable(each.text)}
+    if each.problem in ("over", *CHANGES, LOCK):
+        test_case.add_failure_info(failure_type=each.problem, **problem)
+    elif each.problem:
+        test_case.add_error_info(error_type=each.problem, **problem)
+    return test_case
+
+
+def _complete(tree: ElementTree.Element, reported: Iterable[Reported]) -> None:
+    """Add what junit-xml leaves out: properties of a case, and a time that is zero.
+
+    Its attribute "disabled" goes: no consumer reads it, and Jenkins' schema refuses it.
+    """
+    for element, each in zip(tree.iter("testcase"), reported, strict=True):
+        element.set("time", each.seconds)
+        if each.properties:
+            properties = ElementTree.Element("properties")
+            for name, value in each.properties.items():
+                ElementTree.SubElement(
+                    properties, "property", name=name, value=printable(one_line(value))
+                )
+            element.insert(0, properties)
+    for suite in (*tree.iter("testsuite"), tree):
+        suite.attrib.pop("disabled", None)
+        seconds = (float(case.get("time", "0")) for case in suite.iter("testcase"))
+        suite.set("time", f"{sum(seconds):.3f}")
+    tree.set("name", SUITES)
+    for count in ("tests", "failures", "errors"):
+        tree.attrib.setdefault(count, "0")  # junit-xml counts no suites as nothing at all

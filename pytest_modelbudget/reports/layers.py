@@ -1,0 +1,336 @@
+"""The layer table: a model's module tree with what each layer holds, computes and puts out.
+
+A linear layer in a container that also adds, drawn once::
+
+    LayerTable((
+        LayerRow("", 0, "Net", 1, inputs=((2, 3),), outputs=((2, 8),)),
+        LayerRow("fc", 1, "Linear", 1, inputs=((2, 3),), outputs=((2, 8),),
+                 params=32, macs=48, output_nbytes=64),
+        LayerRow("", 1, OWN_OPERATIONS, 1, params=0, macs=0, output_nbytes=64)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_modelbudget.formats.model import LayerCall, LoadedModel
+from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic, Unknown
+from pytest_modelbudget.metrics.storage import params
+
+OWN_OPERATIONS = "(own operations)"
+OWN_PARAMETERS = "(own parameters)"
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One line of the table; the numbers of all lines add up to the totals.
+
+    params, macs and output_nbytes are None in a container whose layers stand below it. calls is
+    0 for a layer that was never called; shapes are those of the first call. unmeasured counts
+    operations without a MAC formula, which makes macs a lower bound.
+    """
+
+    scope: str
+    depth: int
+    type: str
+    calls: int
+    inputs: tuple[Shape, ...] = ()
+    outputs: tuple[Shape, ...] = ()
+    kernel: Shape = ()
+    params: int | None = None
+    macs: int | None = None
+    output_nbytes: int | None = None
+    unmeasured: int = 0
+
+    @property
+    def name(self) -> str:
+        """Last part of the module path; "" for the model itself and for own operations."""
+        return "" if self.type in {OWN_OPERATIONS, OWN_PARAMETERS} else leaf_name(self.scope)
+
+    @property
+    def never_called(self) -> bool:
+        """Whether neither a call nor an operation of it was recorded."""
+        return self.params is not None and not (
+            self.calls or self.macs or self.output_nbytes or self.unmeasured
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """The rows of a model in call order, layers never called last in their container."""
+
+    rows: tuple[LayerRow, ...]
+
+    @property
+    def params(self) -> int:
+        """Sum of the column: elements of distinct parameters."""
+        return sum(row.params or 0 for row in self.rows)
+
+    @property
+    def macs(self) -> int:
+        """Sum of the column: multiply-accumulates whose formula is known."""
+        return sum(row.macs or 0 for row in self.rows)
+
+    @property
+    def output_nbytes(self) -> int:
+        """Sum of the column: bytes that layers put out, aliases of other tensors included."""
+        return sum(row.output_nbytes or 0 for row in self.rows)
+
+
+def leaf_name(scope: str) -> str:
+    """Last part of a module path: "conv1" of "layer1.0.conv1"."""
+    return scope.rpartition(".")[2]
+
+
+def layer_table(model: LoadedModel, costed: CostedGraph, depth: int | None = None) -> LayerTable:
+    """The table of a measured model, unfolded down to ``depth`` levels (all without one)."""
+    return LayerTable(tuple(_rows(_tree(model, costed), 0, depth)))
+
+
+@dataclass(slots=True)
+class _Layer:
+    """One module path while the tree grows: its calls, and what is its own alone."""
+
+    scope: str
+    calls: list[LayerCall] = field(default_factory=list)
+    costs: list[OpCost] = field(default_factory=list)
+    children: dict[str, _Layer] = field(default_factory=dict)
+    params: int = 0
+
+    @property
+    def macs(self) -> int:
+        return sum(cost.macs for cost in self.costs if isinstance(cost.macs, int))
+
+    @property
+    def unmeasured(self) -> int:
+        return sum(cost.op.times for cost in self.costs if isinstance(cost.macs, Unknown))
+
+    @property
+    def written(self) -> int:
+        moved = (cost.traffic for cost in self.costs)
+        return sum(traffic.write for traffic in moved if isinstance(traffic, Traffic))
+
+    @property
+    def output_nbytes(self) -> int:
+        """Bytes of a leaf's results; of a container (or where no call is known) what ops write."""
+        if not self.children and self.calls:
+            return sum(out.nbytes for call in self.calls for out in call.outputs)
+        return self.written
+
+    def subtree(self) -> Iterator[_Layer]:
+        yield self
+        for child in self.children.values():
+            yield from child.subtree()
+
+
+def _tree(model: LoadedModel, costed: CostedGraph) -> _Layer:
+    """Module paths as a tree: layers in the order of their calls, then those never called."""
+    root = _Layer("")
+    for call in model.layers:
+        _at(root, call.scope).calls.append(call)
+    for cost in costed.costs:
+        _at(root, cost.op.scope).costs.append(cost)
+    for share in params(costed).shares:
+        _at(root, share.scope).params += int(share.value)
+    return root
+
+
+def _at(root: _Layer, scope: str) -> _Layer:
+    """The layer of a module path, grown with all that lead to it."""
+    layer = root
+    for name in scope.split(".") if scope else ():
+        path = f"{layer.scope}.{name}" if layer.scope else name
+        layer = layer.children.setdefault(name, _Layer(path))
+    return layer
+
+
+def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
+    if not layer.children or level == depth:
+        yield _summed(layer, level, layer.subtree())
+        return
+    yield _described(layer, level)
+    if layer.params or layer.macs or layer.unmeasured or layer.written:
+        yield LayerRow(
+            layer.scope,
+            level + 1,
+            OWN_OPERATIONS if layer.costs else OWN_PARAMETERS,
+            len(layer.calls),
+            params=layer.params,
+            macs=layer.macs,
+            output_nbytes=layer.written,
+            unmeasured=layer.unmeasured,
+        )
+    for child in layer.children.values():
+        yield from _rows(child, level + 1, depth)
+
+
+def _described(layer: _Layer, level: int) -> LayerRow:
+    """A row without numbers: what the layer is, and the shapes of its first call."""
+    if not layer.calls:
+        return _from_operations(layer, level)
+    first = layer.calls[0]
+    return LayerRow(
+        layer.scope,
+        level,
+        first.type,
+        len(layer.calls),
+        inputs=_shapes(first.inputs),
+        outputs=_shapes(first.outputs),
+        kernel=first.kernel,
+    )
+
+
+def _from_operations(layer: _Layer, level: int) -> LayerRow:
+    """For files, which record no calls: what the layer's own operations say of it."""
+    if not layer.costs or layer.children:
+        return LayerRow(layer.scope, level, "", 0)
+    first, last = layer.costs[0].op, layer.costs[-1].op
+    return LayerRow(
+        layer.scope,
+        level,
+        "+".join(dict.fromkeys(cost.kind for cost in layer.costs)),
+        0,
+        inputs=_shapes(each for each in first.tensors() if each.storage.is_activation),
+        outputs=_shapes(last.outputs),
+    )
+
+
+def _summed(layer: _Layer, level: int, layers: Iterable[_Layer]) -> LayerRow:
+    """A row with the numbers of a whole subtree."""
+    covered = tuple(layers)
+    return replace(
+        _described(layer, level),
+        params=sum(each.params for each in covered),
+        macs=sum(each.macs for each in covered),
+        output_nbytes=sum(each.output_nbytes for each in covered),
+        unmeasured=sum(each.unmeasured for each in covered),
+    )
+
+
+def _shapes(tensors: Iterable[Tensor]) -> tuple[Shape, ...]:
+    return tuple(tensor.shape for tensor in tensors)
+
+
+NARROWEST_LABEL = 24
+EXPENDABLE = ("Input", "Kernel", "Output")  # left out in this order where the terminal is narrow
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its heading, what it shows of a row, and where the figures stand."""
+
+    heading: str
+    cell: Callable[[LayerRow], str]
+    total: Callable[[LayerTable], str] = lambda table: ""
+    is_number: bool = True
+
+
+def shape_text(shape: Shape) -> str:
+    """Sizes joined, as in 1x3x224x224; the word scalar where there are none."""
+    return "x".join(str(size) for size in shape) or "scalar"
+
+
+def _shapes_text(shapes: Sequence[Shape]) -> str:
+    """The first shape, and how many more there are."""
+    if not shapes:
+        return ""
+    more = f" +{len(shapes) - 1}" if len(shapes) > 1 else ""
+    return shape_text(shapes[0]) + more
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _macs_text(row: LayerRow) -> str:
+    """The count; ">=" says that operations without a formula are missing from it."""
+    return (">= " if row.unmeasured and row.macs is not None else "") + _count(row.macs)
+
+
+def _label(row: LayerRow) -> str:
+    """The module tree by indentation: name, type, and how often it was called if not once."""
+    words = [row.name, row.type] if row.name else [row.type or "model"]
+    if row.name and row.calls > 1:
+        words.append(f"x{row.calls}")
+    if row.name and row.never_called:
+        words.append("(never called)")
+    return "  " * row.depth + " ".join(filter(None, words))
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("Layer", _label, lambda table: "Total", is_number=False),
+    Column("Input", lambda row: _shapes_text(row.inputs), is_number=False),
+    Column("Output", lambda row: _shapes_text(row.outputs), is_number=False),
+    Column("Params", lambda row: _count(row.params), lambda table: _count(table.params)),
+    Column("Kernel", lambda row: shape_text(row.kernel) if row.kernel else ""),
+    Column("MACs", _macs_text, lambda table: _count(table.macs)),
+    Column(
+        "Output B", lambda row: _count(row.output_nbytes), lambda table: _count(table.output_nbytes)
+    ),
+)
+
+
+def layer_text(table: LayerTable, width: int) -> str:
+    """The table, its totals in the last line, in at most ``width`` columns where that is possible.
+
+    A narrow terminal first costs the gaps, then shortens labels, then leaves columns out and says
+    so; figures are never shortened.
+    """
+    columns = list(COLUMNS)
+    left_out: list[str] = []
+    for heading in EXPENDABLE:
+        if _least_width(table, columns) <= width:
+            break
+        columns = [column for column in columns if column.heading != heading]
+        left_out.append(heading)
+    lines = list(_lines(table, columns, width))
+    if left_out:
+        lines.append(f"left out, for want of width: {', '.join(left_out)}")
+    return "\n".join(lines)
+
+
+def _least_width(table: LayerTable, columns: Sequence[Column]) -> int:
+    widths = [len(max(cells, key=len)) for cells in _cells(table, columns)]
+    return min(widths[0], NARROWEST_LABEL) + sum(widths[1:]) + len(columns) - 1
+
+
+def _lines(table: LayerTable, columns: Sequence[Column], width: int) -> Iterator[str]:
+    cells = _cells(table, columns)
+    widths = [len(max(column, key=len)) for column in cells]
+    gap = 2 if sum(widths) + 2 * (len(columns) - 1) <= width else 1
+    room = width - sum(widths[1:]) - gap * (len(columns) - 1)
+    widths[0] = min(widths[0], max(room, NARROWEST_LABEL))
+    rule = "-" * (sum(widths) + gap * (len(columns) - 1))
+    for number, line in enumerate(zip(*cells, strict=True)):
+        if number == len(table.rows) + 1:
+            yield rule
+        yield (
+            (" " * gap)
+            .join(
+                text.rjust(size) if column.is_number else _shortened(text, size).ljust(size)
+                for text, size, column in zip(line, widths, columns, strict=True)
+            )
+            .rstrip()
+        )
+        if not number:
+            yield rule
+
+
+def _cells(table: LayerTable, columns: Sequence[Column]) -> list[list[str]]:
+    """Each column's texts: heading, one per row, total."""
+    return [
+        [
+            column.heading,
+            *(column.cell(row) for row in table.rows),
+            column.total(table),
+        ]
+        for column in columns
+    ]
+
+
+def _shortened(text: str, size: int) -> str:
+    return text if len(text) <= size else text[: size - 1] + "~"

@@ -1,0 +1,75 @@
+"""Every report that goes to a file: the one list to add a format to.
+
+The plugin reads this table to declare its options, in every pytest run of everybody: so an entry
+names the module that renders and does not import it, and is a NamedTuple, which costs least.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_modelbudget.reports.record import Record
+
+
+class FileReport(NamedTuple):
+    """A file format: its command-line option, what it holds, and the module with ``render``.
+
+    needs_profile asks for ``profile`` in each model's record. package is what the module needs
+    that is not installed with the project itself, extra the name under which it is.
+    """
+
+    option: str
+    describes: str
+    module: str
+    needs_profile: bool = False
+    package: str = ""
+    extra: str = ""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the package that it needs is there; nothing is imported to find out."""
+        return not self.package or find_spec(self.package) is not None
+
+    def render(self, report: Record) -> str:
+        """The text of the file."""
+        renderer: Callable[[Record], str] = import_module(self.module).render
+        return renderer(report)
+
+
+SUMMARY = "--model-budget-summary"
+
+FILE_REPORTS: tuple[FileReport, ...] = (
+    FileReport(
+        "--model-budget-json",
+        "all measurements and verdicts, for other programs",
+        "pytest_modelbudget.reports.json",
+    ),
+    FileReport(
+        "--model-budget-junit",
+        "one JUnit test case for each limit, for dashboards",
+        "pytest_modelbudget.reports.junit",
+    ),
+    FileReport(
+        SUMMARY,
+        "a summary in Markdown; by default, on GitHub, to the page of the run",
+        "pytest_modelbudget.reports.markdown",
+    ),
+    FileReport(
+        "--model-budget-comment",
+        "the text of a comment on a pull request, in Markdown",
+        "pytest_modelbudget.reports.comment",
+    ),
+    FileReport(
+        "--model-budget-html",
+        "a page for people: limits, layers, memory over time, roofline",
+        "pytest_modelbudget.reports.html.page",
+        needs_profile=True,
+        package="jinja2",
+        extra="html",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Torch modules, TorchScript files and exported programs as models."""

@@ -1,0 +1,142 @@
+"""Building a torch model from its name, without filling weights that nobody will look at."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.formats.source import ModelSource, resolved
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.torch_models.isolation import untouched_globals
+
+INITIALISERS = frozenset(
+    name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")
+)
+OTHER_FILLS = (
+    "fill_ zero_ copy_ exponential_ random_ bernoulli_ log_normal_ cauchy_ geometric_ erfinv_ "
+    "mul_ add_ sub_ div_ clamp_"
+)
+FILLS = INITIALISERS.union(OTHER_FILLS.split())
+DATA_OF = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a C getset descriptor
+
+
+class UnfilledParameters(TorchFunctionMode):
+    """Skips every method that would only give a parameter other values.
+
+    Untouched ``torch.empty`` memory costs nothing, so that a model of any size is built at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = 0
+        self._unwrapped: dict[int, torch.Tensor] = {}  # results of parameter.data, kept alive
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Return the parameter as it is for a fill; call everything else."""
+        if getattr(func, "__name__", "") in FILLS:  # by name: libraries wrap torch.nn.init
+            target = args[0] if args else kwargs.get("tensor")
+            if self.skips(target):
+                return target
+        result = func(*args, **(kwargs or {}))
+        if func is DATA_OF and isinstance(args[0], nn.Parameter):
+            self._unwrapped[id(result)] = result
+        return result
+
+    def skips(self, tensor: object) -> bool:
+        """Whether a fill of this is skipped: of a parameter, or of the ``.data`` of one."""
+        skipped = isinstance(tensor, nn.Parameter) or id(tensor) in self._unwrapped
+        self.skipped += skipped
+        return skipped
+
+
+@contextmanager
+def initialisation_skipped() -> Iterator[UnfilledParameters]:
+    """``torch.nn.init`` and in-place fills leave parameters alone inside this context.
+
+    Not every initialiser asks modes (``trunc_normal_`` does not), so they are also replaced by
+    name, for as long as the context lasts.
+    """
+    mode = UnfilledParameters()
+    originals = {name: getattr(nn.init, name) for name in INITIALISERS}
+    for name, original in originals.items():
+        setattr(nn.init, name, _skipping(original, mode))
+    try:
+        with mode:
+            yield mode
+    finally:
+        for name, original in originals.items():
+            setattr(nn.init, name, original)
+
+
+def _skipping(fill: Callable[..., Any], mode: UnfilledParameters) -> Callable[..., Any]:
+    @functools.wraps(fill)
+    def skip(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return tensor if mode.skips(tensor) else fill(tensor, *args, **kwargs)
+
+    return skip
+
+
+def is_an_instance(source: ModelSource) -> bool:
+    """Whether a source names a module that exists already, and is not built for us."""
+    named = resolved(source.target) if isinstance(source.target, str) else source.target
+    return isinstance(named, nn.Module)
+
+
+def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> nn.Module:
+    """The module that a source names: an instance as it is, a class or function called.
+
+    Parameters of a called one hold arbitrary memory, unless ``initialised`` or its builder computes
+    with their values. What it draws comes from ``seed``. Raises SourceError where no module comes
+    of it.
+    """
+    named = resolved(source.target) if isinstance(source.target, str) else source.target
+    what = source.target if isinstance(source.target, str) else type(named).__name__
+    if isinstance(named, nn.Module):
+        if source.args or source.kwargs:
+            raise SourceError(f"{what} is a module already: args and kwargs have no use")
+        return named
+    if not callable(named):
+        raise SourceError(f"{what} is a {type(named).__name__}, not a module or a callable")
+    build = functools.partial(_called, named, source, str(what), seed)
+    model = build() if initialised else _built_unfilled(build)
+    if not isinstance(model, nn.Module):
+        raise SourceError(
+            f"{what} returned {type(model).__name__}, not a torch.nn.Module: "
+            "name a callable that builds the model"
+        )
+    return model
+
+
+def _built_unfilled(build: Callable[[], object]) -> object:
+    """Build without filling parameters; again with, where a builder may have missed the values."""
+    with initialisation_skipped() as mode:
+        try:
+            return build()
+        except SourceError:
+            if not mode.skipped:
+                raise
+    return build()
+
+
+def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
+    with untouched_globals(seed), user_code(f"calling {what}", SourceError):
+        return named(*source.args, **source.kwargs)
+
+
+def converted(dtype: str | None) -> torch.dtype | None:
+    """The floating type that a budget's ``dtype:`` asks for; raises SourceError for another."""
+    if dtype is None:
+        return None
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise SourceError(f"dtype '{dtype}' is no floating type of torch")
+    return found

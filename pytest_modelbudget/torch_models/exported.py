@@ -1,0 +1,167 @@
+"""``exported:`` a ``.pt2`` file that ``torch.export.save`` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.source import (
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+    existing_file,
+    must_be,
+)
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.isolation import silenced
+from pytest_modelbudget.torch_models.scopes import NodeScopes
+from pytest_modelbudget.torch_models.tracing import (
+    Rewriting,
+    Subject,
+    WatchedScopes,
+    over_instance,
+    traced,
+)
+from pytest_modelbudget.torch_models.values import CallInputs, dtype_of
+
+
+def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
+    """The graph of an exported program, on the shapes it was exported with or on given ones."""
+    subject, specs = true_subject(source)
+    return traced(subject, specs, rules, rewriting=rewriting)
+
+
+def true_subject(source: ModelSource) -> tuple[Subject, InputSpecs]:
+    """The file's program with its weights, and what it takes.
+
+    Raises SourceError for what is no exported program, or is to be converted.
+    """
+    path = existing_file(source, "an exported program (.pt2)")
+    must_be(path, "exported")
+    refusal = f"{path.name} is not an exported program: reading it"
+    with silenced(), user_code(refusal, SourceError):
+        program = torch.export.load(str(path))
+    if source.dtype is not None:
+        raise SourceError("dtype converts modules, not exported programs: export it in that type")
+    specs = InputSpecs(named=input_specs(program, source))
+    return _subject(program), specs
+
+
+class NodeByNode(fx.Interpreter):
+    """Runs an exported graph one node at a time, saying which module each node came from."""
+
+    def __init__(self, module: fx.GraphModule, scopes: NodeScopes) -> None:
+        super().__init__(module)
+        self._scopes = scopes
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node under its module's path."""
+        self._scopes.enter(n.meta.get("nn_module_stack"))
+        return super().run_node(n)
+
+
+def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Subject:
+    """How the tracer runs a program, or another instance of its module."""
+    module = program.module(check_guards=False) if instance is None else instance
+
+    def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+        assert isinstance(scopes, NodeScopes)
+        arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
+        return NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
+
+    return Subject(
+        "exported",
+        module,
+        run,
+        lambda values, modules: NodeScopes(),
+        real=lambda: _subject(program),
+        over=partial(over_instance, lambda other: _subject(program, other)),
+        stored_from_rank=1,
+    )
+
+
+def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
+    """(name, example value) of every input a caller gives, in order."""
+    given = set(program.graph_signature.user_inputs)
+    for node in program.graph.find_nodes(op="placeholder"):
+        if node.name in given:
+            yield node.name, node.meta.get("val")
+
+
+def input_specs(
+    program: torch.export.ExportedProgram, source: ModelSource
+) -> Mapping[str, InputSpec]:
+    """A spec for every tensor input by name: the budget's where it gives one, else the file's.
+
+    Raises InputError for inputs that the program does not take, and for dims that it lacks.
+    """
+    own = {name: value for name, value in placeholders(program) if _is_tensor(value)}
+    positional, named = source.inputs.positional, source.inputs.named
+    unknown = sorted(set(named) - set(own))
+    if unknown or len(positional) > len(own):
+        wrong = unknown[0] if unknown else f"{len(positional)} positional inputs"
+        raise InputError(f"the program has no input for {wrong}: it takes {', '.join(own)}")
+    _dims_must_exist(own, source.dims)
+    given = {**dict(zip(own, positional)), **named}  # noqa: B905  # fewer may be given
+    for name, spec in given.items():
+        _must_fit(name, spec, own[name])
+    return {
+        name: given[name] if name in given else _own_spec(name, value, source.dims)
+        for name, value in own.items()
+    }
+
+
+def _dims_must_exist(own: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -> None:
+    dynamic = {str(size) for value in own.values() for size in value.shape} - {
+        str(size) for value in own.values() for size in value.shape if isinstance(size, int)
+    }
+    for name in dims:
+        if name not in dynamic:
+            there = f"they are {', '.join(sorted(dynamic))}" if dynamic else "there are none"
+            raise InputError(
+                f"dims: the program has no dynamic dimension '{name}': {there} (an export keeps "
+                "symbols, not the names given to torch.export.Dim)"
+            )
+
+
+def _must_fit(name: str, spec: InputSpec, value: torch.Tensor) -> None:
+    """A given spec has the program's type, rank and fixed sizes."""
+    expected = f"{dtype_of(value.dtype).name} {'x'.join(map(str, value.shape))}"
+    fits = (
+        isinstance(spec, TensorSpec)
+        and spec.dtype == dtype_of(value.dtype).name
+        and len(spec.shape) == len(value.shape)
+        and all(
+            size == fixed or not isinstance(fixed, int)
+            for size, fixed in zip(spec.shape, value.shape, strict=True)
+        )
+    )
+    if not fits:
+        raise InputError(f"input '{name}' of the program is {expected}: export it for other shapes")
+
+
+def _own_spec(name: str, value: torch.Tensor, dims: Mapping[str, int]) -> TensorSpec:
+    sizes = []
+    for size in value.shape:
+        if isinstance(size, int):
+            sizes.append(size)
+        elif str(size) in dims:
+            sizes.append(dims[str(size)])
+        else:
+            raise InputError(
+                f"input '{name}' has a dynamic dimension {size}: bind it with "
+                f"'dims: {{{size}: 1}}', or give the shape with 'inputs:'"
+            )
+    return TensorSpec(dtype_of(value.dtype).name, tuple(sizes))
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)

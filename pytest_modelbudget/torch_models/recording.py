@@ -1,0 +1,392 @@
+"""Recording every operator that a forward pass calls, at the outermost level the rules know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.graph.graph import Op, Operand
+from pytest_modelbudget.graph.tensor import StorageKind, Tensor
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.shapes import SHAPES
+from pytest_modelbudget.torch_models.values import TorchValues
+from pytest_modelbudget.torch_models.weights import PackedWeights
+
+ONE_TYPE = (
+    "linear addmm mm bmm matmul mv dot baddbmm addbmm einsum bilinear conv1d conv2d conv3d "
+    "conv_transpose1d conv_transpose2d conv_transpose3d convolution scaled_dot_product_attention "
+    "lstm gru rnn_tanh rnn_relu"
+)
+ONE_TYPE_NAMES = frozenset(f"aten::{name}" for name in ONE_TYPE.split())
+CONVOLUTIONS = {f"aten::conv{d}d": d for d in (1, 2, 3)}
+TRANSPOSED = {f"aten::conv_transpose{d}d": d for d in (1, 2, 3)}
+
+
+def one_floating_type(tensors: Sequence[torch.Tensor]) -> str | None:
+    """Contractions take operands of one type; a boolean mask beside them is none of theirs."""
+    types = {tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}
+    if len(types) <= 1:
+        return None
+    names = sorted(str(dtype).removeprefix("torch.") for dtype in types)
+    return f"operands of different types, {' and '.join(names)}"
+
+
+def matching_channels(name: str, args: tuple[Any, ...]) -> str | None:
+    """x (batch, c, ...) or (c, ...) with weight (out, c / groups, ...).
+
+    Transposed, weight is (c, out / groups, ...). The bias is (out,).
+    """
+    x, weight, bias = args[0], args[1], args[2] if len(args) > 2 else None
+    groups = args[6] if len(args) > 6 else 1
+    transposed = name in TRANSPOSED
+    channels = x.shape[-(TRANSPOSED[name] if transposed else CONVOLUTIONS[name]) - 1]
+    taken, made = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        taken, made = made, taken
+    if channels != taken:
+        return f"{channels} channels, where the weight {list(weight.shape)} takes {taken}"
+    if bias is not None and tuple(bias.shape) != (made,):
+        return f"a bias {list(bias.shape)} for {made} channels"
+    if weight.shape[0] % groups:
+        return f"{weight.shape[0]} channels in {groups} groups"
+    return None
+
+
+def existing_dimension(args: tuple[Any, ...]) -> str | None:
+    """softmax and log_softmax: x and one of its dimensions."""
+    x, dim = args[0], args[1]
+    rank = max(x.dim(), 1)
+    return None if -rank <= dim < rank else f"dimension {dim} of a tensor that has {x.dim()}"
+
+
+def refusal(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
+    """Why torch would refuse these operands, or None."""
+    if name in CONVOLUTIONS or name in TRANSPOSED:
+        wrong = matching_channels(name, args)
+        if wrong:
+            return wrong
+    if name in {"aten::softmax", "aten::log_softmax"}:
+        return existing_dimension(args)
+    return one_floating_type(tensors) if name in ONE_TYPE_NAMES else None
+
+
+META = torch.device("meta")
+LITERAL = "aten::lift_fresh"  # takes what torch.tensor(...) has just made, on any device
+LEAVING = frozenset({"numpy", "__array__", "__dlpack__"})
+# Kernels of one operator lay out its result differently, and whether a later reshape copies hangs
+# on that. The result is taken as dense, so that the numbers are the same on every device.
+KERNELS_DISAGREE = frozenset({"aten::scaled_dot_product_attention"})
+
+
+class Scopes(Protocol):
+    """Whoever knows in which module an operator runs."""
+
+    def scope_of(self, operands: tuple[Operand, ...]) -> str:
+        """Path of the module that calls an operator on these operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an operator's schema, and whether it takes tensors."""
+
+    name: str
+    takes_tensors: bool
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What the recorder must know about one operator overload."""
+
+    name: str
+    overload: str
+    arguments: tuple[Argument, ...]
+    tensors_at: tuple[tuple[int, str], ...]
+    mutates: bool
+    decomposes: bool
+    device_at: int | None
+
+    def spelling(self, rules: OpTable) -> str:
+        """The name the rules know it by: with its overload where a rule asks for that one."""
+        return self.overload if self.overload in rules else self.name
+
+
+@cache
+def signature(func: Any) -> Signature:
+    """The signature of an operator overload, from its schema."""
+    schema = func._schema
+    arguments = tuple(
+        Argument(
+            arg.name,
+            not arg.is_out and ("Tensor" in str(arg.type) or "torch.classes" in str(arg.type)),
+            written=arg.alias_info is not None and arg.alias_info.is_write,
+        )
+        for arg in schema.arguments
+    )
+    devices = [i for i, arg in enumerate(arguments) if arg.name == "device"]
+    queries = schema.name.startswith("prim::")  # asks for a property; no dispatcher entry
+    composite = not queries and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    )
+    return Signature(
+        name=schema.name,
+        overload=f"{schema.name}.{schema.overload_name}",
+        arguments=arguments,
+        tensors_at=tuple((i, arg.name) for i, arg in enumerate(arguments) if arg.takes_tensors),
+        mutates=schema.is_mutable and torch.Tag.inplace_view not in func.tags,
+        decomposes=composite,
+        device_at=devices[0] if devices else None,
+    )
+
+
+def is_taken_apart(func: Any, rules: OpTable) -> bool:
+    """Whether an operator is seen as what it is made of: no rule knows it as a whole."""
+    called = signature(func)
+    return called.decomposes and called.spelling(rules) not in rules
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+    """Turns operator calls into graph ops.
+
+    An op is the outermost operator the table knows. One that it does not know is taken apart
+    where it is made of others; a leaf that is still unknown is recorded under its own name, and
+    the metrics say that it is unmeasured. On the way "meta", a tensor from elsewhere that meets one
+    without memory is replaced by its twin, and nothing is computed.
+    """
+
+    def __init__(
+        self,
+        rules: OpTable,
+        values: TorchValues,
+        packed: PackedWeights,
+        scopes: Scopes,
+        *,
+        way: str,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        self.ops: list[Op] = []
+        self.constants: list[Tensor] = []
+        self._rules = rules
+        self._values = values
+        self._scopes = scopes
+        self._packed = packed
+        self._way = way
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No guard against compiling around every call: the trace runs everything eagerly."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operator, or what it is made of, and record it."""
+        called = signature(func)
+        kwargs = kwargs or {}
+        name = called.spelling(self._rules)
+        if is_taken_apart(func, self._rules):
+            with self:
+                return func.decompose(*args, **kwargs)
+        operands = self._operands(called, args, kwargs)
+        given = tensors_in((args, tuple(kwargs.values())) if kwargs else args)
+        on_meta = self._way == "meta" and any(tensor.is_meta for tensor in given)
+        if on_meta:
+            args, kwargs = self._joined_on_meta(called, args, kwargs)
+        result = self._run(func, name, args, kwargs, given, on_meta=on_meta)
+        self._record(called, name, operands, args, kwargs, result)
+        return result
+
+    def leave(self, name: str, tensor: torch.Tensor) -> None:
+        """Record that a tensor's values leave torch."""
+        value = self.known(tensor)
+        self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
+
+    def _run(
+        self,
+        func: Any,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        given: Sequence[torch.Tensor],
+        *,
+        on_meta: bool,
+    ) -> Any:
+        if self._way != "real":
+            refused = refusal(name, args, given)
+            if refused:
+                raise TraceError(f"{name} in '{self._scopes.scope_of(())}' is given {refused}")
+        shape = SHAPES.get(name) if on_meta else None
+        result = shape(*args, **kwargs) if shape else NotImplemented
+        if result is NotImplemented:
+            result = func(*args, **kwargs)
+        return result.contiguous() if name in KERNELS_DISAGREE else result
+
+    def _record(
+        self,
+        called: Signature,
+        name: str,
+        operands: tuple[Operand, ...],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+    ) -> None:
+        results = tensors_in(result)
+        if not results and called.mutates:
+            results = tensors_in(_written(called, args, kwargs))
+        outputs = tuple([self._values.value(tensor) for tensor in results])
+        if not outputs:
+            return  # asks for a size, a device or a value: no tensor comes out
+        self.ops.append(
+            Op(
+                name,
+                operands,
+                outputs,
+                _attributes(called, args, kwargs),
+                self._scopes.scope_of(operands),
+                mutates=called.mutates,
+            )
+        )
+
+    def _operands(
+        self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Operand, ...]:
+        if called.name == LITERAL and self._values.known(args[0]) is None:
+            return (self._constant(args[0]),)
+        operands: list[Operand] = []
+        given = len(args)
+        for position, name in called.tensors_at:
+            value = args[position] if position < given else kwargs.get(name)
+            if isinstance(value, torch.Tensor):
+                operands.append(self.known(value))
+            elif isinstance(value, (list, tuple)):
+                operands.append(self._listed(value))
+            elif isinstance(value, torch.ScriptObject):
+                operands.extend(self._packed.operands(value))
+            else:
+                operands.append(None)
+        return tuple(operands)
+
+    def _listed(self, values: Sequence[Any]) -> Operand:
+        return tuple(self.known(v) if isinstance(v, torch.Tensor) else None for v in values)
+
+    def known(self, tensor: torch.Tensor) -> Tensor:
+        """The value of a tensor; one that no op made is a constant of the program.
+
+        Raises TraceError for one that cannot be: the graph would lack what made it.
+        """
+        value = self._values.known(tensor)
+        if value is not None:
+            return value
+        if tensor.is_meta or isinstance(tensor, FakeTensor):
+            raise TraceError(
+                "the model uses a tensor that no recorded operator made: does its forward pass "
+                "compute in another thread?"
+            )
+        if isinstance(tensor, nn.Parameter):
+            raise TraceError(
+                f"the model reads a parameter {list(tensor.shape)} that its parameters() lack: "
+                "keep layers in nn.ModuleList or nn.ModuleDict, made before the forward pass"
+            )
+        return self._constant(tensor)
+
+    def _constant(self, tensor: torch.Tensor) -> Tensor:
+        """A tensor of the program itself, met for the first time."""
+        constant = self._values.value(tensor, StorageKind.CONSTANT)
+        self.constants.append(constant)
+        return constant
+
+    def _joined_on_meta(
+        self, called: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """One operand on meta takes the others there, and keeps the result there.
+
+        Operators on real tensors alone (constants, shape arithmetic of traced files) stay real,
+        so that their values can be asked for.
+        """
+        args = tuple(self._on_meta_too(arg) for arg in args)
+        kwargs = {name: self._on_meta_too(arg) for name, arg in kwargs.items()}
+        place = called.device_at
+        if place is not None and place < len(args):
+            args = (*args[:place], META, *args[place + 1 :])
+        elif place is not None and kwargs.get("device") is not None:
+            kwargs["device"] = META
+        return args, kwargs
+
+    def _on_meta_too(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value if value.is_meta else self._values.twin(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._on_meta_too(element) for element in value)
+        return value
+
+
+class Leaks(TorchFunctionMode):
+    """Notes where values leave torch, because what is done with them there is not seen."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call the function; record one that hands a tensor's values over, as an unknown op."""
+        if getattr(func, "__name__", "") in LEAVING and args:
+            self._recorder.leave(func.__name__, args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """Tensors of an operator's arguments or result: one, several, or lists of them."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    found: list[torch.Tensor] = []
+    if isinstance(result, (list, tuple)):
+        for element in result:
+            if isinstance(element, torch.Tensor):
+                found.append(element)
+            elif isinstance(element, (list, tuple)):
+                found.extend(tensors_in(element))
+    return found
+
+
+def _written(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Arguments that an operator writes into without returning them."""
+    return [
+        args[position] if position < len(args) else kwargs.get(argument.name)
+        for position, argument in enumerate(called.arguments)
+        if argument.written
+    ]
+
+
+def _attributes(
+    called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, object]:
+    """Arguments that are no tensors, as plain values by their schema names."""
+    written = {arg.name: value for arg, value in zip(called.arguments, args, strict=False)}
+    found: dict[str, object] = {}
+    for name, value in (*written.items(), *kwargs.items()):
+        if value is not None and not isinstance(value, (torch.Tensor, torch.ScriptObject)):
+            plain = _plain(value)
+            if plain is not None:
+                found[name] = plain
+    return found
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(element, torch.Tensor) for element in value):
+            return None
+        return tuple(_plain(element) for element in value)
+    return str(value)

@@ -1,0 +1,133 @@
+"""Replacing operations of a torch model while it runs; the model itself is untouched.
+
+The same mode stands above the recorder, which gives the new graph, and around a run on values,
+which gives the new outputs: so cost and outputs cannot disagree, and there is nothing to restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_modelbudget.formats.model import Change
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
+from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, ScopeNow
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operator call of a model: its name and kind as rules know them, and its arguments."""
+
+    name: str
+    kind: str
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    weight_name: NameOf
+    scope_now: ScopeNow
+
+    def argument(self, position: int, name: str) -> Any:
+        """One argument, however it was given; None where it was not."""
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into a tensor that it is given, which nothing in its place would."""
+        operator: Any = self.func
+        return bool(operator._schema.is_mutable)
+
+    def owner(self, weight: torch.Tensor) -> str:
+        """Path of the module that owns a weight, or runs where the tensor is none."""
+        name = self.weight_name(weight)
+        return name.rpartition(".")[0] if name else self.scope_now()
+
+
+Compare = Callable[[str, torch.Tensor, torch.Tensor], None]
+
+
+class Rewrite(Protocol):
+    """What a transform does to one operation. changes grows by one for each that it looks at.
+
+    partial_sums is the largest number of sums per output that are rounded to the storage type.
+    """
+
+    changes: list[Change]
+    partial_sums: int
+
+    def result(self, call: Call) -> Any:
+        """What stands in the operation's place, or NotImplemented to let it run as it is."""
+
+
+class RewritingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+    """Lets a rewrite answer for each operator of a forward pass."""
+
+    def __init__(
+        self, rewrite: Rewrite, rules: OpTable, weight_name: NameOf, scope_now: ScopeNow
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        self.rewrite = rewrite
+        self._rules = rules
+        self._weight_name = weight_name
+        self._scope_now = scope_now
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operator, what it is made of, or what stands in its place."""
+        kwargs = kwargs or {}
+        if is_taken_apart(func, self._rules):
+            with self:
+                return func.decompose(*args, **kwargs)
+        name = signature(func).spelling(self._rules)
+        kind = self._rules[name].kind if name in self._rules else ""
+        call = Call(name, kind, func, args, kwargs, self._weight_name, self._scope_now)
+        result = self.answer(call)
+        return func(*args, **kwargs) if result is NotImplemented else result
+
+    def answer(self, call: Call) -> Any:
+        """What stands in an operation's place."""
+        return self.rewrite.result(call)
+
+
+class ComparingMode(RewritingMode):  # type: ignore[no-untyped-call]  # torch's hook
+    """Runs what stood there too, on the same input, and shows both to ``compare``.
+
+    So an operation that is changed rightly does not differ, however wrong its input already is.
+    """
+
+    def __init__(self, compare: Compare, *args: Any) -> None:
+        super().__init__(*args)
+        self._compare = compare
+
+    def answer(self, call: Call) -> Any:
+        """What stands in an operation's place, once it has been compared."""
+        seen = len(self.rewrite.changes)
+        result = super().answer(call)
+        if isinstance(result, torch.Tensor):
+            scope = self.rewrite.changes[-1].scope if len(self.rewrite.changes) > seen else ""
+            self._compare(scope, call.func(*call.args, **call.kwargs), result)
+        return result
+
+
+def rewriting_with(
+    rewrite: Rewrite, rules: OpTable, *, compare: Compare | None = None
+) -> Rewriting:
+    """A maker of modes over one rewrite; each run starts its list of changes anew.
+
+    compare, where given, sees the scope of every replaced operation and its result in both models.
+    """
+
+    def mode(weight_name: NameOf, scope_now: ScopeNow) -> RewritingMode:
+        rewrite.changes.clear()
+        if compare is None:
+            return RewritingMode(rewrite, rules, weight_name, scope_now)
+        return ComparingMode(compare, rewrite, rules, weight_name, scope_now)
+
+    return mode

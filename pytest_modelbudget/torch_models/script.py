@@ -1,0 +1,116 @@
+"""``torchscript:`` a file that ``torch.jit.save`` wrote."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_modelbudget.errors import SourceError, TraceError
+from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, existing_file, must_be
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.scopes import WeightScopes
+from pytest_modelbudget.torch_models.tracing import (
+    Rewriting,
+    Subject,
+    WatchedScopes,
+    over_instance,
+    traced,
+)
+from pytest_modelbudget.torch_models.values import CallInputs
+
+Opener = Callable[[str], torch.jit.ScriptModule]
+DEPRECATION = "`torch.jit"  # torch >= 2.15 warns at each use; the format stays supported here
+
+
+def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
+    """The graph of a TorchScript file, in eval mode."""
+    return script_graph("torchscript", opener(source), source.inputs, rules, rewriting)
+
+
+def true_subject(source: ModelSource) -> Subject:
+    """The file's module with its weights, for runs."""
+    return script_subject("torchscript", opener(source))
+
+
+def opener(source: ModelSource) -> Opener:
+    """Reads the file that a source names onto a device.
+
+    Raises SourceError for what is no TorchScript file, or is to be converted.
+    """
+    path = existing_file(source, "a TorchScript file")
+    must_be(path, "torchscript")
+    if source.dtype is not None:
+        raise SourceError("dtype converts modules, not TorchScript: save it in that type")
+    return lambda device: _loaded(path, device)
+
+
+def _loaded(path: Path, device: str) -> torch.jit.ScriptModule:
+    with user_code(f"{path.name} is not a TorchScript file: reading it", SourceError):
+        return _read(str(path), device)
+
+
+def _read(file: Any, device: str) -> torch.jit.ScriptModule:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=DEPRECATION)
+        loaded: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
+            file, map_location=device
+        )
+    return loaded
+
+
+def script_graph(
+    format: str,
+    opened: Opener,
+    specs: InputSpecs,
+    rules: OpTable,
+    rewriting: Rewriting | None = None,
+) -> LoadedModel:
+    """The graph of a script module: without its weights, else with them and meta inputs, else run.
+
+    TorchScript compares tensor constants by value, when reading a file and when first running it.
+    Meta tensors have none, so such a module is read with its weights, which are then not touched.
+    """
+    try:
+        meta = script_subject(format, opened, "meta")
+        return traced(meta, specs, rules, ways=("meta",), rewriting=rewriting)
+    except (TraceError, SourceError):
+        real = script_subject(format, opened, "cpu")
+        return traced(real, specs, rules, ways=("meta", "real"), rewriting=rewriting)
+
+
+def saved_copy(model: torch.jit.ScriptModule) -> Opener:
+    """Reads a script module that lives in memory, through a copy saved in memory."""
+    saved = io.BytesIO()
+    with user_code("saving the script module", SourceError), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=DEPRECATION)
+        torch.jit.save(model, saved)
+    return lambda device: _read(io.BytesIO(saved.getvalue()), device)
+
+
+def script_subject(format: str, opened: Opener, device: str = "cpu") -> Subject:
+    """A loaded script module: its operators carry no path, so weights tell where they run."""
+    return _subject(format, opened, opened(device))
+
+
+def _subject(format: str, opened: Opener, module: Any) -> Subject:
+    def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+        return module.eval()(*inputs.args, **inputs.kwargs)
+
+    return Subject(
+        format,
+        module,
+        run,
+        lambda values, modules: WeightScopes(),
+        real=lambda: script_subject(format, opened, "cpu"),
+        over=partial(over_instance, lambda other: _subject(format, opened, other)),
+        keeps_weights=True,
+        stored_from_rank=1,
+    )

@@ -1,0 +1,290 @@
+"""One tracer for every torch format: meta tensors first, then fake ones, then a real run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.formats.model import LayerCall, LoadedModel
+from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.graph.graph import Graph, Operand, Weight
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.isolation import (
+    exact_operators,
+    module_state_kept,
+    silenced,
+    untouched_globals,
+)
+from pytest_modelbudget.torch_models.recording import Leaks, Recorder
+from pytest_modelbudget.torch_models.values import (
+    CallInputs,
+    Maker,
+    TorchValues,
+    call_inputs,
+    drawn,
+    empty,
+)
+from pytest_modelbudget.torch_models.weights import (
+    ModuleTree,
+    NamedWeight,
+    PackedWeights,
+    copied,
+    memoryless,
+    module_tree,
+    named_weights,
+    registered,
+    replace,
+)
+
+WAYS = ("meta", "fake", "real")
+NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
+ScopeNow = Callable[[], str]  # the module that is running
+Rewriting = Callable[[NameOf, ScopeNow], AbstractContextManager[Any]]  # replaces operations
+AUTOGRAD_COMPLAINTS = ("nference tensor", "does not require grad", "inference_mode")
+
+
+class WatchedScopes(Protocol):
+    """Scopes of operators, followed while a trace runs."""
+
+    calls: list[LayerCall]
+
+    def scope_of(self, operands: tuple[Operand, ...]) -> str:
+        """Path of the module that calls an operator on these operands."""
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Follow the modules that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a torch format hands to the tracer.
+
+    model owns the weights; run calls it, in eval mode. scopes makes the follower of its modules.
+    real gives the same subject with true weights, for a run; over gives it with another instance of
+    the model. keeps_weights says that nothing can
+    be put in the place of its weights; they have no memory, or are met by inputs without.
+    stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
+    """
+
+    format: str
+    model: nn.Module
+    run: Callable[[CallInputs, WatchedScopes], Any]
+    scopes: Callable[[TorchValues, ModuleTree], WatchedScopes]
+    real: Callable[[], Subject]
+    over: Callable[[nn.Module], Subject]
+    keeps_weights: bool = False
+    stored_from_rank: int = 0
+
+
+def over_instance(subject_of: Callable[[Any], Subject], model: Any) -> Subject:
+    """A subject over a model with true weights: a real run is one of a copy, and of nothing else.
+
+    What ``real`` builds anew would be the model that this one was made from.
+    """
+    return dataclasses.replace(
+        subject_of(model), real=lambda: over_instance(subject_of, copied(model))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way of running a forward pass to record it: "meta", "fake" or "real"."""
+
+    way: str
+    subject: Subject
+    specs: InputSpecs
+    rules: OpTable
+    dtype: torch.dtype | None
+    grad: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
+    notes: tuple[str, ...] = ()
+    rewriting: Rewriting | None = None
+
+
+def traced(
+    subject: Subject,
+    specs: InputSpecs,
+    rules: OpTable,
+    dtype: torch.dtype | None = None,
+    *,
+    ways: tuple[str, ...] = WAYS,
+    rewriting: Rewriting | None = None,
+) -> LoadedModel:
+    """Record a forward pass, with as little computing as the model allows.
+
+    rewriting makes a mode that replaces operations before they are recorded: the graph is then
+    that of the rewritten model.
+
+    Two ways that fail with the same words, raised at the same place, fail for the model's own
+    reason, and that ends it; otherwise the next way is tried. Raises TraceError with the last
+    failure.
+    """
+    failure: TraceError | None = None
+    for way in ways:
+        if way == "fake" and subject.keeps_weights:
+            continue  # a script module's weights cannot be replaced by fake ones
+        attempt = Attempt(way, subject, specs, rules, dtype, rewriting=rewriting)
+        try:
+            return _with_or_without_autograd(attempt)
+        except TraceError as error:
+            if _is_the_models_own(error, failure):
+                failure = error
+                break
+            failure = error
+    assert failure is not None
+    if not specs:
+        raise TraceError(f"{failure}; no inputs are given: write 'inputs:'") from failure
+    raise failure
+
+
+def _with_or_without_autograd(attempt: Attempt) -> LoadedModel:
+    if attempt.way == "real":
+        _must_fit(attempt.subject)
+        attempt = dataclasses.replace(attempt, subject=attempt.subject.real())
+    try:
+        return _recorded(attempt)
+    except TraceError as error:
+        if not any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS):
+            raise
+        note = "recorded under no_grad: the forward pass calls autograd"
+        return _recorded(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))
+
+
+def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
+    """Whether a failure would come back in a run: the same words, not for want of a kernel."""
+    cause = error.__cause__
+    # A kernel that neither meta nor fake tensors have is missing alike in both; a run has it.
+    lacks_kernel = isinstance(cause, (NotImplementedError, UnsupportedOperatorException))
+    lacks_kernel |= "no fake impl" in str(cause)  # as custom operators say it
+    return before is not None and str(error) == str(before) and not lacks_kernel
+
+
+def _must_fit(subject: Subject) -> None:
+    """A real run needs the weights in memory; one that cannot have them is refused."""
+    needed = sum(
+        weight.tensor.numel() * weight.tensor.dtype.itemsize
+        for weight in named_weights(module_tree(subject.model))
+    )
+    if not hasattr(os, "sysconf"):
+        return  # a system that does not tell how much memory it has
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory // 2:
+        raise TraceError(
+            f"data decides the shapes of this model, so it must run, but its weights take "
+            f"{needed:,} B of {memory:,} B memory"
+        )
+
+
+def _recorded(attempt: Attempt) -> LoadedModel:
+    """The model as one forward pass shows it; everything it touched is as before afterwards."""
+    subject, values = attempt.subject, TorchValues()
+    modules = module_tree(subject.model)
+    packed, scopes = PackedWeights(values), subject.scopes(values, modules)
+    weights = tuple(named_weights(modules))
+    recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way)
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        enter(untouched_globals())
+        enter(module_state_kept(modules))
+        enter(exact_operators())
+        stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
+        stored = (
+            *registered(weights, values, stage.twins, subject.stored_from_rank),
+            *packed.register(modules),
+        )
+        inputs = call_inputs(attempt.specs, stage.make)
+        given = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
+        enter(user_code("running the model", TraceError))
+        replace(modules, stage.twins)
+        enter(silenced())
+        enter(stage.mode)
+        enter(attempt.grad())
+        enter(scopes.watching())
+        if attempt.way == "real":  # without values, nothing can be handed over
+            enter(Leaks(recorder))
+        enter(recorder)
+        if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
+            enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
+        result = subject.run(inputs, scopes)
+        returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
+    if not returned:
+        raise TraceError(
+            f"the model returns a {type(result).__name__} in which there is no tensor, so what it "
+            "computes for its caller cannot be told"
+        )
+    stored = (*stored, *_constants(recorder, subject))
+    graph = Graph(tuple(recorder.ops), given, returned, stored)
+    return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), attempt.notes)
+
+
+def _constants(recorder: Recorder, subject: Subject) -> Iterator[Weight]:
+    """Tensors of the program that are no weights of its modules; a file stores them too."""
+    for tensor in recorder.constants:
+        yield Weight(tensor, persistent=0 < subject.stored_from_rank <= len(tensor.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a forward pass runs on: stand-ins for the weights, inputs, and a mode around it."""
+
+    twins: Mapping[int, torch.Tensor]
+    make: Maker
+    mode: AbstractContextManager[Any]
+
+
+def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None) -> Stage:
+    """Stand-ins for these weights, and what the forward pass runs on with them."""
+    if way == "real":
+        generator = torch.Generator().manual_seed(0)
+        return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
+    if way == "fake":
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with mode:
+            twins = memoryless(weights, dtype, "cpu")
+
+        def make(spec: TensorSpec) -> torch.Tensor:
+            with mode:
+                return empty(spec, "cpu")
+
+        return Stage(twins, make, mode)
+    return Stage(
+        memoryless(weights, dtype, "meta"), lambda spec: empty(spec, "meta"), nullcontext()
+    )
+
+
+def _named(name: str) -> Callable[[], str]:
+    return lambda: f"input.{name}"
+
+
+def output_tensors(result: Any) -> Iterator[torch.Tensor]:
+    """Every tensor a caller gets: in lists, mappings, dataclasses and attributes of objects."""
+    seen: set[int] = set()
+
+    def found(value: Any) -> Iterator[torch.Tensor]:
+        if isinstance(value, torch.Tensor):
+            yield value
+            return
+        if value is None or isinstance(value, (str, bytes, int, float, type)) or id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            parts = list(value.values())
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            parts = list(value)
+        elif is_dataclass(value):
+            parts = [getattr(value, field.name) for field in fields(value)]
+        else:
+            parts = list(getattr(value, "__dict__", {}).values())
+        for part in parts:
+            yield from found(part)
+
+    yield from found(result)

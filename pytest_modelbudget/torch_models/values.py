@@ -1,0 +1,176 @@
+"""Torch tensors as values of the graph: which memory they live on, and under which name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor
+
+STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
+PACKED_BITS = {"quint4x2": 4, "quint2x4": 2, "bits1x8": 1, "bits2x4": 2, "bits4x2": 4}
+
+
+@cache
+def dtype_of(dtype: torch.dtype) -> DType:
+    """The element type, named as torch names it ("float32")."""
+    name = str(dtype).removeprefix("torch.")
+    return DType(name, PACKED_BITS.get(name, dtype.itemsize * 8))
+
+
+class SeenStorage:
+    """One memory of a trace, and the tensors of the graph that were met on it."""
+
+    __slots__ = ("_tensors", "storage")
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._tensors: dict[tuple[object, ...], Tensor] = {}
+
+    def tensor(self, tensor: torch.Tensor, called: str) -> Tensor:
+        """The graph tensor of a torch tensor on this memory."""
+        key = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, called)
+        known = self._tensors.get(key)
+        if known is None:
+            offset, shape, strides, dtype, _ = key
+            known = Tensor(
+                called, tuple(shape), dtype_of(dtype), self.storage, int(offset), strides
+            )
+            self._tensors[key] = known
+        return known
+
+
+class TorchValues:
+    """The tensors of one trace as graph tensors; equal storage stays equal storage.
+
+    Storages are told apart by the address of their C++ object, which a weak reference keeps from
+    being used again; the memory itself is not kept.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, SeenStorage] = {}
+        self._references: list[StorageWeakRef] = []
+        self._twins: dict[int, torch.Tensor] = {}
+        self._names = 0
+
+    def known(self, tensor: torch.Tensor) -> Tensor | None:
+        """The graph tensor of a torch tensor whose memory was seen before; of others None."""
+        seen = self._seen.get(tensor.untyped_storage()._cdata)
+        return seen.tensor(tensor, seen.storage.name) if seen else None
+
+    def weight_name(self, tensor: torch.Tensor) -> str:
+        """The stored tensor whose memory this one is on ("fc.weight"); "" for any other."""
+        seen = self._seen.get(tensor.untyped_storage()._cdata)
+        return seen.storage.name if seen is not None and seen.storage.kind in STORED else ""
+
+    def value(
+        self,
+        tensor: torch.Tensor,
+        kind: StorageKind = StorageKind.ACTIVATION,
+        name: Callable[[], str] | None = None,
+    ) -> Tensor:
+        """The graph tensor of a torch tensor; new memory gets this kind and name."""
+        seen = self._seen_storage(tensor, kind, name)
+        return seen.tensor(tensor, name() if name else seen.storage.name)
+
+    def _seen_storage(
+        self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None
+    ) -> SeenStorage:
+        untyped = tensor.untyped_storage()
+        seen = self._seen.get(untyped._cdata)
+        if seen is None:
+            self._names += 1
+            called = name() if name else f"{kind.value}.{self._names}"
+            seen = SeenStorage(Storage(called, untyped.nbytes(), kind))
+            self._adopt(untyped, seen)
+        return seen
+
+    def twin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A meta tensor on the same memory of the graph, for one that holds values."""
+        storage = tensor.untyped_storage()
+        base = self._twins.get(storage._cdata)
+        if base is None:
+            elements = storage.nbytes() // tensor.dtype.itemsize
+            base = torch.empty(elements, dtype=tensor.dtype, device="meta")
+            self._twins[storage._cdata] = base
+            seen = self._seen_storage(tensor, StorageKind.CONSTANT, None)
+            self._adopt(base.untyped_storage(), seen)
+        if base.dtype != tensor.dtype:
+            base = base.view(tensor.dtype)
+        return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def _adopt(self, untyped: torch.UntypedStorage, seen: SeenStorage) -> None:
+        """Let a torch memory stand for this one."""
+        self._references.append(_weak(untyped))
+        self._seen[untyped._cdata] = seen
+
+
+def _weak(storage: torch.UntypedStorage) -> StorageWeakRef:
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch gives no types
+
+
+Maker = Callable[[TensorSpec], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class CallInputs:
+    """Arguments of one forward call."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, tensor) of every input, lists flattened: "0", "1.0", "mask"."""
+        for position, value in enumerate(self.args):
+            yield from _flat(str(position), value)
+        for name, value in self.kwargs.items():
+            yield from _flat(name, value)
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, (list, tuple)):
+        for position, element in enumerate(value):
+            yield from _flat(f"{name}.{position}", element)
+
+
+def call_inputs(specs: InputSpecs, make: Maker) -> CallInputs:
+    """The arguments that specs describe; a nested spec becomes a list of tensors."""
+
+    def made(spec: InputSpec) -> Any:
+        return make(spec) if isinstance(spec, TensorSpec) else [made(part) for part in spec]
+
+    return CallInputs(
+        tuple(made(spec) for spec in specs.positional),
+        {name: made(spec) for name, spec in specs.named.items()},
+    )
+
+
+def empty(spec: TensorSpec, device: str) -> torch.Tensor:
+    """A tensor of this type and shape whose values nobody looks at."""
+    return torch.empty(spec.shape, dtype=dtype_named(spec.dtype), device=device)
+
+
+def drawn(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
+    """Seeded values: N(0, 1) for floating types, uniform in [low, high) for integers."""
+    dtype = dtype_named(spec.dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(spec.shape, generator=generator).to(dtype)
+    low, high = spec.low or 0, spec.high if spec.high is not None else 2
+    return torch.randint(low, high, spec.shape, generator=generator).to(dtype)
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """torch's element type of this name; raises InputError where there is none."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"'{name}' is no element type of torch: write float32, int64, bool, …")
+    return found

@@ -1,0 +1,294 @@
+"""The stored tensors of a module, and tensors without memory in their place during a trace."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.graph.graph import Operand, Weight
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
+from pytest_modelbudget.torch_models.values import TorchValues
+
+GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
+ModuleTree = tuple[tuple[str, nn.Module], ...]
+
+CONTAINERS = (dict, list, set)
+CONTENTLESS = frozenset({bool, int, float, str, type(None), tuple})  # the commonest
+
+
+@dataclass(frozen=True, slots=True)
+class NamedWeight:
+    """A parameter or buffer under its full name; tied ones appear under each of theirs."""
+
+    name: str
+    tensor: torch.Tensor
+    is_parameter: bool
+    persistent: bool
+
+
+def module_tree(model: nn.Module) -> ModuleTree:
+    """Every module of a model and its path, each once, outer ones first."""
+    return tuple(model.named_modules())
+
+
+def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
+    """Every parameter and buffer of every module, in module order.
+
+    Raises TraceError for a lazy module's parameter, which has no shape yet.
+    """
+    for path, module in modules:
+        prefix = f"{path}." if path else ""
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if is_lazy(parameter):
+                raise TraceError(
+                    f"{prefix}{name} has no shape yet (a lazy module): run the model once "
+                    "inside the factory"
+                )
+            yield NamedWeight(prefix + name, parameter, True, True)
+        buffers = module._buffers.items()
+        transient: set[str] = getattr(module, "_non_persistent_buffers_set", set())
+        for name, buffer in buffers:
+            if buffer is not None:
+                yield NamedWeight(prefix + name, buffer, False, name not in transient)
+
+
+def registered(
+    weights: tuple[NamedWeight, ...],
+    values: TorchValues,
+    twins: Mapping[int, torch.Tensor],
+    stored_from_rank: int,
+) -> tuple[Weight, ...]:
+    """Weights of the graph, on the memory of their twins where they have one.
+
+    Memory that a parameter and a buffer share is a parameter's, whichever comes first. A file
+    stores tensors from rank 1 on; its scalars are immediates.
+    """
+
+    def value(weight: NamedWeight) -> Tensor:
+        kind = StorageKind.PARAMETER if weight.is_parameter else StorageKind.BUFFER
+        if not weight.is_parameter and f"_{GRID}" in weight.name:
+            kind = StorageKind.QUANTISER
+        tensor = twins.get(id(weight.tensor), weight.tensor)
+        return values.value(tensor, kind, lambda: weight.name)
+
+    for weight in weights:
+        if weight.is_parameter:
+            value(weight)
+    return tuple(
+        Weight(
+            value(weight),
+            trainable=weight.is_parameter and weight.tensor.requires_grad,
+            persistent=weight.persistent and weight.tensor.dim() >= stored_from_rank,
+        )
+        for weight in weights
+    )
+
+
+def memoryless(
+    weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, device: str
+) -> dict[int, torch.Tensor]:
+    """A tensor without memory for each weight, by the weight's id; shared storages stay shared.
+
+    device is "meta", or "cpu" inside a fake mode. ``dtype`` converts floating ones, as
+    ``module.to(dtype)`` would.
+    """
+    distinct = {id(weight.tensor): weight.tensor for weight in weights}
+    owners = Counter(tensor.untyped_storage()._cdata for tensor in distinct.values())
+    bases: dict[int, torch.Tensor] = {}
+    twins: dict[int, torch.Tensor] = {}
+    for key, tensor in distinct.items():
+        target = dtype if dtype and tensor.is_floating_point() else tensor.dtype
+        address = tensor.untyped_storage()._cdata
+        if owners[address] == 1:
+            twins[key] = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=target, device=device
+            )
+            continue
+        if address not in bases:
+            elements = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+            bases[address] = torch.empty(elements, dtype=target, device=device)
+        base = bases[address]
+        if base.dtype != target:
+            base = base.view(target)
+        twins[key] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return twins
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy, in which tensors that were computed are values of their own.
+
+    ``weight_norm`` and ``prune`` leave such tensors as attributes, and torch copies none with a
+    history.
+    """
+    tables = (
+        table
+        for module in model.modules()
+        for table in (vars(module), module._buffers)
+        if not isinstance(module, torch.jit.ScriptModule)
+    )
+    computed = {
+        id(value): value.detach().clone()
+        for table in tables
+        for value in table.values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(model, computed)
+
+
+def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor]) -> None:
+    """Put each weight's twin in its place; ``module_state_kept`` puts it back."""
+    if not twins:
+        return
+    for _, module in modules:
+        for table in (module._parameters, module._buffers):
+            for name, tensor in table.items():
+                if tensor is not None:
+                    table[name] = twins[id(tensor)]  # type: ignore[assignment]  # no Parameter
+
+
+SCALE, ZERO_POINT = DType("float64", 64), DType("int64", 64)  # as torch stores both
+
+
+Unpacked = tuple[torch.Tensor, "torch.Tensor | None"]
+UNPACKERS: Mapping[str, Callable[[Any], Unpacked]] = {
+    **dict.fromkeys(
+        (
+            "Conv2dPackedParamsBase",
+            "Conv3dPackedParamsBase",
+            "LinearPackedParamsBase",
+        ),
+        lambda packed: packed.unpack()[:2],
+    ),
+    "EmbeddingPackedParamsBase": lambda packed: (
+        torch.ops.quantized.embedding_bag_unpack(packed),
+        None,
+    ),
+}
+
+
+class PackedWeights:
+    """Weight and bias of every packed-parameter object, told apart by the object's address."""
+
+    def __init__(self, values: TorchValues) -> None:
+        self._values = values
+        self._operands: dict[int, tuple[Operand, ...]] = {}
+        self._kept: list[torch.Tensor] = []
+
+    def operands(self, packed: torch.ScriptObject) -> tuple[Operand, ...]:
+        """(weight, bias) of a packed object; raises TraceError for one that no module holds."""
+        if hash(packed) not in self._operands:
+            raise TraceError(f"an operator reads weights from a {_type_of(packed)} of no module")
+        return self._operands[hash(packed)]
+
+    def register(self, modules: ModuleTree) -> tuple[Weight, ...]:
+        """The weights of all packed objects of a model, in module order.
+
+        Raises TraceError for an object that cannot be read: its weights would be left out.
+        """
+        found: list[Weight] = []
+        for path, packed in packed_objects(modules):
+            if hash(packed) in self._operands:
+                continue
+            unpack = UNPACKERS.get(_type_of(packed))
+            if unpack is None:
+                raise TraceError(
+                    f"{path.rstrip('.') or 'the model'} keeps weights in a {_type_of(packed)}, "
+                    "which cannot be read: measure the model before it is packed"
+                )
+            weight, bias = unpack(packed)
+            tensors = [self._parameter(f"{path}weight", weight)]
+            if bias is not None:
+                tensors.append(self._parameter(f"{path}bias", bias))
+            self._operands[hash(packed)] = (tensors[0], tensors[1] if bias is not None else None)
+            found.extend(Weight(tensor) for tensor in tensors)
+            found.extend(Weight(tensor) for tensor in grid_of(f"{path}weight", weight))
+        return tuple(found)
+
+    def _parameter(self, name: str, tensor: torch.Tensor) -> Tensor:
+        self._kept.append(tensor)  # its storage must outlive the trace: it is the weight's name
+        return self._values.value(tensor, StorageKind.PARAMETER, lambda: name)
+
+
+def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObject]]:
+    """(path prefix, object) of each packed object of a module: "layer1.0.conv1." and its pack."""
+    for name, module in modules:
+        if isinstance(module, torch.jit.ScriptModule):  # whose own attributes are script objects
+            attributes = [getattr(module, "_packed_params", None)]
+        else:
+            attributes = list(vars(module).values())
+        for attribute in attributes:
+            if type(attribute) not in CONTENTLESS and isinstance(attribute, torch.ScriptObject):
+                owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
+                yield f"{owner}." if owner else "", attribute
+
+
+def _type_of(packed: Any) -> str:
+    """The class of a script object: "Conv2dPackedParamsBase"."""
+    return str(packed._type().name())
+
+
+def grid_of(name: str, weight: torch.Tensor) -> tuple[Tensor, ...]:
+    """Scales and zero points of a quantised weight: one of each per channel, or one in all."""
+    if not weight.is_quantized:
+        return ()
+    channels: tuple[int, ...] = ()
+    if weight.qscheme() not in {torch.per_tensor_affine, torch.per_tensor_symmetric}:
+        channels = tuple(weight.q_per_channel_scales().shape)
+    return tuple(
+        dense(f"{name}_{part}", channels, dtype, _quantiser(f"{name}_{part}", channels, dtype))
+        for part, dtype in (("scale", SCALE), ("zero_point", ZERO_POINT))
+    )
+
+
+def _quantiser(name: str, shape: tuple[int, ...], dtype: DType) -> Storage:
+    elements = shape[0] if shape else 1
+    return Storage(name, nbytes_of(elements, dtype), StorageKind.QUANTISER)
+
+
+SPREAD = ("weight", "scale", "gamma", "var")  # names of vectors that multiply or divide
+
+
+def redraw(model: nn.Module, seed: int = 0) -> None:
+    """Fill every floating parameter and statistic, at the scale that keeps a network alive.
+
+    Weights N(0, 1/√fan_in), biases and shifts N(0, 0.1), scales and variances U(0.5, 1.5). Each is
+    drawn under its own name, so that two models that share names share weights. Buffers that are
+    no statistics (masks, tables, scalars) mean something by their values, and stay.
+    """
+    done: set[int] = set()
+    with torch.no_grad():
+        for weight in named_weights(module_tree(model)):
+            if id(weight.tensor) not in done and _is_drawn(weight):
+                done.add(id(weight.tensor))
+                weight.tensor.data.copy_(
+                    drawn_weight(weight.name, tuple(weight.tensor.shape), seed)
+                )
+
+
+def _is_drawn(weight: NamedWeight) -> bool:
+    statistic = weight.name.endswith(("running_mean", "running_var"))
+    return weight.tensor.is_floating_point() and (weight.is_parameter or statistic)
+
+
+def drawn_weight(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """The value of one weight, from its name, shape and seed alone."""
+    generator = torch.Generator().manual_seed(crc32(f"{seed}/{name}".encode()))
+    last = name.rpartition(".")[2]
+    if len(shape) < 2:
+        if last.endswith(SPREAD):
+            return torch.rand(shape, generator=generator) + 0.5
+        return torch.randn(shape, generator=generator) * 0.1
+    fan_in = prod(shape[1:]) if shape[0] > 1 else shape[-1]
+    return torch.randn(shape, generator=generator) / sqrt(max(fan_in, 1))

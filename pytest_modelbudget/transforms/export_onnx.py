@@ -1,0 +1,93 @@
+"""``export_onnx``: the torch model as an ONNX graph, run by ONNX Runtime against torch."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import onnx
+import torch
+
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.errors import MissingExtraError, TransformError
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.onnx_models.graph_reader import measured_graph
+from pytest_modelbudget.onnx_models.program import opset_of
+from pytest_modelbudget.torch_models.isolation import silenced, untouched_globals
+from pytest_modelbudget.torch_models.running import Runnable, true_subject
+from pytest_modelbudget.torch_models.tracing import Subject
+from pytest_modelbudget.torch_models.values import call_inputs, drawn
+from pytest_modelbudget.transforms.compare_on_torch import OnnxModels, compared
+from pytest_modelbudget.transforms.transform import Job, Transformed
+
+
+def transformed(job: Job) -> Transformed:
+    """The exported graph, measured, and held to what torch computes."""
+    if find_spec("onnxscript") is None:
+        raise MissingExtraError("export_onnx", package="onnxscript", extra="export")
+    subject, specs = true_subject(job.source)
+    loaded = measured_graph(exported(subject, specs, job), "the export", {}, job.rules)
+
+    def verify(claim: Claim) -> Equivalence:
+        def models_of(original: Runnable) -> OnnxModels:
+            return OnnxModels(
+                stored=exported(original.subject, specs, job),
+                exact=exported(original.exact, wide(specs), job),
+            )
+
+        return compared(claim, job.source, models_of, may_draw=True)
+
+    return Transformed(loaded, (), verify)
+
+
+def exported(subject: Subject, specs: InputSpecs, job: Job) -> onnx.ModelProto:
+    """The ONNX model that torch's exporter makes of a copy of a module.
+
+    Raises TransformError where it writes another operator set than the one that is asked for.
+    """
+    asked = job.settings["opset"]
+    generator = torch.Generator().manual_seed(0)
+    inputs = call_inputs(specs, lambda spec: drawn(spec, generator))
+    options: dict[str, Any] = {"dynamo": True, "verbose": False}
+    if asked is not None:
+        options["opset_version"] = asked
+    with untouched_globals(), quiet(), user_code("exporting to ONNX", TransformError):
+        model = copy.deepcopy(subject.model).eval()
+        program = torch.onnx.export(model, inputs.args, kwargs=dict(inputs.kwargs), **options)
+    if program is None:
+        raise TransformError("exporting to ONNX gave no program")
+    made: onnx.ModelProto = program.model_proto
+    written = opset_of(made)
+    if asked not in (None, written):
+        raise TransformError(
+            f"opset is {asked}, and torch's exporter wrote operator set {written}: "
+            f"ask for {written}, or leave opset out"
+        )
+    return made
+
+
+def wide(specs: InputSpecs) -> InputSpecs:
+    """The same inputs, floating ones in float64."""
+
+    def widened(spec: InputSpec) -> InputSpec:
+        if not isinstance(spec, TensorSpec):
+            return tuple(widened(part) for part in spec)
+        return replace(spec, dtype="float64") if "float" in spec.dtype else spec
+
+    positional = tuple(widened(spec) for spec in specs.positional)
+    return InputSpecs(positional, {name: widened(spec) for name, spec in specs.named.items()})
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the exporter's own warnings and log lines."""
+    with silenced(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,1 @@
+"""Batch norms as a part of the layer before them."""

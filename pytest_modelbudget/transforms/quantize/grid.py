@@ -1,0 +1,92 @@
+"""The integers that ``quantize_weights`` may store for a weight, alike for every format.
+
+w ≈ s·(q - z) with integers q of b bits. Symmetric: z = 0, s = max|w| / (2ᵇ⁻¹ - 1). Otherwise the
+grid spans [min(w, 0), max(w, 0)], with 0 on it: s = (max - min) / (2ᵇ - 1),
+z = round(-2ᵇ⁻¹ - min/s). A scale is stored in the weight's own type, rounded up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import log10
+from typing import cast
+
+from pytest_modelbudget.equivalence.claim import Bound, Claim, Outcome
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.transforms.transform import is_chosen
+
+BITS = (8, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Integers of some bits, one scale for a tensor or for each output channel."""
+
+    bits: int = 8
+    per_channel: bool = True
+    symmetric: bool = True
+    layers: tuple[str, ...] = ("*",)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The smallest and the largest integer."""
+        high: int = 2 ** (self.bits - 1) - 1
+        return (-high if self.symmetric else -high - 1), high
+
+    @property
+    def most_steps_off(self) -> float:
+        """How far s·(q - z) may lie from a weight: half a step, and a rounded zero's half."""
+        return (0.5 if self.symmetric else 1.0) * (1 + 1e-9)  # s·(q - z) itself is rounded
+
+    @property
+    def text(self) -> str:
+        """What becomes of a weight: "int8, a scale per channel"."""
+        return f"int{self.bits}, a scale per {'channel' if self.per_channel else 'tensor'}"
+
+    def selects(self, scope: str) -> bool:
+        return is_chosen(scope, self.layers)
+
+
+def grid_of(settings: Mapping[str, object]) -> Grid:
+    """The grid that a budget asks for; raises TransformError for bits that nothing stores."""
+    bits = settings["bits"]
+    if bits not in BITS:
+        raise TransformError(f"quantize_weights: bits is {bits}: write 8 or 4")
+    layers = cast("tuple[str, ...]", settings["layers"])
+    return Grid(int(str(bits)), settings["per"] == "channel", bool(settings["symmetric"]), layers)
+
+
+PER_BIT = 6.02  # dB: half the step is a quarter of the noise
+MARGIN = 12.0  # dB: 20·log10(peak/σ) - 4.77 is 11 for weights whose peak is six deviations
+LEAST = 6.0  # dB: below it a floor hardly tells a quantiser from zeros, which have 0 dB
+
+
+def verified_at_floor(
+    claim: Claim, bits: int, layers: int, verify: Callable[[Claim], Equivalence]
+) -> Equivalence:
+    """What a verification says of a claim held to the floor; where there is none, the way out."""
+    found = verify(held_to_floor(claim, bits, layers))
+    floor = decibels(bits, layers)
+    if not claim.is_held_to_floor or floor >= LEAST or found.outcome is not Outcome.UNKNOWN:
+        return found
+    words = f"{PER_BIT}·{bits} - {MARGIN:.0f} - 10·log10({layers}) = {floor:.2f} dB is no floor"
+    return replace(found, reason=f"{found.reason}; {words}: declare one, such as sqnr: 10")
+
+
+def held_to_floor(claim: Claim, bits: int, layers: int) -> Claim:
+    """The claim; one that is lossy and has no bounds gets SQNR ≥ 6.02·bits - 12 - 10·log10(layers).
+
+    Where that is below 6 dB the claim stays as it is: it declares no bound, and is unknown.
+    """
+    floor = decibels(bits, layers)
+    if not claim.is_held_to_floor or floor < LEAST:
+        return claim
+    return replace(claim, bounds={Bound.SQNR: Fraction(f"{floor:.2f}")})
+
+
+def decibels(bits: int, layers: int) -> float:
+    """6.02·bits - 12 - 10·log10(layers): each layer adds noise of about the same power."""
+    return PER_BIT * bits - MARGIN - 10 * log10(max(layers, 1))

@@ -1,0 +1,302 @@
+"""``quantize_weights`` for ONNX: stored integers behind a DequantizeLinear (QDQ)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.model import Change
+from pytest_modelbudget.onnx_models.program import (
+    CARRIERS,
+    FLOATING,
+    StoredTensors,
+    attribute,
+    names_read,
+    op_name,
+    opset_of,
+    scope_of,
+    stored_tensors,
+    with_graph,
+)
+from pytest_modelbudget.onnx_models.rewriting import Names, without_spent
+from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
+from pytest_modelbudget.transforms.quantize.grid import Grid, grid_of, verified_at_floor
+from pytest_modelbudget.transforms.tile.forms_on_onnx import StoredWeight, weight_behind
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Job, Transformed, with_known_layers
+
+CODES = {8: TensorProto.INT8, 4: TensorProto.INT4}
+OLDEST_OPSET = {8: 13, 4: 21}  # from which DequantizeLinear takes the type, a scale per channel
+# From which operator set a dequantiser gives each type.
+SCALED: dict[int, int] = {
+    TensorProto.FLOAT: 13, TensorProto.FLOAT16: 19, TensorProto.BFLOAT16: 19,
+}  # fmt: skip
+LAYERS = frozenset({"onnx::Conv", "onnx::ConvTranspose", "onnx::Gemm", "onnx::MatMul"})
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """Integers q, scales s and zero points z: the weight is s·(q - z), along one axis or whole."""
+
+    integers: Any
+    scale: Any
+    zero_point: Any
+    axis: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A node with a weight: the stored tensor, and the axis that output channels lie along."""
+
+    node: NodeProto
+    weight: str
+    axis: int
+
+
+def quantised_weights(model: onnx.ModelProto, grid: Grid) -> Rewritten:
+    """The model with the weights of its selected layers stored as integers."""
+    stored = stored_tensors(model)
+    graph = DequantisedGraph(model, grid, stored)
+    changes = []
+    for node, found in weighted_nodes(model, grid, stored):
+        if isinstance(found, str):
+            changes.append(Change(scope_of(node), op_name(node), why=found))
+            continue
+        graph.redirect(found)
+        changes.append(Change(scope_of(node), op_name(node), grid.text))
+    return Rewritten(graph.result(), tuple(changes))
+
+
+def weighted_nodes(
+    model: onnx.ModelProto, grid: Grid, stored: StoredTensors
+) -> Iterator[tuple[NodeProto, Layer | str]]:
+    """Every node with a weight: the layer to be quantised, or why it stays as it is."""
+    opset = opset_of(model)
+    for node in model.graph.node:
+        found = layer_of(node, stored)
+        if isinstance(found, Layer):
+            yield node, _why_not(found, grid, stored, opset) or found
+        elif found is not None:
+            yield node, found
+
+
+def layer_of(node: NodeProto, stored: StoredTensors) -> Layer | str | None:
+    """The node as a layer with a stored weight, why it is none, or None where it has no weight."""
+    name = op_name(node)
+    if name not in LAYERS:
+        return None
+    if name in {"onnx::Gemm", "onnx::MatMul"}:
+        found = weight_behind(node.input[1], stored)
+        if not isinstance(found, StoredWeight):
+            return found
+        is_turned = found.turned != bool(attribute(node, "transB", 0))
+        return Layer(node, found.name, 0 if is_turned else 1)
+    if node.input[1] not in stored:
+        return "its weight is computed in the graph, or quantised already"
+    return Layer(node, node.input[1], 1 if name == "onnx::ConvTranspose" else 0)
+
+
+def _why_not(layer: Layer, grid: Grid, stored: StoredTensors, opset: int) -> str:
+    """Why a layer's weight stays as it is; "" where it is quantised."""
+    if not grid.selects(scope_of(layer.node)):
+        return LEFT_OUT
+    if layer.weight in stored.replaceable:
+        return f"its weight '{layer.weight}' is an input too, which a caller may replace"
+    kind = stored.tensors[layer.weight].data_type
+    if kind not in FLOATING:
+        return f"its weight '{layer.weight}' is not floating"
+    name = TensorProto.DataType.Name(kind).lower()
+    if kind not in SCALED:
+        return f"its weight '{layer.weight}' is {name}, which no DequantizeLinear gives"
+    if opset < SCALED[kind]:
+        return f"operator set {opset} has no DequantizeLinear to {name}: {SCALED[kind]} has"
+    if opset < OLDEST_OPSET[grid.bits]:
+        return f"operator set {opset} has no int{grid.bits} weights: {OLDEST_OPSET[grid.bits]} has"
+    return ""
+
+
+class DequantisedGraph:
+    """A graph of which chosen layers, and no other reader, have weights behind a DequantizeLinear.
+
+    A weight has one for each axis that its scales lie along. What stands between a weight and a
+    chosen layer (Transpose, Identity) is written once more behind it, under a fresh name.
+    """
+
+    def __init__(self, model: onnx.ModelProto, grid: Grid, stored: StoredTensors) -> None:
+        self._model, self._grid, self._stored = model, grid, stored
+        self._names = Names(model)
+        self._nodes: list[NodeProto] = []
+        self._tensors: list[TensorProto] = []
+        self._made: dict[tuple[str, int | None], str] = {}
+        self._reads: dict[str, str] = {}
+
+    def redirect(self, layer: Layer) -> None:
+        """Let a layer read its weight as integers give it."""
+        self._reads[layer.node.output[0]] = self._behind(layer.node.input[1], layer)
+
+    def _behind(self, value: str, layer: Layer) -> str:
+        """What takes the place of a value between a layer and its stored weight."""
+        key = value, layer.axis if self._grid.per_channel else None
+        if key not in self._made:
+            if value in self._stored:
+                made = self._dequantizer(layer)
+            else:
+                made = NodeProto()
+                made.CopyFrom(self._stored.makers[value])
+                made.name = f"{_path(made)}.dequantized"
+                made.input[0] = self._behind(made.input[0], layer)
+                made.output[0] = self._names.stem(value, ".dequantized")
+            self._nodes.append(made)
+            self._made[key] = made.output[0]
+        return self._made[key]
+
+    def _dequantizer(self, layer: Layer) -> NodeProto:
+        """A DequantizeLinear that gives a layer's weight under a fresh name."""
+        node, name, code = layer.node, layer.weight, CODES[self._grid.bits]
+        weight = self._stored.array(name)
+        found = quantised(weight, self._grid, layer.axis if self._grid.per_channel else None)
+        ends = (".quantized", ".scale", ".zero_point")
+        reads = [self._names.stem(name, end) for end in ends]
+        tensors = [
+            _integers(reads[0], code, list(weight.shape), found.integers),
+            numpy_helper.from_array(found.scale, reads[1]),
+            _integers(reads[2], code, list(found.scale.shape), found.zero_point),
+        ]
+        tensors[0].metadata_props.extend(self._stored.tensors[name].metadata_props)
+        self._tensors += tensors
+        result = self._names.stem(name, ".dequantized")
+        made = helper.make_node("DequantizeLinear", reads, [result], name=f"{_path(node)}.weight")
+        made.metadata_props.extend(node.metadata_props)
+        if found.axis is not None:
+            made.attribute.append(helper.make_attribute("axis", found.axis))
+        return made
+
+    def result(self) -> onnx.ModelProto:
+        """The model, without floating weights that nothing reads any more."""
+        graph = self._model.graph
+        nodes = [*self._nodes, *map(self._redirected, graph.node)]
+        declared = frozenset(value.name for value in (*graph.input, *graph.output))
+        nodes, spent = without_spent(nodes, names_read(graph.node), declared)
+        kept = [tensor for tensor in graph.initializer if tensor.name not in spent]
+        return with_graph(self._model, nodes, (*kept, *self._tensors))
+
+    def _redirected(self, node: NodeProto) -> NodeProto:
+        if not node.output or node.output[0] not in self._reads:
+            return node
+        made = NodeProto()
+        made.CopyFrom(node)
+        made.input[1] = self._reads[node.output[0]]
+        return made
+
+
+def _path(node: NodeProto) -> str:
+    """The beginning of a node's name that keeps another in the same module."""
+    return node.name if "/" in node.name else f"{node.name or node.output[0]}/"
+
+
+def _integers(name: str, code: int, shape: list[int], values: Any) -> TensorProto:
+    """A stored tensor of small integers; two of four bits share a byte."""
+    array = values.reshape(shape).astype(tensor_dtype_to_np_dtype(code))
+    return numpy_helper.from_array(array, name)
+
+
+def quantised(weight: Any, grid: Grid, axis: int | None) -> Quantised:
+    """The integers nearest to a weight, on a grid of its own or one for each channel."""
+    import numpy as np
+
+    wide = weight.astype(np.float64)
+    others = tuple(each for each in range(wide.ndim) if each != axis)
+    least = np.minimum(wide.min(others, keepdims=True), 0.0)
+    most = np.maximum(wide.max(others, keepdims=True), 0.0)
+    low, high = grid.ends
+    scale = np.maximum(-least, most) / high if grid.symmetric else (most - least) / (high - low)
+    scale = _rounded_up(np.where(scale > 0, scale, 1.0), weight.dtype)
+    step = scale.astype(np.float64)
+    zero = (
+        np.zeros_like(step) if grid.symmetric else np.clip(np.rint(low - least / step), low, high)
+    )
+    integers = np.clip(np.rint(wide / step) + zero, low, high)
+    few = () if axis is None else (-1,)
+    return Quantised(integers, scale.reshape(few), zero.reshape(few), axis)
+
+
+def _rounded_up(wide: Any, dtype: Any) -> Any:
+    """Float64 scales in the type that stores them: no peak is off the grid, however small it is."""
+    import numpy as np
+
+    near = wide.astype(dtype)
+    above = np.nextafter(near, dtype.type(np.inf))
+    return np.where(near.astype(np.float64) < wide, above, near)
+
+
+def off_grid(before: onnx.ModelProto, after: onnx.ModelProto, grid: Grid) -> tuple[str, ...]:
+    """Scopes of layers that were to be quantised and do not read w = s·(q - z), to half a step."""
+    then, now = stored_tensors(before), stored_tensors(after)
+    found = []
+    for node, layer in weighted_nodes(before, grid, then):
+        if isinstance(layer, str):
+            continue
+        dequantizer = _dequantizer(now.makers[node.output[0]].input[1], now)
+        if dequantizer is None or not _gives(dequantizer, then.array(layer.weight), now, grid):
+            found.append(scope_of(node))
+    return tuple(found)
+
+
+def _dequantizer(name: str, stored: StoredTensors) -> NodeProto | None:
+    """The DequantizeLinear behind a weight, or None."""
+    maker = stored.makers.get(name)
+    while maker is not None and maker.op_type in CARRIERS and maker.input:
+        maker = stored.makers.get(maker.input[0])
+    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
+
+
+def _gives(dequantizer: NodeProto, weight: Any, stored: StoredTensors, grid: Grid) -> bool:
+    """Whether a dequantiser reads stored integers of so many bits that stand for a weight."""
+    import numpy as np
+
+    reads = list(dequantizer.input)
+    if any(name not in stored for name in reads):
+        return False
+    if stored.tensors[reads[0]].data_type != CODES[grid.bits]:
+        return False
+    integers, step, zero = (stored.array(name).astype(np.float64) for name in reads)
+    if step.ndim:
+        axis = attribute(dequantizer, "axis", 1) % weight.ndim
+        along = [-1 if each == axis else 1 for each in range(weight.ndim)]
+        step, zero = step.reshape(along), zero.reshape(along)
+    low, high = grid.ends
+    off = np.abs(step * (integers - zero) - weight.astype(np.float64)) / step
+    is_close = bool((off <= grid.most_steps_off).all())
+    return is_close and low <= integers.min() and integers.max() <= high
+
+
+def transformed(job: Job) -> Transformed:
+    """The file's model with integer weights; TransformError where no layer was changed."""
+    grid = grid_of(job.settings)
+
+    def rewrite(model: onnx.ModelProto) -> Rewritten:
+        found = quantised_weights(model, grid)
+        wrong = off_grid(model, found.model, grid)
+        if wrong:
+            words = "reads a weight off the grid: leave it out with layers:"
+            raise TransformError(f"quantize_weights: '{wrong[0]}' {words}")
+        if not any(change.became for change in found.changes):
+            whys = [each.why for each in found.changes if each.why != LEFT_OUT]
+            why = whys[0] if whys else "the model has no layer that layers: selects"
+            raise TransformError(f"quantize_weights changed nothing: {why}")
+        return found
+
+    done = with_known_layers(transformed_file(job, rewrite), job)
+    count = sum(1 for change in done.changes if change.became)
+
+    def verify(claim: Claim) -> Equivalence:
+        return verified_at_floor(claim, grid.bits, count, done.verify)
+
+    return replace(done, verify=verify)

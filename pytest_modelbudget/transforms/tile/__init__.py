@@ -1,0 +1,1 @@
+"""Linear operations and convolutions as products of tiles."""

@@ -1,0 +1,251 @@
+"""``tile_conv`` for ONNX: a Conv or ConvTranspose with a stored weight becomes partial ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import onnx
+from onnx import NodeProto, TensorProto
+
+from pytest_modelbudget.onnx_models.program import StoredTensors, attribute, op_name, stored_tensors
+from pytest_modelbudget.onnx_models.rewriting import (
+    Replacement,
+    WholeOperation,
+    found_operations,
+    why_unusable,
+)
+from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
+from pytest_modelbudget.transforms.tile.graph_on_onnx import (
+    TiledGraph,
+    column_sums,
+    first_along,
+    joined,
+    split,
+)
+from pytest_modelbudget.transforms.tile.grid import (
+    ONE_CHANNEL,
+    Cut,
+    Tile,
+    cut,
+    must_be_complete,
+    tile_of,
+)
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Job, Transformed, with_known_layers
+
+CONVOLUTIONS = frozenset({"onnx::Conv", "onnx::ConvTranspose"})
+# Convolutions that are written in other ways, and stay whole.
+OTHER_CONVOLUTIONS = frozenset({
+    "onnx::QLinearConv", "onnx::ConvInteger", "onnx::DeformConv", "onnx::CausalConvWithState",
+    "com.microsoft::FusedConv", "com.microsoft::NhwcFusedConv", "com.microsoft::NhwcConv",
+    "com.microsoft.nchwc::Conv", "com.microsoft::QLinearConv",
+    "com.microsoft::ConvTransposeWithDynamicPads",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One node that convolves with a stored W, k input to n output channels in each group.
+
+    W (groups · n, k, kernel ...), or (groups · k, n, kernel ...) where it is turned. bias is ""
+    where there is none.
+    """
+
+    node: NodeProto
+    weight: str
+    groups: int
+    k: int
+    n: int
+    turned: bool
+    bias: str
+
+
+def convolutions(
+    model: onnx.ModelProto, stored: StoredTensors
+) -> Iterator[Convolution | WholeOperation]:
+    """Every convolution in the order of the file, those in bodies and functions included."""
+    names = CONVOLUTIONS | OTHER_CONVOLUTIONS
+    return found_operations(model, stored, names, _operation, weighted=names)
+
+
+def _operation(node: NodeProto, stored: StoredTensors) -> Convolution | WholeOperation:
+    weight = stored.origin(node.input[1])
+    why = _why_whole(node, weight, stored)
+    if why:
+        return WholeOperation(node, why)
+    groups, (first, second, *_) = attribute(node, "group", 1), stored.shape(weight)
+    turned = op_name(node) == "onnx::ConvTranspose"
+    k, n = (first // groups, second) if turned else (second, first // groups)
+    if groups > 1 and k == 1:
+        return WholeOperation(node, ONE_CHANNEL)
+    bias = node.input[2] if len(node.input) > 2 else ""
+    return Convolution(node, weight, groups, k, n, turned, bias)
+
+
+def _why_whole(node: NodeProto, weight: str, stored: StoredTensors) -> str:
+    """Why a convolution cannot be cut; "" where its weight is there to be cut."""
+    if op_name(node) in OTHER_CONVOLUTIONS:
+        return f"{op_name(node)} is rewritten by no form of tiles"
+    if weight in stored:
+        return why_unusable(weight, stored)
+    maker = stored.makers.get(weight)
+    if maker is not None and op_name(maker) == "onnx::DequantizeLinear":
+        return "its weight is quantised: tile the float model, then quantise"
+    return "its weight is computed in the graph"
+
+
+Names = Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One convolution to be written as tiles.
+
+    weight holds the values of the stored tensor whole, whose parts' names start with stem. A shared
+    weight has other readers too, and is cut where the graph runs, so that it is stored once.
+    """
+
+    convolution: Convolution
+    weight: Any
+    whole: TensorProto
+    stem: str
+    shared: bool = False
+
+
+def write_tiles(into: Replacement, layer: Layer, tile: Tile) -> None:
+    """Write a convolution as partial ones, each with the attributes that it has itself."""
+    found = layer.convolution
+    inputs, outputs = cut(found.k, tile.k, pads=tile.pads), cut(found.n, tile.n, pads=tile.pads)
+    parts = _cut(into, found.node.input[0], inputs, "x", (found.groups, layer.weight.ndim, 1))
+    biases: Sequence[Names] = [()] * found.groups
+    if found.bias:
+        biases = _cut(into, found.bias, outputs, "bias", (found.groups, 1, 0))
+    tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, inputs, outputs)
+    columns: list[str] = []
+    for group, operands in enumerate(zip(parts, biases, tiles, strict=True)):
+        prefix = f"g{group}." if found.groups > 1 else ""
+        columns += _columns(into, operands, prefix)
+        if outputs.zeros:
+            place = f"{prefix}sliced"
+            columns[-1] = first_along(into, columns[-1], outputs.filled[-1], place, axis=1)
+    into.finish(joined(into, columns, "joined", axis=1))
+
+
+def _columns(
+    into: Replacement, operands: tuple[Names, Names, Sequence[Names]], prefix: str
+) -> list[str]:
+    """The outputs of one group; the first product of each column adds the bias."""
+    parts, bias, tiles = operands
+    node = into.replaced
+    attributes = {
+        each.name: onnx.helper.get_attribute_value(each)
+        for each in node.attribute
+        if each.name != "group"
+    }
+
+    def product(part: str, weight: str, k: int, n: int) -> str:
+        reads = (part, weight, bias[n]) if bias and k == 0 else (part, weight)
+        return into.node(node.op_type, reads, f"{prefix}product.k{k}.n{n}", **attributes)
+
+    return column_sums(into, parts, tiles, product, prefix)
+
+
+def _cut(
+    into: Replacement, name: str, tiles: Cut, part: str, place: tuple[int, int, int]
+) -> list[list[str]]:
+    """Tiles of a value by group; place is (groups, axes of the value, axis of its channels)."""
+    groups, rank, axis = place
+    found = list(split(into, name, tiles.filled * groups, part, axis=axis))
+    count = len(tiles.sizes)
+    if tiles.zeros:
+        ends = [tiles.zeros if each == axis else 0 for each in range(rank)]
+        for last in range(count - 1, len(found), count):
+            filled = f"{part}.{last}.padded"
+            pads = into.integers([0] * rank + ends, f"{filled}.by")
+            found[last] = into.node("Pad", (found[last], pads), filled)
+    return [found[first : first + count] for first in range(0, len(found), count)]
+
+
+def _cut_tiles(into: Replacement, layer: Layer, inputs: Cut, outputs: Cut) -> list[Sequence[Names]]:
+    """Names of tiles that Split cuts out of the one stored weight, by group, column and row."""
+    found, rank = layer.convolution, layer.weight.ndim
+    outer, inner = (inputs, outputs) if found.turned else (outputs, inputs)
+    grids: list[Sequence[Names]] = []
+    for g, group in enumerate(_cut(into, found.weight, outer, "weight", (found.groups, rank, 0))):
+        rows = [
+            _cut(into, name, inner, f"weight.g{g}.{i}", (1, rank, 1))[0]
+            for i, name in enumerate(group)
+        ]
+        grids.append(list(zip(*rows, strict=True)) if found.turned else rows)
+    return grids
+
+
+def _stored_tiles(
+    into: Replacement, layer: Layer, inputs: Cut, outputs: Cut
+) -> list[Sequence[Names]]:
+    """Names of the stored tiles, by group, column and row, such as conv.weight_g0_k0_n0."""
+    import numpy as np
+
+    found = layer.convolution
+    ends = (outputs.zeros, inputs.zeros, *(0 for _ in layer.weight.shape[2:]))
+    grids: list[Sequence[Names]] = []
+    for g, group in enumerate(np.split(layer.weight, found.groups)):
+        whole = np.pad(_turned(group, found), [(0, end) for end in ends])
+        place = f"g{g}_" if found.groups > 1 else ""
+        columns = [
+            [_stored(into, layer, whole[column, row], f"{place}k{k}_n{n}")
+             for k, row in enumerate(inputs.slices)]
+            for n, column in enumerate(outputs.slices)
+        ]  # fmt: skip
+        grids.append(columns)
+    return grids
+
+
+def _stored(into: Replacement, layer: Layer, tile: Any, part: str) -> str:
+    values = _turned(tile, layer.convolution)
+    return into.store_part(values, part, layer.stem, layer.whole)
+
+
+def _turned(values: Any, found: Convolution) -> Any:
+    """(n, k, kernel ...) of a weight as it is stored, and the other way round."""
+    return values.swapaxes(0, 1) if found.turned else values
+
+
+def tiled_convolutions(
+    model: onnx.ModelProto, tile: Tile, layers: Sequence[str] = ("*",)
+) -> Rewritten:
+    """The model with the convolutions that globs select written as partial ones.
+
+    The given model is left alone. Inputs, outputs and the names of all values that were there
+    before stay; what could not be rewritten is listed with the reason.
+    """
+    stored = stored_tensors(model)
+    graph = TiledGraph(model, tile, layers)
+    for found in convolutions(model, stored):
+        why = found.why if isinstance(found, WholeOperation) else ""
+        if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
+            continue
+        layer = Layer(
+            found,
+            stored.array(found.weight),
+            stored.tensors[found.weight],
+            graph.names.stem(found.weight, "_"),
+            stored.readers(found.node.input[1]) > 1,
+        )
+        into = graph.replacement(found.node, found.k, found.n, groups=found.groups)
+        write_tiles(into, layer, tile)
+    return graph.result()
+
+
+def transformed(job: Job) -> Transformed:
+    """The file's model with its convolutions tiled; TransformError where one stayed whole."""
+    tile, layers = tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"])
+
+    def rewrite(model: onnx.ModelProto) -> Rewritten:
+        found = tiled_convolutions(model, tile, layers)
+        may_stay = (LEFT_OUT, ONE_CHANNEL)
+        must_be_complete(found.changes, "tile_conv", "convolutions", may_stay=may_stay)
+        return found
+
+    return with_known_layers(transformed_file(job, rewrite), job)

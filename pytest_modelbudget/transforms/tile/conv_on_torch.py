@@ -1,0 +1,148 @@
+"""``tile_conv`` on torch models: each convolution as partial ones over tiles of its channels.
+
+x (batch, K, positions ...) by W (N, K, kernel ...) + b (N,) with tiles of k by n channels::
+
+    out[j-th n] = b_j + Σ_i conv(x[i-th k], W[j-th n, i-th k])        ⌈K/k⌉ · ⌈N/n⌉ products
+
+A grouped convolution is as many of these as it has groups, K and N being channels of one group.
+Each product is the operator that was called, with its stride, padding and dilation, on a part of
+the channels; a transposed convolution turns W, and is the same sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from pytest_modelbudget.torch_models.rewriting import Call
+from pytest_modelbudget.transforms.on_torch import transformed_operations
+from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, must_be_complete, tile_of
+from pytest_modelbudget.transforms.tile.products_on_torch import (
+    WHOLE,
+    Linear,
+    Product,
+    Tensors,
+    TileRewrite,
+    columns,
+    joined,
+    padded,
+    summed,
+)
+from pytest_modelbudget.transforms.transform import (
+    LEFT_OUT,
+    Job,
+    Transformed,
+    is_chosen,
+    with_known_layers,
+)
+
+# Kinds that are convolutions; those of them that tiles cannot replace are told.
+KINDS = frozenset({"convolution", "deformable_convolution"})
+# Operators that take (input, weight, bias, ..., groups, ...); those that turn the weight.
+TURNED = frozenset({"aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"})
+SPLIT = TURNED | {
+    "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution", "aten::_convolution",
+    "aten::_convolution.deprecated",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One convolution, or a transposed one, which turns its weight.
+
+    x (..., K, positions ...), weight (N, K / groups, kernel ...), or (K, N / groups, kernel ...)
+    where it is turned. product is the operator on some channels of one group, with all weights
+    (n, k, kernel ...).
+    """
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    groups: int
+    turned: bool
+    product: Product
+
+    @property
+    def axis(self) -> int:
+        """Where x has its channels, counted from behind."""
+        return 1 - self.weight.dim()
+
+    @property
+    def inputs(self) -> int:
+        """Input channels of a group."""
+        return self.x.shape[self.axis] // self.groups
+
+    def parts(self) -> tuple[Linear, ...]:
+        """What each group computes, weights (n, k, kernel ...)."""
+        inputs = self.x.split_with_sizes([self.inputs] * self.groups, self.axis)
+        weights = self.weight.split_with_sizes([len(self.weight) // self.groups] * self.groups)
+        if self.turned:
+            weights = tuple(each.transpose(0, 1) for each in weights)
+        outputs = [len(weights[0])] * self.groups
+        biases = [None] * self.groups if self.bias is None else self.bias.split_with_sizes(outputs)
+        return tuple(map(Linear, inputs, weights, biases))
+
+
+class TileConv(TileRewrite):
+    """Replaces the convolutions that globs on scopes select."""
+
+    def result(self, call: Call) -> Any:
+        """The partial convolutions in place of one."""
+        if call.kind not in KINDS:
+            return NotImplemented
+        weight = call.argument(1, "weight")
+        scope = call.owner(weight) if isinstance(weight, torch.Tensor) else call.scope_now()
+        if not is_chosen(scope, self.layers):
+            return self.leave(scope, call, LEFT_OUT)
+        if call.name not in SPLIT or call.writes:
+            return self.leave(scope, call, WHOLE)
+        found = convolution_of(call)
+        if found.groups > 1 and found.inputs == 1:
+            return self.leave(scope, call, ONE_CHANNEL)
+        groups = found.parts()
+        self.note(scope, call, groups[0], groups=len(groups))
+        outputs = [part for each in groups for part in self.columns(each, found.product)]
+        return joined(outputs, found.axis)
+
+    def columns(self, group: Linear, product: Product) -> list[torch.Tensor]:
+        """The outputs of one group, one column of tiles after the other."""
+        whole = padded(group, self.tile) if self.tile.pads else group
+        column = partial(self.column, product)
+        return columns(whole, self.tile, column, outputs=len(group.weight))
+
+    def column(
+        self, product: Product, parts: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """One tile's width of outputs: the sum of its products, on top of the bias."""
+        return summed(parts, weight, bias, self.tile, product)
+
+
+def convolution_of(call: Call) -> Convolution:
+    """A call of one of the operators that are split."""
+    operator: Any = call.func
+    given = {each.name: each.default_value for each in operator._schema.arguments}
+    given |= dict(zip(given, call.args, strict=False)) | dict(call.kwargs)
+    turned = given.get("transposed", call.name in TURNED)
+
+    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        weight = weight.transpose(0, 1) if turned else weight
+        part = {"input": x, "weight": weight, "bias": bias, "groups": 1}
+        found: torch.Tensor = operator(*(given | part).values())
+        return found
+
+    x, weight, bias = (given[name] for name in ("input", "weight", "bias"))
+    return Convolution(x, weight, bias, given["groups"], turned, product)
+
+
+def transformed(job: Job) -> Transformed:
+    """The model with its convolutions tiled; raises TransformError where one stayed whole."""
+
+    def complete(rewrite: TileConv) -> None:
+        may_stay = (LEFT_OUT, ONE_CHANNEL)
+        must_be_complete(rewrite.changes, "tile_conv", "convolutions", may_stay=may_stay)
+
+    rewrite = TileConv(tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"]))
+    return with_known_layers(transformed_operations(job, rewrite, must_be_complete=complete), job)

@@ -1,0 +1,364 @@
+"""One linear operation as products of tiles, written out or as one product over a batch of tiles.
+
+With K = 2 tiles and N = 2 tiles, x·W + b is
+
+    [x₀·W₀₀ + x₁·W₁₀ | x₀·W₀₁ + x₁·W₁₁] + b
+
+unrolled: Split → a MatMul for each tile, summed by Add → Concat → Add.
+batched:  Reshape → one MatMul over all tiles → ReduceSum → Reshape → Add. Where sizes are no
+multiple of the tile, the remainders of K and N are batches of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import onnx
+from onnx import NodeProto, TensorProto
+
+from pytest_modelbudget.onnx_models.program import StoredTensors, attribute, op_name
+from pytest_modelbudget.onnx_models.rewriting import (
+    Replacement,
+    WholeOperation,
+    found_operations,
+    why_unusable,
+)
+from pytest_modelbudget.transforms.tile.graph_on_onnx import column_sums, first_along, joined, split
+from pytest_modelbudget.transforms.tile.grid import Cut, Tile, cut
+
+PRODUCTS = frozenset({"onnx::Gemm", "onnx::MatMul"})
+# Products with weights that are written in other ways, and stay whole.
+OTHER_PRODUCTS = frozenset({
+    "com.microsoft::FusedGemm", "com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul",
+    "com.microsoft::MatMulNBits", "com.microsoft::MatMulBnb4", "com.microsoft::GemmFloat8",
+    "onnx::QLinearMatMul", "onnx::MatMulInteger", "com.microsoft::QGemm",
+    "com.microsoft::DynamicQuantizeMatMul", "com.microsoft::MatMulIntegerToFloat",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LinearOperation:
+    """One node that computes alpha · x·W + beta · bias with a stored W.
+
+    x (…, k), or (k, m) where x is turned · W (k, n), stored as (n, k) where it is turned.
+    bias is "" where there is none.
+    """
+
+    node: NodeProto
+    weight: str
+    k: int
+    n: int
+    weight_turned: bool = False
+    x_turned: bool = False
+    bias: str = ""
+    alpha: float = 1.0
+    beta: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """The stored matrix behind an operand, and whether a Transpose turns it on the way."""
+
+    name: str
+    turned: bool
+
+
+FoundOperation = Union[LinearOperation, WholeOperation]
+
+
+def linear_operations(model: onnx.ModelProto, stored: StoredTensors) -> Iterator[FoundOperation]:
+    """Every linear operation in the order of the file, those in bodies and functions included.
+
+    A MatMul of two activations, as in attention, is none: nothing of it is a weight.
+    """
+    names = PRODUCTS | OTHER_PRODUCTS
+    return found_operations(model, stored, names, _operation, weighted={"onnx::Gemm"})
+
+
+def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation | None:
+    name = op_name(node)
+    if name in OTHER_PRODUCTS:
+        return WholeOperation(node, f"{name} is rewritten by no form of tiles")
+    weight = weight_behind(node.input[1], stored)
+    if weight is None and name == "onnx::MatMul":
+        return _left_operand(node, stored)
+    if weight is None:
+        return WholeOperation(node, "its weight is computed in the graph")
+    if isinstance(weight, str):
+        return WholeOperation(node, weight)
+    shape = stored.shape(weight.name)
+    turned = weight.turned != bool(attribute(node, "transB", 0))
+    k, n = reversed(shape) if turned else shape
+    if name == "onnx::MatMul":
+        return LinearOperation(node, weight.name, k, n, weight_turned=turned)
+    return LinearOperation(
+        node,
+        weight.name,
+        k,
+        n,
+        weight_turned=turned,
+        x_turned=bool(attribute(node, "transA", 0)),
+        bias=node.input[2] if len(node.input) > 2 else "",
+        alpha=float(attribute(node, "alpha", 1.0)),
+        beta=float(attribute(node, "beta", 1.0)),
+    )
+
+
+def _left_operand(node: NodeProto, stored: StoredTensors) -> WholeOperation | None:
+    """A product whose first operand is the weight, W·x; None for one of two activations."""
+    if weight_behind(node.input[0], stored) is None:
+        return None
+    return WholeOperation(node, "its weight is the left operand")
+
+
+def weight_behind(name: str, stored: StoredTensors) -> StoredWeight | str | None:
+    """The stored matrix behind an operand, why it cannot be used, or None for an activation."""
+    turned = False
+    while name not in stored:
+        node = stored.makers.get(name)
+        if node is None:
+            return None
+        maker = op_name(node)
+        if maker == "onnx::DequantizeLinear" and node.input[0] in stored:
+            return "its weight is quantised: tile the float model, then quantise"
+        if maker not in {"onnx::Identity", "onnx::Transpose"}:
+            return f"its weight comes out of {maker}" if name in stored.constants else None
+        turned ^= maker == "onnx::Transpose" and attribute(node, "perm", [1, 0]) == [1, 0]
+        name = node.input[0]
+    shape = stored.shape(name)
+    if len(shape) != 2:
+        return f"its weight has rank {len(shape)}, not 2"
+    return why_unusable(name, stored) or StoredWeight(name, turned)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One linear operation to be written as tiles.
+
+    weight (K, N) holds the values of the stored tensor whole, whose parts' names start with stem.
+    leading are the sizes of
+    x before K, None where they are not known, and itself None where not even their number is.
+    A shared weight has other readers too, and is cut where the graph runs, so that it is stored
+    once.
+    """
+
+    operation: LinearOperation
+    weight: Any
+    whole: TensorProto
+    stem: str
+    leading: tuple[int | None, ...] | None
+    shared: bool = False
+
+
+def unrolled(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
+    """x·W as one MatMul for each tile of W (and of x, where rows are tiled too)."""
+    rows, columns = _cuts(layer, tile)
+    tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, rows, columns)
+    x = _padded_x(into, layer, x, rows.zeros)
+    if tile.m is None:
+        result = _row_of_tiles(into, x, rows, tiles, "")
+    else:
+        result = _rows_tiled(into, layer, x, (rows, tile), tiles)
+    return _without_zeros(into, result, columns)
+
+
+def _cuts(layer: Layer, tile: Tile) -> tuple[Cut, Cut]:
+    k, n = layer.operation.k, layer.operation.n
+    return cut(k, tile.k, pads=tile.pads), cut(n, tile.n, pads=tile.pads)
+
+
+def _padded(weight: Any, below: int, beside: int) -> Any:
+    import numpy as np
+
+    return np.pad(weight, ((0, below), (0, beside))) if below or beside else weight
+
+
+def _stored_tiles(
+    into: Replacement, layer: Layer, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
+    """Names of the stored tiles, by column and then by row."""
+    weight = _padded(layer.weight, rows.zeros, columns.zeros)
+    return tuple(
+        tuple(
+            _stored_part(into, layer, weight[row, column], k, n)
+            for k, row in enumerate(rows.slices)
+        )
+        for n, column in enumerate(columns.slices)
+    )
+
+
+def _stored_part(into: Replacement, layer: Layer, values: Any, k: int, n: int) -> str:
+    """A part of the weight, named after its place: fc.weight_k0_n0."""
+    return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
+
+
+def _cut_tiles(
+    into: Replacement, layer: Layer, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
+    """Names of tiles that Split cuts out of the one stored weight, by column and then by row."""
+    weight = _shared_weight(into, layer, rows, columns)
+    return tuple(
+        split(into, column, rows.sizes, f"weight.n{n}", axis=0)
+        for n, column in enumerate(split(into, weight, columns.sizes, "weight", axis=1))
+    )
+
+
+def _shared_weight(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> str:
+    """The one stored weight as (K, N), turned and padded where the graph runs."""
+    weight = layer.operation.weight
+    if layer.operation.weight_turned:
+        weight = into.node("Transpose", (weight,), "weight.turned", perm=[1, 0])
+    if rows.zeros or columns.zeros:
+        pads = into.integers([0, 0, rows.zeros, columns.zeros], "weight.pads")
+        weight = into.node("Pad", (weight, pads), "weight.padded")
+    return weight
+
+
+def _padded_x(into: Replacement, layer: Layer, x: str, zeros: int) -> str:
+    """x with zeros behind its last axis."""
+    if not zeros:
+        return x
+    assert layer.leading is not None, "padding needs the rank"
+    rank = len(layer.leading) + 1
+    pads = into.integers([0] * (2 * rank - 1) + [zeros], "pads")
+    return into.node("Pad", (x, pads), "padded")
+
+
+def _without_zeros(into: Replacement, result: str, columns: Cut) -> str:
+    """A result without the columns that only zeros made."""
+    if not columns.zeros:
+        return result
+    return first_along(into, result, sum(columns.sizes) - columns.zeros, "sliced", axis=-1)
+
+
+def _row_of_tiles(
+    into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str
+) -> str:
+    """All columns for some rows of x."""
+
+    def product(part: str, weight: str, k: int, n: int) -> str:
+        return into.node("MatMul", (part, weight), f"{prefix}product.k{k}.n{n}")
+
+    parts = split(into, x, rows.sizes, f"{prefix}x", axis=-1)
+    found = column_sums(into, parts, tiles, product, prefix)
+    return joined(into, found, f"{prefix}joined", axis=-1)
+
+
+def _rows_tiled(
+    into: Replacement, layer: Layer, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
+) -> str:
+    """The same for each tile of rows; leading axes are one axis meanwhile."""
+    rows, tile = cuts
+    leading = [size or 0 for size in layer.leading or ()]
+    count = 1
+    for size in leading:
+        count *= size
+    assert tile.m is not None, "rows are tiled"
+    edges = cut(count, tile.m, pads=tile.pads)
+    flat = len(leading) != 1
+    if flat:
+        x = into.node("Reshape", (x, into.integers([count, sum(rows.sizes)], "flat")), "rows")
+    if edges.zeros:
+        x = into.node("Pad", (x, into.integers([0, 0, edges.zeros, 0], "row_pads")), "row_padded")
+    parts = split(into, x, edges.sizes, "rows", axis=0)
+    stacked = [
+        _row_of_tiles(into, part, rows, tiles, f"m{m}." if len(parts) > 1 else "")
+        for m, part in enumerate(parts)
+    ]
+    result = joined(into, stacked, "stacked", axis=0)
+    if edges.zeros:
+        result = first_along(into, result, count, "rows_sliced", axis=0)
+    if flat:
+        shape = into.integers([*leading, -1], "unflat")
+        result = into.node("Reshape", (result, shape), "unflattened")
+    return result
+
+
+def batched(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
+    """x·W as one MatMul over all whole tiles, and one for each kind of edge."""
+    rows, columns = _cuts(layer, tile)
+    batches = (_cut_batches if layer.shared else _stored_batches)(into, layer, rows, columns)
+    x = _padded_x(into, layer, x, rows.zeros)
+    parts = split(into, x, [count * size for _, count, size in rows.regions], "x", axis=-1)
+    axes = len(layer.leading or ())
+    results = []
+    for n, (_, wide, width) in enumerate(columns.regions):
+        total = ""
+        for k, (part, (_, high, height)) in enumerate(zip(parts, rows.regions, strict=True)):
+            edge = f"k{k}.n{n}"
+            tiles = _tiles_of_x(into, part, (axes, high, height), edge)
+            products = into.node("MatMul", (tiles, batches[n][k]), f"{edge}.products")
+            over = into.integers([-4], f"{edge}.axes")
+            summed = into.node("ReduceSum", (products, over), f"{edge}.sum", keepdims=0)
+            total = into.node("Add", (total, summed), f"{edge}.total") if k else summed
+        if axes > 1:
+            total = into.node("Transpose", (total,), f"n{n}.rows", perm=_rows_swapped(axes))
+        shape = into.integers([*[0] * axes, wide * width], f"n{n}.shape")
+        results.append(into.node("Reshape", (total, shape), f"n{n}"))
+    return _without_zeros(into, joined(into, results, "joined", axis=-1), columns)
+
+
+def _tiles_of_x(into: Replacement, x: str, sizes: tuple[int, int, int], edge: str) -> str:
+    """x (..., tiles·k) as (..., tiles, 1, rows, k): rows of the last leading axis, or one.
+
+    With one leading axis each row is a product of its own, (rows, tiles, 1, 1, k), and nothing
+    has to be moved.
+    """
+    axes, count, height = sizes
+    as_it_is = [0] * axes  # what Reshape takes for the sizes that x has
+    if axes < 2:
+        shape = into.integers([*as_it_is, count, 1, 1, height], f"{edge}.shape")
+        return into.node("Reshape", (x, shape), f"{edge}.x")
+    shape = into.integers([*as_it_is, count, height], f"{edge}.shape")
+    cut_up = into.node("Reshape", (x, shape), f"{edge}.cut")
+    turned = into.node("Transpose", (cut_up,), f"{edge}.turned", perm=_rows_swapped(axes))
+    return into.node("Unsqueeze", (turned, into.integers([-3], f"{edge}.columns")), f"{edge}.x")
+
+
+def _rows_swapped(axes: int) -> list[int]:
+    """The order of axes in which the last leading one changes places with the tiles' one."""
+    return [*range(axes - 1), axes, axes - 1, axes + 1]
+
+
+def _stored_batches(
+    into: Replacement, layer: Layer, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
+    """Names of stored batches (k tiles, n tiles, k, n), by region of columns, then of rows."""
+    weight = _padded(layer.weight, rows.zeros, columns.zeros)
+    names = []
+    for n, (left, wide, width) in enumerate(columns.regions):
+        column = weight[:, left : left + wide * width]
+        batches = (
+            column[top : top + high * height].reshape(high, height, wide, width).swapaxes(1, 2)
+            for top, high, height in rows.regions
+        )
+        parts = (_stored_part(into, layer, each, k, n) for k, each in enumerate(batches))
+        names.append(tuple(parts))
+    return tuple(names)
+
+
+def _cut_batches(
+    into: Replacement, layer: Layer, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
+    """The same, cut out of the one stored weight where the graph runs."""
+    weight = _shared_weight(into, layer, rows, columns)
+    widths = [wide * width for _, wide, width in columns.regions]
+    heights = [high * height for _, high, height in rows.regions]
+    names = []
+    for n, column in enumerate(split(into, weight, widths, "weight", axis=1)):
+        _, wide, width = columns.regions[n]
+        batches = []
+        for k, region in enumerate(split(into, column, heights, f"weight.n{n}", axis=0)):
+            _, high, height = rows.regions[k]
+            part = f"weight.k{k}.n{n}"
+            shape = into.integers([high, height, wide, width], f"{part}.shape")
+            tiles = into.node("Reshape", (region, shape), f"{part}.tiles")
+            batches.append(into.node("Transpose", (tiles,), part, perm=[0, 2, 1, 3]))
+        names.append(tuple(batches))
+    return tuple(names)
+
+
+Form = Callable[[Replacement, Layer, Tile, str], str]
+FORMS: Mapping[str, Form] = {"unrolled": unrolled, "batched": batched}

@@ -1,0 +1,159 @@
+"""``tile_linear`` on torch models: each linear operation as its tile products.
+
+x (..., K) · W (N, K) + b (N,) with tiles of k by n::
+
+    out[..., j-th n] = b_j + Σ_i x[..., i-th k] · W[j-th n, i-th k]ᵀ        ⌈K/k⌉ · ⌈N/n⌉ products
+
+Operations are rewritten and not modules: nn.MultiheadAttention calls linear on parameters that no
+nn.Linear owns, and Swin reads the weights of the modules that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.torch_models.rewriting import Call
+from pytest_modelbudget.transforms.on_torch import transformed_operations
+from pytest_modelbudget.transforms.tile.grid import cut, must_be_complete, tile_of
+from pytest_modelbudget.transforms.tile.products_on_torch import (
+    WHOLE,
+    Linear,
+    Tensors,
+    TileRewrite,
+    columns,
+    joined,
+    padded,
+    summed,
+)
+from pytest_modelbudget.transforms.transform import (
+    LEFT_OUT,
+    Job,
+    Transformed,
+    is_chosen,
+    with_known_layers,
+)
+
+# Kinds that multiply by a weight; those of them that tiles cannot replace are told.
+LINEAR = frozenset({"linear", "matmul", "einsum", "bilinear"})
+# Products of vectors too, all of which they contract; what others take as a vector is a bias or a
+# scale, or in an einsum whatever its equation says.
+OF_VECTORS = frozenset({
+    "aten::matmul", "aten::linalg_matmul", "aten::inner", "aten::mv", "aten::dot", "aten::vdot",
+})  # fmt: skip
+
+
+class TileLinear(TileRewrite):
+    """Replaces the linear operations that globs on scopes select."""
+
+    def result(self, call: Call) -> Any:
+        """The tile products in place of a linear operation."""
+        if call.kind not in LINEAR:
+            return NotImplemented
+        weight = next(_weights(call), None)
+        if weight is None and call.kind != "linear":
+            return NotImplemented  # both operands are activations: attention and its like
+        scope = call.scope_now() if weight is None else call.owner(weight)
+        if not is_chosen(scope, self.layers):
+            return self.leave(scope, call, LEFT_OUT)
+        linear = None if call.writes else linear_of(call)
+        if linear is None:
+            return self.leave(scope, call, WHOLE)
+        rows = prod(linear.x.shape[:-1])
+        self.note(scope, call, linear, rows=rows)
+        with one_thread():
+            return self._tiled(linear, rows)
+
+    def _tiled(self, linear: Linear, rows: int) -> torch.Tensor:
+        """All rows at once, or one tile of them after the other; leading axes are then one axis."""
+        (n, k), m = linear.weight.shape, self.tile.m
+        if m is None:
+            return self.columns(linear)
+        edges = cut(rows, m, pads=self.tile.pads)
+        x = linear.x.reshape(-1, k)
+        if edges.zeros:
+            x = F.pad(x, (0, 0, 0, edges.zeros))
+        parts = [
+            self.columns(Linear(part, linear.weight, linear.bias))
+            for part in x.split_with_sizes(edges.sizes)
+        ]
+        found = joined(parts, 0)
+        if edges.zeros:
+            found = found.narrow(0, 0, rows)
+        return found.view(*linear.x.shape[:-1], n)
+
+    def columns(self, linear: Linear) -> torch.Tensor:
+        """All outputs, one column of tiles after the other."""
+        whole = padded(linear, self.tile) if self.tile.pads else linear
+        found = columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
+        return joined(found, linear.axis)
+
+    def column(
+        self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """One tile's width of outputs: the sum of its products, on top of the bias."""
+        return summed(rows, weight, bias, self.tile, F.linear)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread: for products this small, waking a second one takes longer than they do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def linear_of(call: Call) -> Linear | None:
+    """A call as a linear operation with a weight matrix; None where it is no such thing."""
+    if call.name not in _ARGUMENTS:
+        return None
+    given = [call.argument(at, name) for at, name in enumerate(_ARGUMENTS[call.name])]
+    if call.name == "aten::linear":
+        x, weight, bias = given
+        return Linear(x, weight, bias) if weight.dim() == 2 else None
+    if call.name == "aten::addmm":
+        bias, x, weight = given
+        scaled = any(call.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
+        fits = not scaled and bias.dim() == 1 and bias.shape[0] == weight.shape[1]
+        return Linear(x, weight.t(), bias) if fits and call.weight_name(weight) else None
+    x, weight = given
+    fits = weight.dim() == 2 and x.dim() > 0
+    return Linear(x, weight.t(), None) if fits and call.weight_name(weight) else None
+
+
+_ARGUMENTS = {
+    "aten::linear": ("input", "weight", "bias"),
+    "aten::addmm": ("self", "mat1", "mat2"),
+    "aten::mm": ("self", "mat2"),
+    "aten::matmul": ("self", "other"),
+}
+
+
+def _weights(call: Call) -> Iterator[torch.Tensor]:
+    """Operands that are a stored weight, or a view of one."""
+    rank = 1 if call.name in OF_VECTORS else 2
+    for value in (*call.args, *call.kwargs.values()):
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(each, torch.Tensor) and each.dim() >= rank and call.weight_name(each):
+                yield each
+
+
+def transformed(job: Job) -> Transformed:
+    """The model with its linear operations tiled; raises TransformError where one stayed whole."""
+    if job.settings.get("form", "unrolled") != "unrolled":
+        raise TransformError("form: batched is a form of ONNX graphs: leave it out")
+
+    def complete(rewrite: TileLinear) -> None:
+        must_be_complete(rewrite.changes, "tile_linear", "linear operations")
+
+    rewrite = TileLinear(tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"]))
+    return with_known_layers(transformed_operations(job, rewrite, must_be_complete=complete), job)

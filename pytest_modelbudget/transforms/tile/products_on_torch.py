@@ -1,0 +1,119 @@
+"""The sum of products that a torch layer computes, taken apart into products of tiles.
+
+x (..., K, positions ...), weight (N, K, kernel ...), bias (N,), with tiles of k by n::
+
+    out[j-th n] = b_j + Σ_i x[i-th k] · W[j-th n, i-th k]        ⌈K/k⌉ · ⌈N/n⌉ products
+
+A linear operation has neither positions nor a kernel; · is its product, or a convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from pytest_modelbudget.formats.model import Change
+from pytest_modelbudget.torch_models.rewriting import Call
+from pytest_modelbudget.transforms.tile.grid import Tile, became, cut, tiles_along
+
+WHOLE = "no tiling is known for it"
+Tensors = Sequence[torch.Tensor]
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+Column = Callable[[Tensors, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One linear operation: x (..., K), weight (N, K), bias (N,) or None.
+
+    Or a convolution: x (..., K, positions ...), weight (N, K, kernel ...).
+    """
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    @property
+    def axis(self) -> int:
+        """Where x has its K and the output its N, counted from behind."""
+        return 1 - self.weight.dim()
+
+
+class TileRewrite:
+    """Replaces the operations that globs on scopes select, and keeps what became of each."""
+
+    def __init__(self, tile: Tile, layers: tuple[str, ...]) -> None:
+        self.tile = tile
+        self.layers = layers
+        self.changes: list[Change] = []
+        self.partial_sums = 1
+
+    def leave(self, scope: str, call: Call, why: str) -> Any:
+        """Note that an operation stays as it is, and let it run so."""
+        self.changes.append(Change(scope, call.name, why=why))
+        return NotImplemented
+
+    def note(
+        self, scope: str, call: Call, linear: Linear, *, rows: int = 1, groups: int = 1
+    ) -> None:
+        """Note what takes an operation's place; linear is one of its groups."""
+        n, k = linear.weight.shape[:2]
+        what = became(self.tile, k, n, rows=rows, groups=groups)
+        self.changes.append(Change(scope, call.name, what))
+        self.partial_sums = max(self.partial_sums, tiles_along(k, self.tile.k))
+
+
+def columns(linear: Linear, tile: Tile, column: Column, outputs: int) -> list[torch.Tensor]:
+    """The first outputs of an operation, one tile's width after the other, which column computes.
+
+    What comes after them are columns that only zeros made.
+    """
+    n, k = linear.weight.shape[:2]
+    widths = cut(n, tile.n).sizes
+    parts = linear.x.split_with_sizes(cut(k, tile.k).sizes, linear.axis)
+    weights = linear.weight.split_with_sizes(widths)
+    biases: Sequence[torch.Tensor | None] = [None] * len(weights)
+    if linear.bias is not None:
+        biases = linear.bias.split_with_sizes(widths)
+    found = [column(parts, w, b) for w, b in zip(weights, biases, strict=True)]
+    if outputs < n:
+        last = found[-1].narrow(linear.axis, 0, widths[-1] - (n - outputs))
+        found[-1] = last if len(found) > 1 else last.contiguous()  # a reader may take a view of it
+    return found
+
+
+def joined(found: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
+    """Columns beside each other, as one tensor."""
+    return torch.cat(list(found), axis) if len(found) > 1 else found[0]
+
+
+def summed(
+    parts: Tensors, weight: torch.Tensor, bias: torch.Tensor | None, tile: Tile, product: Product
+) -> torch.Tensor:
+    """One tile's width of outputs: the sum of its products, on top of the bias."""
+    total: torch.Tensor | None = None
+    tiles = weight.split_with_sizes(cut(weight.shape[1], tile.k).sizes, 1)
+    for x, each in zip(parts, tiles, strict=True):
+        found = product(x, each, bias if total is None else None)
+        total = found if total is None else total + found
+    assert total is not None, "a weight has at least one tile"
+    return total
+
+
+def padded(linear: Linear, tile: Tile) -> Linear:
+    """The same operation with K and N filled up with zeros to whole tiles."""
+    n, k = linear.weight.shape[:2]
+    more_k, more_n = -k % tile.k, -n % tile.n
+    if not more_k and not more_n:
+        return linear
+    inner = (0, 0) * (linear.weight.dim() - 2)  # positions and kernel stay as they are
+    bias = linear.bias
+    return Linear(
+        F.pad(linear.x, (*inner, 0, more_k)) if more_k else linear.x,
+        F.pad(linear.weight, (*inner, 0, more_k, 0, more_n)),
+        F.pad(bias, (0, more_n)) if bias is not None and more_n else bias,
+    )

@@ -1,0 +1,40 @@
+"""``apply: package.module:callable`` on ONNX files: the user's own transform, path → path."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.source import existing_file, transform_named
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.onnx_models.graph_reader import model_with_weights, weight_files
+from pytest_modelbudget.transforms.compare_on_onnx import beside
+from pytest_modelbudget.transforms.transform import Job, Transformed
+
+
+def transformed(job: Job) -> Transformed:
+    """The model in the file that the user's callable makes of a copy of the job's."""
+    target = str(job.settings["apply"])
+    call = transform_named(target)
+    path = existing_file(job.source, "an ONNX model")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copied(path, Path(folder))
+        with user_code(f"calling {target}", TransformError):
+            made = call(copy)
+        if not isinstance(made, (str, Path)):
+            raise TransformError(f"{target} returned {type(made).__name__}, not the path of a file")
+        if not Path(made).is_file():
+            raise TransformError(f"{target} returned {made}, which is no file")
+        model = model_with_weights(Path(made))
+    return beside(job, model, Path(made).name, job.source.dims)
+
+
+def copied(path: Path, folder: Path) -> Path:
+    """A copy of a model's file and of those with its weights, which a transform may write to."""
+    for file in (path, *weight_files(path)):
+        there = folder / file.relative_to(path.parent)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, there)
+    return folder / path.name

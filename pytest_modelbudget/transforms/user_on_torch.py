@@ -1,0 +1,62 @@
+"""``apply: package.module:callable`` on torch models: the user's own transform, module → module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.model import Change
+from pytest_modelbudget.formats.source import transform_named
+from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.transforms.on_torch import transformed_module
+from pytest_modelbudget.transforms.transform import Job, Transformed
+
+
+def transformed(job: Job) -> Transformed:
+    """What the user's callable makes of a copy of the model."""
+    target = str(job.settings["apply"])
+    call = transform_named(target)
+
+    def changer(model: nn.Module) -> nn.Module:
+        with user_code(f"calling {target}", TransformError):
+            return call(model)  # type: ignore[no-any-return]  # checked by who called
+
+    return transformed_module(job, changer, layer_changes)
+
+
+def layer_changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
+    """Every layer of the original, and what stands in its place: by path and type."""
+    return tuple(_changes(before, after))
+
+
+def _changes(before: nn.Module, after: nn.Module) -> Iterator[Change]:
+    there = dict(after.named_modules())
+    for path, module in before.named_modules():
+        if module._modules:
+            continue
+        kind, other = type(module).__name__, there.get(path)
+        now = type(other).__name__ if other is not None else "nothing of that name"
+        if now != kind:
+            yield Change(path, kind, now)
+        elif _same_weights(module, other):
+            yield Change(path, kind, why="as it was")
+        else:
+            yield Change(path, kind, f"{kind} with other weights")
+
+
+def _same_weights(module: nn.Module, other: Any) -> bool:
+    """Whether two layers store tensors of the same names, types and values."""
+    mine, theirs = module.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(
+        _same(value, theirs[name]) for name, value in mine.items()
+    )
+
+
+def _same(value: Any, other: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return type(value) is type(other)
+    return value.dtype == other.dtype and torch.equal(value, other)

@@ -1,0 +1,47 @@
+"""AlexNet as an ONNX model with drawn weights, in both types that ONNX Runtime has on a CPU."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.onnx_models.pairs import sides
+from pytest_modelbudget.onnx_models.weights import redrawn
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.transforms.on_onnx import Judge, Rewritten
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "tiling" / "write_tiling_models.py"
+
+
+def drawn_alexnet() -> onnx.ModelProto:
+    """AlexNet with drawn weights, for any batch."""
+    built: onnx.ModelProto = runpy.run_path(str(SCRIPT))["alexnet"](drawn=False)
+    return redrawn(built, tables().ops)
+
+
+def in_half(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same network stored and computed in float16."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    for tensor in made.graph.initializer:
+        half = numpy_helper.to_array(tensor).astype(np.float16)
+        tensor.CopyFrom(numpy_helper.from_array(half, tensor.name))
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return made
+
+
+def judged(proto: onnx.ModelProto, twin: Rewritten) -> Equivalence:
+    """One seed of each family, both steps."""
+    sums = twin.partial_sums
+    judge = Judge(
+        Claim(seeds=(0,)), {"batch": 1}, lambda first: sides(first, twin.model, partial_sums=sums)
+    )
+    return judge.equivalence(proto, tables().ops)

@@ -1,0 +1,191 @@
+"""Records for pages, of small networks made by hand: no framework is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.formats.model import LayerCall, LoadedModel
+from pytest_modelbudget.gate.from_python import written_limits
+from pytest_modelbudget.gate.measuring import checked
+from pytest_modelbudget.graph.graph import Op, Weight
+from pytest_modelbudget.metrics.compute import census
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.metrics.table import METRICS
+from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.reports.html.page import render
+from pytest_modelbudget.reports.html.profile import profile
+from pytest_modelbudget.reports.record import Assembly, check_record, check_statement, model_record
+from tests.builders.graphs import costed, parameter, tensor
+
+FILE = "budgets/a.yaml"
+ODD_NAME = "a,b:c%<script>document.title='owned'</script>&amp;\"'"
+
+# A transform whose outputs differ, as the gate records it; its metrics are the model's and more.
+TILED = {
+    "name": "tiled",
+    "changes": [
+        {"scope": "block0.fc0", "operation": "linear", "became": "2 products of 4x2"},
+        {"scope": "block0.fc1", "operation": "linear", "became": "", "why": "too small"},
+    ],
+    "checks": [
+        {"id": f"{FILE}::net::tiled::equivalence", "metric": "equivalence", "limit": None,
+         "actual": None, "baseline": None, "outcome": "over", "level": "error", "line": 9,
+         "reason": "output 0 differs", "measured": "3.2e-4", "allowed": "1e-10"},
+    ],
+    "equivalence": {
+        "outcome": "over",
+        "kind": "exact_algebra",
+        "weights": "drawn, seed 0",
+        "basis": "algebra",
+        "seeds": [0, 1, 2],
+        "notes": ["rests on float64"],
+        "reason": "output 0 differs",
+        "outputs": [
+            {"name": "0", "family": "normal", "dtype": "float32", "outcome": "within",
+             "algebra": "3.2e-15", "max_abs": "1.1e-08"},
+            {"name": "0", "family": "zeros", "dtype": "float32", "outcome": "over",
+             "algebra": "3.2e-4", "max_abs": "0.5"},
+        ],
+        "first_divergence": {
+            "scope": "block0.fc1", "error": "3.2e-4",
+            "worst": {"index": [0, 1], "original": "0.5", "transformed": "0.25"},
+        },
+    },
+}  # fmt: skip
+
+
+def chain(
+    widths: Sequence[int], *, block: int = 4, container: str = "block"
+) -> tuple[LoadedModel, CostedGraph]:
+    """Linear layers of these widths, each with a ReLU, so many to a container.
+
+    ``chain([4, 8, 2])`` on one row: fc0 (4 -> 8), act0, fc1 (8 -> 2), act1.
+    """
+    x = first = tensor("x", 1, widths[0])
+    ops: list[Op] = []
+    weights: list[Weight] = []
+    calls: list[LayerCall] = []
+    for number, (wide, narrow) in enumerate(pairwise(widths)):
+        inside = f"{container}{number // block}"
+        scope, act = f"{inside}.fc{number}", f"{inside}.act{number}"
+        weight = parameter(f"{scope}.weight", narrow, wide)
+        y, z = tensor(f"y{number}", 1, narrow), tensor(f"z{number}", 1, narrow)
+        ops += [
+            Op("aten::linear", (x, weight, None), (y,), scope=scope),
+            Op("aten::relu", (y,), (z,), scope=act),
+        ]
+        weights.append(Weight(weight, trainable=True))
+        calls += [LayerCall(scope, "Linear", (x,), (y,)), LayerCall(act, "ReLU", (y,), (z,))]
+        x = z
+    graph = costed(*ops, inputs=(first,), outputs=(x,), weights=tuple(weights))
+    root = LayerCall("", "Chain", (first,), (x,), leaf=False)
+    return LoadedModel(graph.graph, "torch", "meta", (root, *calls)), graph
+
+
+def measured_chain(widths: Sequence[int], *, container: str = "block") -> MeasuredModel:
+    """All metrics of a chain, and its profile."""
+    loaded, graph = chain(widths, container=container)
+    return MeasuredModel(
+        loaded.format,
+        loaded.traced,
+        measurements={metric.key: metric.measure(graph) for metric in METRICS},
+        census=census(graph),
+        profile=profile(loaded, graph),
+    )
+
+
+def page_record(models: Mapping[str, tuple[MeasuredModel, Mapping[str, object]]]) -> Any:
+    """The record of models by name, each with its limits as a budget spells them."""
+    assembly, using, line = Assembly(), tables(), 3
+    for name, (model, limits) in models.items():
+        add_model(assembly, using, name, model, limits, line)
+        line += 2 + len(limits)
+    return assembly.report(selected=False)
+
+
+def add_model(
+    assembly: Assembly,
+    using: Tables,
+    name: str,
+    model: MeasuredModel,
+    limits: Mapping[str, object],
+    line: int,
+) -> None:
+    """One model's statements, the limits on the lines after its own."""
+    model_id = f"{FILE}::{name}"
+    record = model_record(model_id, FILE, line, model)
+    for offset, limit in enumerate(written_limits(limits, using), start=1):
+        placed = replace(limit, place=Place(FILE, line + offset))
+        check = check_record(f"{model_id}::{limit.metric}", checked(placed, model))
+        assembly.add(check_statement(check, record if offset == 1 else None, 0.25))
+
+
+def small_record() -> Any:
+    """Two models: one over a limit and warned of another, one within and oddly named.
+
+    net holds 4·8 + 8·2 = 48 parameters and MACs; its peak is the 8 + 8 floats around act0.
+    """
+    return page_record(
+        {
+            "net": (
+                measured_chain([4, 8, 2]),
+                {"params": 40, "macs": {"max": 44, "level": "warn"}, "peak_activation": 100},
+            ),
+            ODD_NAME: (measured_chain([4, 4]), {"params": {"min": 10, "max": 20}}),
+        }
+    )
+
+
+def late_peak() -> MeasuredModel:
+    """A chain of 40 layers whose widest comes last, below a container with a long name."""
+    return measured_chain([*[8] * 38, 64, 64], container="a_container_with_a_long_name.block")
+
+
+def with_everything() -> Any:
+    """The small record with all that other parts of the project may add to one."""
+    record = small_record()
+    (late,) = page_record({"late": (late_peak(), {"peak_activation": 600})})["models"]
+    record["models"].append(late)
+    net = record["models"][0]
+    net["checks"][0] |= {
+        "baseline": 32,
+        "allowed": 33,
+        "blame": [
+            {"scope": "block0.fc1", "name": "weight", "delta": 16, "before": None, "after": 16,
+             "shape_before": None, "shape_after": [2, 8]},
+            {"scope": None, "delta": 0, "count": 0},
+        ],
+    }  # fmt: skip
+    after = {key: dict(metric) for key, metric in net["metrics"].items()}
+    after["bandwidth"]["value"] *= 2
+    net["transforms"] = [{**TILED, "metrics": after}]
+    record["loosened"] = [
+        {"file": FILE, "line": 4, "id": f"{FILE}::net::params", "percent": "14.3",
+         "forbidden": True, "text": "budget loosened +14.3%: params 35 → 40"}
+    ]  # fmt: skip
+    record["lock"] = [{"file": "budgets/a.lock.json", "state": "stale", "text": "lock stale"}]
+    record["base"] = "origin/main"
+    record["broken"] = [{"id": "budgets/b.yaml::budget", "problems": ["budgets/b.yaml:1:1: no"]}]
+    return record
+
+
+def many_models(count: int) -> Any:
+    """So many models of 40 layers each, with three limits; every seventh is over one."""
+    models: dict[str, tuple[MeasuredModel, Mapping[str, object]]] = {}
+    kinds = [measured_chain([16 + number, *[32] * 20]) for number in range(5)]
+    for number in range(count):
+        params = {"params": 100 if number % 7 == 0 else "1 M", "macs": "1 MMAC", "flops": "2 MFLOP"}
+        models[f"family{number % 10}/model{number}"] = (kinds[number % 5], params)
+    return page_record(models)
+
+
+def written(record: Any, path: Path) -> Path:
+    """The page of a record, in a file."""
+    path.write_text(render(record), encoding="utf-8")
+    return path

@@ -1,0 +1,242 @@
+"""``modelbudget``: true figures, an exit code, and one sentence where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_modelbudget import registry as check
+from pytest_modelbudget.cli.command import main
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import Measurement, Metric
+
+ALEXNET = ("show", "torchvision.models:alexnet", "--input", "float32 1x3x224x224")
+LAB = """
+import torch
+from torch import nn
+
+class Odd(nn.Module):
+    def forward(self, x):
+        return torch.cdist(x, x)
+
+class Named(nn.Module):
+    def __init__(self, width, bias=True):
+        super().__init__()
+        self.layer = nn.Linear(4, width, bias=bias)
+    def forward(self, x, *, y):
+        return self.layer(x) + y
+
+def __getattr__(name):
+    if name == "moody":
+        raise ValueError("no attribute for you")
+    raise AttributeError(name)
+
+def broken():
+    print("this goes to standard error")
+    raise OSError("no such weights")
+"""
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the module ``lab_cli``, made the current one."""
+    (tmp_path / "lab_cli.py").write_text(LAB, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_alexnet_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """The lab's AlexNet: 61,100,840 params, 714,188,480 MACs and 4,392,864 B of leaf outputs."""
+    assert main([*ALEXNET, "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["totals"] == {
+        "params": 61_100_840,
+        "macs": 714_188_480,
+        "output_bytes": 4_392_864,
+    }
+    for column, total in shown["totals"].items():
+        assert sum(row[column] or 0 for row in shown["layers"]) == total
+    first = next(row for row in shown["layers"] if row["scope"] == "features.0")
+    assert (first["type"], first["kernel"]) == ("Conv2d", [11, 11])
+    assert (first["inputs"], first["outputs"]) == ([[1, 3, 224, 224]], [[1, 64, 55, 55]])
+    assert first["params"] == 64 * 3 * 11 * 11 + 64
+    assert first["macs"] == 64 * 55 * 55 * 3 * 11 * 11
+    assert first["output_bytes"] == 4 * 64 * 55 * 55
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_the_table_fits_the_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layer table is no wider than the terminal, and its figures are whole in any."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main([*ALEXNET]) == 0
+    table = capsys.readouterr().out.split("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= columns
+    assert "61,100,840" in table
+    assert "714,188,480" in table
+    assert "4,392,864" in table
+
+
+def test_depth_folds_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    """At depth 1 AlexNet is itself and its three parts."""
+    assert main([*ALEXNET, "--depth", "1", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["layers"]
+    assert [row["scope"] for row in rows] == ["", "features", "avgpool", "classifier"]
+    assert rows[3]["params"] == (9216 * 4096 + 4096) + (4096 * 4096 + 4096) + (4096 * 1000 + 1000)
+
+
+def test_ops_lists_the_census_and_every_operation(capsys: pytest.CaptureFixture[str]) -> None:
+    """AlexNet runs 5 convolutions and 3 linear layers; each operation shows its attributes."""
+    assert main([*ALEXNET, "--ops", "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    counts = {row["name"]: row["count"] for row in shown["census"]}
+    assert (counts["aten::conv2d"], counts["aten::linear"]) == (5, 3)
+    first = shown["ops"][0]
+    assert (first["kind"], first["scope"]) == ("convolution", "features.0")
+    assert first["attributes"]["stride"] == [4, 4]
+    assert [operand["shape"] for operand in first["operands"]] == [
+        [1, 3, 224, 224], [64, 3, 11, 11], [64],
+    ]  # fmt: skip
+    assert main([*ALEXNET, "--ops"]) == 0
+    text = capsys.readouterr().out
+    assert "5  convolution" in text
+    assert "stride=[4, 4]" in text
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--args", "8", "--kwargs", "bias=false"),
+        ("--args", "[8]", "--kwargs", '{"bias": false}'),
+        ("--kwargs", "width=8", "--kwargs", "bias=false"),
+    ],
+)
+def test_arguments_and_inputs_by_name(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arguments as words or JSON, inputs by position and by name: 4 x 8 weights, no bias."""
+    inputs = ("--input", "float32 2x4", "--input", "y=float32[2, 8]")
+    assert main(["show", "lab_cli:Named", *inputs, *arguments, "--format", "json"]) == 0
+    totals = json.loads(capsys.readouterr().out)["totals"]
+    assert totals == {"params": 4 * 8, "macs": 2 * 4 * 8, "output_bytes": 2 * (4 * 2 * 8)}
+
+
+@pytest.mark.usefixtures("lab")
+def test_unmeasured_operations_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """An operation without a formula ends in exit code 1 and is named with its reason."""
+    assert main(["show", "lab_cli:Odd", "--input", "float32 3x2"]) == 1
+    shown = capsys.readouterr().out
+    assert "unmeasured: 1 x aten::cdist (macs, " in shown
+    assert ">= 0" in shown
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nowhere.at_all:net", "--input", "float32 1"), "nowhere"),
+        (("torchvision.models:alexnett", "--input", "float32 1x3"), "alexnet"),
+        (("torchvision.models:alexnet",), "--input"),
+        (("torchvision.models:alexnet", "--input", "float 1x3"), "did you mean"),
+        (("torchvision.models:alexnet", "--input", "float32 1x3x"), "1x3x224x224"),
+        (("torchvision.models:alexnet", "--input", "[float32 1, float32 2]"), "repeat --input"),
+        (("torchvision.models:alexnet", "--input", "float32 1x3x32x32", "--kwargs", "7"), "KEY="),
+        (("lab_cli:broken", "--input", "float32 1"), "no such weights"),
+        (("lab_cli:Named", "--input", "float32 2x4"), "width"),
+        (("lab_cli:moody", "--input", "float32 1"), "ValueError: no attribute for you"),
+        (("missing.pt2",), "does not exist"),
+        (("missing.onnx",), "does not exist"),
+        (("missing.tflite",), "neither"),
+        (("lab_cli.py",), "neither"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bad sources, inputs and arguments exit with 2, one line on standard error, no traceback."""
+    assert main(["show", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out
+    error = shown.err.strip().splitlines()[-1]
+    assert error.startswith("modelbudget: error: ")
+    assert says in error
+    assert "Traceback" not in shown.err
+
+
+@pytest.mark.usefixtures("lab")
+def test_an_extensions_metric_that_raises_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends like any other error of a user's code."""
+
+    def divided(costed: CostedGraph) -> Measurement:
+        return Measurement(1 // 0, "op")
+
+    extension = SimpleNamespace(METRICS=(Metric("divided", "op", "nothing", divided),))
+    monkeypatch.setattr(check, "installed_extensions", lambda: (extension,))
+    words = ("lab_cli:Named", "--args", "4", "--input", "float32 2x4", "--input", "y=float32 2x4")
+    assert main(["show", *words]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("modelbudget: error: measuring divided raised ZeroDivisionError")
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("torchvision.models:alexnet", "torch_module"),
+        ("net.pt", "torch_script_file"),
+        ("net.pt2", "torch_exported_program"),
+    ],
+)
+def test_a_missing_extra_names_its_installation(
+    source: str,
+    module: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without torch, every format that needs it says what to install, in one sentence."""
+    monkeypatch.delitem(sys.modules, f"pytest_modelbudget.frontends.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["show", source, "--input", "float32 1"]) == 2
+    error = capsys.readouterr().err
+    assert "needs torch, which is not installed: pip install 'pytest-modelbudget[torch]'" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """``modelbudget schema`` prints a draft-07 schema."""
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["$schema"].startswith(
+        "http://json-schema.org/draft-07"
+    )
+
+
+@pytest.mark.parametrize("arguments", [(), ("explode",), ("show",), (*ALEXNET, "--depth", "-1")])
+def test_usage_errors_exit_with_two(arguments: tuple[str, ...]) -> None:
+    """Unknown commands and options are argparse's to refuse."""
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert raised.value.code == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_one_sentence(unbuffered: str) -> None:
+    """A full disk ends with exit code 2, whenever Python writes."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_modelbudget.cli", "schema"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 2
+    assert done.stderr == "modelbudget: error: cannot write: No space left on device\n"

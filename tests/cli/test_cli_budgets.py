@@ -1,0 +1,322 @@
+"""``modelbudget init``, ``diff`` and ``explain``: numbers that hold, or a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_modelbudget.budget.budget import Limit
+from pytest_modelbudget.cli.command import main
+from pytest_modelbudget.gate.budgets import read
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.explain import formula_lines
+
+LAB = """
+import torch
+from torch import nn
+
+class Small(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, bias=False)
+        self.second = nn.Conv2d(width, 2, 1)
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+class Odd(nn.Module):
+    def forward(self, x):
+        return torch.cdist(x, x)
+"""
+SMALL = ("lab_budgets:Small", "--input", "float32 1x3x6x6")
+# 3 -> 8 channels, 3x3 taps, 6x6 -> 4x4; then 8 -> 2 channels with 2 biases, 1x1 taps.
+FIRST, SECOND = 8 * 3 * 3 * 3, 2 * 8
+PARAMS = FIRST + SECOND + 2
+MACS = (8 * 4 * 4) * (3 * 3 * 3) + (2 * 4 * 4) * 8
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the module ``lab_budgets``, made the current one."""
+    (tmp_path / "lab_budgets.py").write_text(LAB, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def limits(path: Path, root: Path) -> dict[str, Limit]:
+    (model,) = read(path, tables(), root=root).models
+    return {limit.metric: limit for limit in model.limits if isinstance(limit, Limit)}
+
+
+# init
+
+
+@pytest.mark.parametrize(
+    ("headroom", "params", "macs"),
+    [
+        pytest.param("0%", PARAMS, 3720, id="none"),  # 3,712 MACs, rounded up at the third digit
+        pytest.param("5%", 247, 3900, id="5%"),  # 234 x 1.05 = 245.7 -> 246; 3,712 x 1.05 = 3897.6
+    ],
+)
+def test_init_limits_what_it_measures(lab: Path, headroom: str, params: int, macs: int) -> None:
+    """The written budget is one that the gate reads, and its limits are the numbers' own."""
+    assert (PARAMS, MACS) == (234, 3712)
+    assert main(["init", *SMALL, "--headroom", headroom, "--output", "budgets/small.yaml"]) == 0
+    found = limits(lab / "budgets" / "small.yaml", lab)
+    assert list(found) == ["params", "model_size", "macs", "peak_activation", "bandwidth"]
+    assert found["params"].max == (params if headroom == "0%" else 246)
+    assert found["macs"].max == macs
+
+
+def test_init_quotes_the_command_it_prints(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path with a space in it is one word of the command."""
+    assert main(["init", *SMALL, "--output", "small net.yaml"]) == 0
+    assert "pytest --model-budget 'small net.yaml' holds it" in capsys.readouterr().out
+
+
+def test_init_prints_where_no_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The figures stand beside the limits; nothing is written."""
+    assert main(["init", *SMALL, "--kwargs", "width=8", "--name", "a: odd #name"]) == 0
+    out = capsys.readouterr().out
+    assert f"params: {PARAMS} " in out
+    assert f"# {MACS:,} MAC: " in out
+    assert '"a: odd #name":' in out
+    assert not Path("budgets").exists()
+
+
+def test_init_overwrites_nothing(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is there is somebody's."""
+    (lab / "mine.yaml").write_text("model_budget: 1\n")
+    assert main(["init", *SMALL, "--output", "mine.yaml"]) == 2
+    assert "mine.yaml exists" in capsys.readouterr().err
+    assert (lab / "mine.yaml").read_text() == "model_budget: 1\n"
+
+
+def test_init_leaves_lower_bounds_as_comments(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is unmeasured limits nothing, and the exit code says so."""
+    assert main(["init", "lab_budgets:Odd", "--input", "float32 4x4"]) == 1
+    assert re.search(r"^ +# macs: .*# >= 0 MAC", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("headroom", ["5", "-5%", "five"])
+def test_init_reads_a_percentage(headroom: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Anything else is refused in a sentence."""
+    assert main(["init", *SMALL, f"--headroom={headroom}"]) == 2
+    assert "--headroom" in capsys.readouterr().err
+
+
+# explain
+
+
+def test_explain_writes_the_formula_with_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    """One product per output element and weight of its filter: 128 x 27."""
+    assert main(["explain", "macs", *SMALL, "first"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "first: macs 3,456 MAC of 3,712 MAC (93.1%)"
+    at = lines.index("macs        out.elements * prod(weight.shape[1:])")
+    assert lines[at + 1 : at + 3] == [f"= {8 * 4 * 4} * {3 * 3 * 3}", "= 3,456"]
+    source = r"source      convolution_macs, pytest_modelbudget/ops/convolution\.py:\d+"
+    assert re.match(source, lines[at + 3])
+    assert any(line.startswith("because ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("metric", "scope", "line"),
+    [
+        pytest.param("params", "first", "8 x 3 x 3 x 3 = 216", id="params"),
+        pytest.param("weight_memory", "second", "2 x 32 bits / 8 = 8 B", id="bytes"),
+        pytest.param(
+            "flops", "second", f"flops       2 x {32 * 8} + {2 * 4 * 4} = 544", id="flops"
+        ),
+        pytest.param("bandwidth", "second", "weights     72 B", id="bandwidth"),
+        pytest.param("total_activation", "second", "write       128 B", id="written"),
+        pytest.param("peak_activation", "first", "first  512 B", id="peak"),
+    ],
+)
+def test_explain_of_other_metrics(
+    metric: str, scope: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights by their shapes, FLOPs by two parts, bytes by direction."""
+    assert main(["explain", metric, *SMALL, scope]) == 0
+    assert line in [each.strip() for each in capsys.readouterr().out.splitlines()]
+
+
+def test_explain_of_what_is_unmeasured(capsys: pytest.CaptureFixture[str]) -> None:
+    """The op and the reason, and exit code 1."""
+    assert main(["explain", "macs", "lab_budgets:Odd", "--input", "float32 4x4", "(model)"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "(model): aten::cdist (distance)" in lines
+    assert any(line.startswith("  macs        unmeasured: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param(("mac", *SMALL, "first"), "did you mean 'macs'?", id="metric"),
+        pytest.param(("macs", *SMALL, "frist"), "did you mean 'first'?", id="scope"),
+    ],
+)
+def test_explain_names_what_it_does_not_know(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typo is a usage error with a guess."""
+    assert main(["explain", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def several(*, x: tuple[int, ...], scale: int = 3) -> int:
+    """A formula with every form of statement that formulas have."""
+    first, *_ = x
+    if first > 1:
+        rows = first * scale
+        return rows * len(x)
+    total = 0
+    for size in x:
+        total += size
+    return total
+
+
+@pytest.mark.parametrize(
+    ("x", "lines"),
+    [
+        pytest.param(
+            (4000, 5),
+            ("if first > 1", "rows = first * scale", "       = 4,000 * 3", "       = 12,000",
+             "rows * len(x)", "= 12,000 * 2", "= 24,000"),
+            id="branch",
+        ),
+        pytest.param((1, 5), ("total = 0", "total", "= 6"), id="loop"),
+    ],
+)  # fmt: skip
+def test_a_formula_is_stepped_through(x: tuple[int, ...], lines: tuple[str, ...]) -> None:
+    """Assignments on the way, the branch taken, numbers in place of operands, the value."""
+    assert formula_lines(several, {"x": x}) == lines
+
+
+def test_a_formula_without_source_is_named() -> None:
+    """What cannot be read is called by its name, and does not fail."""
+    assert formula_lines(eval("lambda x: x"), {"x": 1}) == ("<lambda>",)
+
+
+# diff
+
+
+def report(path: Path, models: dict[str, dict[str, dict[str, int]]], **more: Any) -> str:
+    """A report of models with params by layer."""
+    record = {
+        "schema": "model-budget-report/1",
+        "selected": False,
+        "models": [
+            {
+                "id": name,
+                "transforms": [],
+                "metrics": {
+                    metric: {
+                        "value": sum(shares.values()),
+                        "unit": "param",
+                        "complete": True,
+                        "shares": [{"scope": s, "value": v} for s, v in shares.items()],
+                        **more,
+                    }
+                    for metric, shares in metrics.items()
+                },
+            }
+            for name, metrics in models.items()
+        ],
+    }
+    path.write_text(json.dumps(record))
+    return str(path)
+
+
+BEFORE = {
+    "a.yaml::same": {"params": {"fc": 5}},
+    "a.yaml::net": {"params": {"head": 100, "body": 50, "old": 7}, "same": {"x": 1}},
+    "a.yaml::gone": {"params": {"fc": 5}},
+}
+AFTER = {
+    "a.yaml::same": {"params": {"fc": 5}},
+    "a.yaml::net": {"params": {"head": 140, "body": 45, "new": 9}, "same": {"x": 1}},
+    "a.yaml::added": {"params": {"fc": 6}},
+}
+
+
+def test_diff_sorts_layers_by_size(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """+40, +9, -7, -5 make 37 of 157; what is the same is not spoken of."""
+    words = [report(lab / "base.json", BEFORE), report(lab / "head.json", AFTER)]
+    assert main(["diff", *words]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a.yaml::added (new)",
+        "  params  6",
+        "a.yaml::gone (gone)",
+        "a.yaml::net",
+        "  params  157 -> 194   +37 (+23.6%)",
+        "    +40  head   100 -> 140",
+        "     +9  new   0 -> 9",
+        "     -7  old   7 -> 0",
+        "     -5  body   50 -> 45",
+    ]
+
+
+def test_diff_in_markdown(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names that could be markup or a mention are text, wherever they stand."""
+    base = report(lab / "base.json", {"a.yaml::n|<b>@me": {"model_size": {"fc": 1}}})
+    head = report(lab / "head.json", {"a.yaml::n|<b>@me": {"model_size": {"fc": 3}}})
+    assert main(["diff", base, head, "--format", "markdown"]) == 0
+    out = capsys.readouterr().out
+    assert "### a.yaml::n&#124;&#60;b>&#64;me" in out
+    assert "| model_size | 1 -> 3 | +2 (+200.0%) |" in out
+    assert "<details><summary>model_size by layer</summary>" in out
+    assert "| +2 | fc | 1 -> 3 |" in out
+
+
+def test_diff_of_one_report_is_nothing(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No change, said in words."""
+    same = report(lab / "base.json", BEFORE)
+    assert main(["diff", same, same]) == 0
+    assert capsys.readouterr().out == "no number changed\n"
+
+
+def test_diff_sums_up_small_layers(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty layers are named; ten more, 1 each, are a line."""
+    shares = {f"layer{n}": 2 if n < 20 else 1 for n in range(30)}
+    base = report(lab / "base.json", {"a::n": {"params": {"fc": 1}}})
+    head = report(lab / "head.json", {"a::n": {"params": {"fc": 1, **shares}}})
+    main(["diff", base, head])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].strip() == "+10  (10 others)"
+    assert len(lines) == 2 + 20 + 1
+
+
+def test_diff_tells_no_difference_of_lower_bounds(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between two lower bounds nothing is known, and the exit code says so."""
+    base = report(lab / "base.json", {"a::n": {"params": {"fc": 1}}}, complete=False)
+    head = report(lab / "head.json", {"a::n": {"params": {"fc": 2}}}, complete=False)
+    assert main(["diff", base, head]) == 1
+    assert "params  >= 1 -> >= 2   unknown: measured in part" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param(None, "cannot be read: No such file", id="no file"),
+        pytest.param("model_budget: 1", "is no JSON", id="no JSON"),
+        pytest.param(
+            '{"schema": "model-budget-report/9"}', "no report of this version", id="newer"
+        ),
+        pytest.param("[]", "no report of this version", id="a list"),
+    ],
+)
+def test_diff_reads_reports_only(
+    lab: Path, text: str | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Anything else is refused in a sentence."""
+    path = lab / "x.json"
+    if text is not None:
+        path.write_text(text)
+    assert main(["diff", str(path), str(path)]) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,100 @@
+"""``modelbudget linear`` and ``modelbudget tile``: ONNX files to look at, or to feed a compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from pytest_modelbudget import check_equivalence, measure
+from pytest_modelbudget.cli import onnx_files
+from pytest_modelbudget.cli.command import main
+
+
+@pytest.fixture
+def linear(tmp_path: Path) -> Path:
+    """A linear layer of 4 x 200 x 130 in a file."""
+    path = tmp_path / "linear.onnx"
+    assert main(["linear", "--m", "4", "--k", "200", "--n", "130", "--out", str(path)]) == 0
+    return path
+
+
+def test_a_linear_layer(linear: Path) -> None:
+    """m·k·n MACs and k·n + n parameters, in a file that the checker finds valid."""
+    onnx.checker.check_model(linear, full_check=True)
+    found = measure(linear)
+    assert found["macs"].value == 4 * 200 * 130
+    assert found["params"].value == 200 * 130 + 130
+
+
+def test_half_precision_without_a_bias(tmp_path: Path) -> None:
+    """--dtype and --no-bias are told by the bytes: 2·k·n."""
+    path = tmp_path / "half.onnx"
+    words = ["--m", "1", "--k", "64", "--n", "32", "--dtype", "float16", "--no-bias"]
+    assert main(["linear", *words, "--out", str(path)]) == 0
+    assert measure(path)["weight_memory"].value == 2 * 64 * 32
+
+
+@pytest.mark.parametrize(
+    ("words", "products"),
+    [
+        pytest.param([], 4 * 3, id="default"),
+        pytest.param(["--tile", "100"], 2 * 2, id="tile"),
+        pytest.param(["--tile", "3", "64", "64"], 2 * 4 * 3, id="rows"),
+        pytest.param(["--form", "batched"], 2 * 2, id="batched with edges"),
+        pytest.param(["--form", "batched", "--edge", "pad"], 1, id="batched and padded"),
+    ],
+)
+def test_its_twin(
+    words: list[str], products: int, linear: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The twin is valid, has the products that the command says, and computes the same."""
+    twin = linear.with_name("twin.onnx")
+    assert main(["tile", str(linear), *words, "--out", str(twin)]) == 0
+    onnx.checker.check_model(twin, full_check=True)
+    names = [node.op_type for node in onnx.load(twin).graph.node]
+    assert names.count("MatMul") == products
+    assert check_equivalence(linear, twin, seeds=(0,)).outcome == "within"
+    assert "linear: onnx::Gemm: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        pytest.param(["--tile", "1", "2"], "one size or three", id="two sizes"),
+        pytest.param(
+            ["--layers", "head"], "stay as they are (layers: leaves it out)", id="no layer"
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(
+    words: list[str], sentence: str, linear: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence, exit code 2, and nothing is written."""
+    twin = linear.with_name("twin.onnx")
+    assert main(["tile", str(linear), "--out", str(twin), *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not twin.exists()
+
+
+def test_the_file_itself_is_not_overwritten(
+    linear: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A twin in the place of its original would be tiled again by the next call."""
+    assert main(["tile", str(linear), "--out", str(linear)]) == 2
+    assert "write the twin to another one" in capsys.readouterr().err
+
+
+def test_without_onnx_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where onnx is missing, one sentence names the pip command."""
+
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
+
+    monkeypatch.setattr(onnx_files, "import_module", missing)
+    words = ["linear", "--m", "1", "--k", "1", "--n", "1", "--out", str(tmp_path / "x.onnx")]
+    assert main(words) == 2
+    assert "pip install 'pytest-modelbudget[onnx]'" in capsys.readouterr().err

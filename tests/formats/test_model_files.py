@@ -1,0 +1,113 @@
+"""Files that are not what a budget says they are, and inputs that a file does not take."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.ops.table import builtin_ops
+
+SMALL = nn.Linear(8, 4)
+SPEC = TensorSpec("float32", (2, 8))
+
+
+def loaded(form: str, path: Path, *specs: TensorSpec, **dims: int) -> LoadedModel:
+    """A model file, read."""
+    source = ModelSource(form, path.name, InputSpecs(specs), dims=dims, base=path.parent)
+    return frontend_table()[form].load(source, builtin_ops())
+
+
+def state_dict(path: Path) -> None:
+    """What most people have."""
+    torch.save(SMALL.state_dict(), path)
+
+
+def script(path: Path) -> None:
+    """A TorchScript file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(SMALL).save(str(path))
+
+
+def program(path: Path, **options: object) -> None:
+    """An exported program on 2x8."""
+    exported = torch.export.export(SMALL, (torch.zeros(2, 8),), **options)  # type: ignore[arg-type]
+    torch.export.save(exported, path)
+
+
+def text(path: Path) -> None:
+    """A file that is no archive."""
+    path.write_text("version https://git-lfs.github.com/spec/v1")
+
+
+@pytest.mark.parametrize(
+    ("form", "write", "words"),
+    [
+        ("torchscript", state_dict, "state dict or a pickled module: write 'torch:'"),
+        ("torchscript", program, "it is an exported program: write 'exported:'"),
+        ("torchscript", text, "is not a TorchScript file; it is no model file"),
+        ("exported", script, "it is a TorchScript file: write 'torchscript:'"),
+        ("exported", state_dict, "state dict or a pickled module"),
+        ("exported", text, "is not an exported program; it is no model file"),
+        ("exported", lambda path: path.write_bytes(b""), "is empty"),
+        ("exported", lambda path: path.mkdir(), "is a folder"),
+        ("torchscript", lambda path: None, "does not exist"),
+    ],
+)
+def test_the_file_says_what_it_is(
+    form: str, write: Callable[[Path], object], words: str, tmp_path: Path
+) -> None:
+    """Each mistake ends in what the file is and what to write instead."""
+    path = tmp_path / "model.pt2"
+    write(path)
+    with pytest.raises(SourceError) as caught:
+        loaded(form, path, SPEC)
+    assert words in str(caught.value)
+
+
+def test_half_a_file_is_not_a_model(tmp_path: Path) -> None:
+    """A download that broke off."""
+    script(whole := tmp_path / "whole.pt")
+    (half := tmp_path / "half.pt").write_bytes(whole.read_bytes()[:-200])
+    with pytest.raises(SourceError, match=r"half\.pt is not a TorchScript file"):
+        loaded("torchscript", half, SPEC)
+
+
+@pytest.mark.parametrize(
+    ("spec", "dims", "words"),
+    [
+        (TensorSpec("float32", (64, 8)), {}, "is float32 2x8: export it for other shapes"),
+        (TensorSpec("float16", (2, 8)), {}, "is float32 2x8"),
+        (TensorSpec("float32", (2, 8, 1)), {}, "is float32 2x8"),
+        (SPEC, {"batch": 64}, "no dynamic dimension 'batch': there are none"),
+    ],
+)
+def test_a_program_takes_only_what_it_was_exported_for(
+    spec: TensorSpec, dims: dict[str, int], words: str, tmp_path: Path
+) -> None:
+    """Its own guards would refuse it, so it is not measured."""
+    program(path := tmp_path / "model.pt2")
+    with pytest.raises(InputError) as caught:
+        loaded("exported", path, spec, **dims)
+    assert words in str(caught.value)
+
+
+def test_a_dynamic_dimension_is_bound_by_its_symbol(tmp_path: Path) -> None:
+    """Unbound it is named; bound, or given as a shape, it is measured."""
+    path = tmp_path / "model.pt2"
+    program(path, dynamic_shapes={"input": {0: torch.export.Dim("batch", min=2, max=64)}})
+    with pytest.raises(InputError, match="has a dynamic dimension s") as caught:
+        loaded("exported", path)
+    symbol = str(caught.value).partition("dynamic dimension ")[2].partition(":")[0]
+    assert loaded("exported", path, **{symbol: 5}).graph.inputs[0].shape == (5, 8)
+    given = TensorSpec("float32", (7, 8))
+    assert loaded("exported", path, given).graph.inputs[0].shape == (7, 8)

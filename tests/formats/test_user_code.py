@@ -1,0 +1,74 @@
+"""What is said of an exception that a user's model raises: its cause, on one line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.formats.user_code import described, user_code
+
+
+class Linear(nn.Module):
+    """Takes rows of three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x)
+        return result
+
+
+class Picky(nn.Module):
+    """Takes nothing of more than one row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 1:
+            raise ValueError("one row\nat a time")
+        return x
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        pytest.param(
+            lambda: torch.jit.script(Linear()),
+            "calling it raised RuntimeError: addmm: mat1 and mat2 shapes cannot be multiplied",
+            id="scripted",
+        ),
+        pytest.param(
+            lambda: torch.jit.trace(Linear(), torch.zeros(1, 3)),
+            "calling it raised RuntimeError: addmm: mat1 and mat2 shapes cannot be multiplied",
+            id="traced",
+        ),
+        pytest.param(
+            lambda: torch.jit.script(Picky()),
+            "calling it raised ValueError: one row (in",
+            id="its own",
+        ),
+    ],
+)
+def test_an_error_in_torchscript_has_its_cause(make: object, says: str) -> None:
+    """The interpreter's own first line says nothing; the end of its traceback does."""
+    assert callable(make)
+    module = make()
+    with pytest.raises(TraceError) as told, user_code("calling it", TraceError):
+        module(torch.zeros(2, 5))
+    assert str(told.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("first\nKeyError: second"), "ValueError: first"),
+        (ValueError("an object at 0x7f01 of mine"), "ValueError: an object of mine"),
+        (ValueError(), "ValueError"),
+    ],
+)
+def test_the_first_line_of_an_error_is_told(error: Exception, expected: str) -> None:
+    """With its type, without addresses, and without what follows."""
+    assert described(error) == expected

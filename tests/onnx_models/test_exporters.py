@@ -1,0 +1,118 @@
+"""torch models by both exporters, folded or not: the same MACs, and every parameter explained."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torchvision import models
+
+from pytest_modelbudget import measure
+from tests.builders.exported_models import EXPORTED, built, folded_away
+
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "old, folded": {"dynamo": False},
+    "old, unfolded": {
+        "dynamo": False,
+        "do_constant_folding": False,
+        "training": torch.onnx.TrainingMode.PRESERVE,
+    },
+    "new, folded": {"dynamo": True, "external_data": False, "verbose": False},
+    "new, unfolded": {
+        "dynamo": True,
+        "optimize": False,
+        "external_data": False,
+        "verbose": False,
+    },
+}
+SWIN_TABLES = 2 * 2 * (4 * 4 * 4 * 4 - 7 * 7) + 2 * 4 * (4 * 4 * 4 * 4 - 7 * 7)
+# (model, way) → parameters that the exporter adds, by what it writes.
+ADDED = {
+    # group norm as an instance norm of ones and zeros over two groups, then the scale and shift
+    ("convolutions", "old, folded"): 2 + 2,
+    ("convolutions", "old, unfolded"): 2 + 2,
+    ("convolutions", "new, folded"): 2 + 2,
+    # the factor 1/√d of an attention, as a tensor of one element
+    ("attention", "old, folded"): 1,
+    ("attention", "old, unfolded"): 1,
+    ("attention", "new, folded"): 1,
+    ("vit", "old, folded"): 2,
+    ("vit", "old, unfolded"): 2,
+    ("vit", "new, folded"): 1,
+    # tables of relative positions, (2·4 - 1)² rows a head, gathered into 16 x 16 scores a head
+    ("swin", "old, folded"): SWIN_TABLES,
+    ("swin", "new, folded"): SWIN_TABLES,
+}
+
+
+@cache
+def torch_figures(name: str) -> tuple[int, int]:
+    measured = measure(built(name), EXPORTED[name][1])
+    assert measured["macs"].complete
+    return int(measured["params"].value), int(measured["macs"].value)
+
+
+def export(model: nn.Module, example: torch.Tensor, path: Path, **options: Any) -> None:
+    """Export without a word: the exporters print, log and warn."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            torch.onnx.export(model, (example,), str(path), **options)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", EXPORTED)
+def test_figures_equal_torch(name: str, way: str, tmp_path: Path) -> None:
+    """MACs are equal, and params but for what folding removes and what the exporter writes."""
+    model, path = built(name), tmp_path / "model.onnx"
+    export(model, EXPORTED[name][1], path, **WAYS[way])
+    found = measure(path)
+    params, macs = torch_figures(name)
+    removed = 0 if "unfolded" in way else folded_away(model)
+    assert (found["macs"].value, found["macs"].complete) == (macs, True)
+    assert found["params"].value == params - removed + ADDED.get((name, way), 0)
+
+
+def test_there_are_fifteen() -> None:
+    """Models of every family are exported."""
+    assert len(EXPORTED) >= 15
+
+
+@pytest.mark.slow
+def test_mobilenet_as_laboratories_count_it(tmp_path: Path) -> None:
+    """MobileNetV2, batch norm folded: the figures of the labs' scripts, but for the Flatten."""
+    torch.manual_seed(0)
+    model = models.mobilenet_v2().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+        for name, buffer in model.named_buffers():
+            if "running" in name:
+                buffer.uniform_(0.5, 1.5)
+    path = tmp_path / "mobilenet_v2.onnx"
+    export(model, torch.zeros(1, 3, 224, 224), path, dynamo=False)
+    found = measure(path)
+    assert found["params"].value == 3_487_816
+    assert found["bandwidth"].value == 119_445_696 - 2 * 1280 * 4
+    gemm = next(share for share in found["bandwidth"].shares if share.scope == "classifier.1")
+    assert gemm.value == (1280 + 1280 * 1000 + 1000) * 4 + 1000 * 4 == 5_129_120 + 4_000
+    torch_macs = measure(model, "float32 1x3x224x224")["macs"].value
+    assert found["macs"].value == torch_macs

@@ -1,0 +1,157 @@
+"""What is no valid ONNX model ends in one clear error."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError
+from tests.builders.onnx_graphs import model, node, stored, value
+
+
+def linear(*rows: int | str | None) -> onnx.ModelProto:
+    """x (rows, 4) · weight (4, 2)."""
+    inputs, outputs = [value("x", *rows, 4)], [value("y", *rows, 2)]
+    return model([node("MatMul", "x w", "y")], inputs, outputs, [stored("w", 4, 2)])
+
+
+def zipped() -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("model.onnx", linear(1).SerializeToString())
+    return archive.getvalue()
+
+
+def changed(change: Callable[[onnx.ModelProto], object]) -> bytes:
+    """The bytes of a model after one change to it."""
+    proto = linear(1)
+    change(proto)
+    return proto.SerializeToString()
+
+
+def circle(proto: onnx.ModelProto) -> None:
+    del proto.graph.node[:]
+    proto.graph.node.extend(
+        [node("Add", "x b", "a"), node("Add", "a x", "b"), node("Add", "a b", "y")]
+    )
+
+
+def external(location: str) -> Callable[[onnx.ModelProto], None]:
+    def change(proto: onnx.ModelProto) -> None:
+        tensor = proto.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=location)
+
+    return change
+
+
+def negative_input(proto: onnx.ModelProto) -> None:
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+
+
+def negative_weight(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[0].dims[0] = -4
+
+
+def undefined_input(proto: onnx.ModelProto) -> None:
+    proto.graph.node[0].input[0] = "nobody"
+
+
+BROKEN = {
+    "empty": (b"", "is empty"),
+    "truncated": (linear(1).SerializeToString()[:-20], "is not an ONNX model, or only a part"),
+    "zip": (zipped(), "is not an ONNX model"),
+    "text": (b"model_budget: 1\n", "is not an ONNX model"),
+    "a tensor": (stored("w", 4, 2).SerializeToString(), "is not an ONNX model"),
+    "a node": (node("Add", "a b", "c").SerializeToString(), "is not an ONNX model"),
+    "no graph": (changed(lambda proto: proto.ClearField("graph")), "it holds no graph"),
+    "a cycle": (changed(circle), "reads 'b' before the node that makes it: the nodes form a cycle"),
+    "an undefined input": (changed(undefined_input), "'nobody', which no input, weight or node"),
+    "a negative input": (changed(negative_input), "dimension 0 of input 'x' is negative (-1)"),
+    "a negative weight": (changed(negative_weight), "'w' has a negative dimension: [-4, 2]"),
+    "data above the folder": (changed(external("../w.bin")), "outside the model's folder"),
+    "data elsewhere": (changed(external("/etc/passwd")), "outside the model's folder"),
+    "data on a drive": (changed(external("C:\\w.bin")), "outside the model's folder"),
+}
+
+
+@pytest.mark.parametrize(("content", "says"), BROKEN.values(), ids=list(BROKEN))
+def test_one_clear_error(content: bytes, says: str, tmp_path: Path) -> None:
+    """A file that is no valid model is refused in one sentence that names it or its place."""
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(content)
+    with pytest.raises(SourceError) as refused:
+        measure(path)
+    assert says in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_missing_external_data_are_not_missed(tmp_path: Path) -> None:
+    """Weights in a file that is not there are counted by their declared shape."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(changed(external("gone.bin")))
+    found = measure(path)
+    assert (found["params"].value, found["weight_memory"].value) == (4 * 2, 4 * 2 * 4)
+    assert found["macs"].value == 1 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("dims", "says"),
+    [
+        pytest.param(
+            {"rows": 2}, "no input of model.onnx has a dimension 'rows': batch", id="typo"
+        ),
+        pytest.param({"batch": 2, "x.1": 4}, "has a dimension 'x.1'", id="a fixed one"),
+    ],
+)
+def test_dims_must_name_something(dims: dict[str, int], says: str, tmp_path: Path) -> None:
+    """A symbol that no input has is refused, with those that there are."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(linear("batch").SerializeToString())
+    with pytest.raises(InputError) as refused:
+        measure(path, dims=dims)
+    assert says in str(refused.value)
+
+
+def test_dims_bind_symbols(tmp_path: Path) -> None:
+    """A bound symbol is a size like any other."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(linear("batch").SerializeToString())
+    found = measure(path, dims={"batch": 3})
+    assert (found["macs"].value, found["macs"].complete) == (3 * 2 * 4, True)
+    assert found.notes == ()
+
+
+def test_dimensions_without_a_name_go_by_their_axis(tmp_path: Path) -> None:
+    """A dimension that has neither a name nor a size is bound as input.axis."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(linear(None).SerializeToString())
+    assert measure(path, dims={"x.0": 3})["macs"].value == 3 * 2 * 4
+
+
+def test_unbound_symbols_are_unknown_and_listed(tmp_path: Path) -> None:
+    """What depends on an unbound symbol is unmeasured, and says so with the symbol's input."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(linear("batch").SerializeToString())
+    found = measure(path)
+    says = "not bound by dims: batch (of x)"
+    assert found.notes == (says,)
+    assert found["params"].complete
+    for key in ("macs", "flops", "bandwidth", "bandwidth_floor", "peak_activation"):
+        assert {missing.why for missing in found[key].unmeasured} == {says}, key
+
+
+def test_files_bring_their_own_inputs(tmp_path: Path) -> None:
+    """Inputs given beside the file's own are refused, and so is a conversion."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(linear(1).SerializeToString())
+    with pytest.raises(ModelBudgetError, match="brings its own inputs"):
+        measure(path, "float32 1x4")

@@ -1,0 +1,75 @@
+"""Float64 runs of torch models round nothing to a narrower type on their way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import check_equivalence
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.torch_models.running import Runnable, true_subject
+from pytest_modelbudget.torch_models.values import CallInputs
+
+NOISE = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+class Cast(nn.Module):
+    """Casts to a type and back before it adds its input to itself."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.to(self.dtype)
+        return (y + y).real.to(x.dtype)
+
+
+def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What a model gives in its float64 run."""
+    source = ModelSource("torch", model, InputSpecs((TensorSpec("float64", tuple(x.shape)),)))
+    subject, _ = true_subject(source)
+    return Runnable(subject).run(CallInputs((x,), {}), float64=True).outputs[0].tensor
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32],
+    ids=str,
+)
+def test_casts_do_not_round(dtype: torch.dtype) -> None:
+    """Twice a float64 number is exact; a cast to any narrower type would round it."""
+    assert torch.equal(run(Cast(dtype), NOISE), 2 * NOISE)
+
+
+class Complex(nn.Module):
+    """A complex linear layer on real inputs; a subclass spells the same sum otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        drawn = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(6, 32, dtype=torch.complex64, generator=drawn))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(x.to(torch.complex64) @ self.weight.t())
+
+
+class Halves(Complex):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.to(torch.complex64)
+        first, last = self.weight[:, :16].t(), self.weight[:, 16:].t()
+        return torch.view_as_real(y[:, :16] @ first + y[:, 16:] @ last)
+
+
+@pytest.mark.parametrize(
+    ("scale", "outcome"),
+    [pytest.param(1, "within", id="same"), pytest.param(1.001, "over", id="scaled")],
+)
+def test_complex_sums_in_another_order_agree(scale: float, outcome: str) -> None:
+    """In complex64 they would differ by 1e-7 of their size, where 1e-10 is allowed."""
+    other = Halves()
+    with torch.no_grad():
+        other.weight *= scale
+    found = check_equivalence(Complex(), other, "float32 2x32", seeds=(0,))
+    assert found.outcome == outcome, found.reason

@@ -1,0 +1,143 @@
+"""Own shape functions give what torch's kernels give, or step aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pytest_modelbudget.torch_models.shapes import IN_PLACE, SHAPES, UNARY
+
+DENSE = torch.randn(2, 4, 6, 8)
+PERMUTED = DENSE.permute(0, 2, 3, 1)
+CHANNELS_LAST = DENSE.to(memory_format=torch.channels_last)
+
+
+def conv(*weight: int, x: torch.Tensor = DENSE, bias: bool = True, **options: Any) -> Any:
+    """Arguments of a convolution."""
+    arguments = (x, torch.randn(weight), torch.randn(weight[0]) if bias else None)
+    return (*arguments, *options.values())
+
+
+PLAIN = UNARY.split()
+
+# operator, its arguments
+CASES = [
+    *((f"aten::{name}", (x,)) for name in PLAIN
+      for x in (DENSE, PERMUTED, DENSE.half(), DENSE[:, :0])),
+    *((f"aten::{name}", (x,)) for name in IN_PLACE.split() for x in (DENSE, PERMUTED)),
+    ("aten::clamp", (DENSE, 0.0, 1.0)),
+    ("aten::clamp", (DENSE, torch.zeros(3, 1, 1, 1, 1))),
+    ("aten::clamp_min", (DENSE, 0.5)),
+    ("aten::clamp_min", (DENSE, torch.zeros(3, 1, 4, 6, 8))),
+    ("aten::softmax", (DENSE, -1)),
+    ("aten::softmax", (DENSE, -1, torch.float64)),
+    *((f"aten::{name}", pair) for name in ("add", "sub", "mul", "div") for pair in (
+        (DENSE, DENSE), (DENSE, 2.0), (DENSE, 2), (DENSE, DENSE[:, :, :1, :1].contiguous()),
+        (DENSE[0, 0], DENSE), (DENSE[:, :1].contiguous(), DENSE[:1, :, :1].contiguous()),
+        (DENSE, PERMUTED.permute(0, 3, 1, 2)), (CHANNELS_LAST, CHANNELS_LAST),
+        (DENSE, DENSE.half()), (DENSE.long(), 2.0), (DENSE, DENSE.long()),
+        (torch.randn(1, 1), torch.randn(1)),
+    )),
+    *((f"aten::{name}_", pair) for name in ("add", "mul") for pair in (
+        (DENSE, DENSE), (DENSE, 3.0), (DENSE, DENSE[0]), (PERMUTED, PERMUTED),
+    )),
+    ("aten::adaptive_avg_pool2d", (DENSE, [1, 1])),
+    ("aten::adaptive_avg_pool2d", (DENSE, [3, 5])),
+    ("aten::adaptive_avg_pool2d", (CHANNELS_LAST, [1, 1])),
+    *(("aten::batch_norm", (x, *(torch.rand(x.shape[1]),) * 4, False, 0.1, 1e-5, False))
+      for x in (DENSE, CHANNELS_LAST, DENSE[0])),
+    ("aten::batch_norm", (DENSE, None, None, torch.rand(4), torch.rand(4), False, 0.1, 1e-5, True)),
+    ("aten::cat", ([DENSE, DENSE],)),
+    ("aten::cat", ([DENSE, DENSE, DENSE[:, :1].contiguous()], 1)),
+    ("aten::cat", ([DENSE, DENSE], -1)),
+    ("aten::cat", ([CHANNELS_LAST, CHANNELS_LAST], 1)),
+    ("aten::cat", ([DENSE, DENSE.half()], 1)),
+    ("aten::conv2d", conv(5, 4, 3, 3)),
+    ("aten::conv2d", conv(5, 4, 3, 3, bias=False, stride=[2, 2], padding=[1, 1])),
+    ("aten::conv2d", conv(5, 4, 1, 3, stride=[1, 2], padding=[0, 1], dilation=[1, 2])),
+    ("aten::conv2d", conv(8, 1, 3, 3, stride=[1], padding=[1], dilation=[1], groups=4)),
+    ("aten::conv2d", conv(5, 4, 3, 3, stride=[1, 1], padding="same")),
+    ("aten::conv2d", conv(5, 4, 3, 3, x=CHANNELS_LAST)),
+    ("aten::conv2d", conv(5, 4, 3, 3, x=DENSE[0])),
+    ("aten::conv2d", conv(5, 4, 3, 3, x=DENSE[:0])),
+    *(("aten::layer_norm", (x, x.shape[-n:], torch.rand(x.shape[-n:]), torch.rand(x.shape[-n:])))
+      for x in (DENSE, PERMUTED) for n in (1, 2)),
+    ("aten::layer_norm", (PERMUTED, [4])),
+    *(("aten::linear", (x, torch.randn(3, 8), bias)) for bias in (None, torch.randn(3))
+      for x in (DENSE, DENSE.transpose(1, 2), torch.randn(8), DENSE[:0])),
+]  # fmt: skip
+
+
+def kernel(name: str) -> Callable[..., Any]:
+    """Torch's own operator."""
+    operator: Callable[..., Any] = getattr(torch.ops.aten, name.partition("::")[2])
+    return operator
+
+
+def on_meta(value: Any) -> Any:
+    """The same argument without memory."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return [on_meta(part) for part in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+def test_shapes_equal_the_kernels(name: str, arguments: tuple[Any, ...]) -> None:
+    """Shape, strides and type are those of a real run on the CPU."""
+    ours = SHAPES[name](*(on_meta(argument) for argument in arguments))
+    if ours is NotImplemented:
+        return
+    with torch.inference_mode():
+        theirs = kernel(name)(*(a.clone() if isinstance(a, torch.Tensor) else a for a in arguments))
+    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    if ours.numel():
+        assert ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("name", sorted(set(SHAPES) - {"aten::scaled_dot_product_attention"}))
+def test_each_function_answers_its_common_case(name: str) -> None:
+    """A function that always stepped aside would be dead code: one case per operator answers."""
+    answers = (
+        SHAPES[case](*(on_meta(argument) for argument in arguments))
+        for case, arguments in CASES
+        if case == name or case == name.removesuffix("_")
+    )
+    assert any(answer is not NotImplemented for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "value", "options"),
+    [
+        ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 3), {}),
+        ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8), {"enable_gqa": True}),
+        ((2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8), {"is_causal": True}),
+    ],
+)
+def test_attention_has_the_shape_of_queries_by_values(
+    query: Any, key: Any, value: Any, options: dict[str, bool]
+) -> None:
+    """One result per query, as wide as a value."""
+    tensors = [torch.randn(shape) for shape in (query, key, value)]
+    ours = SHAPES["aten::scaled_dot_product_attention"](*map(on_meta, tensors), **options)
+    assert ours.shape == F.scaled_dot_product_attention(*tensors, **options).shape
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("aten::linear", (DENSE, torch.randn(3, 7))),
+        ("aten::conv2d", conv(5, 3, 3, 3)),
+        ("aten::conv2d", conv(5, 4, 9, 9)),
+        ("aten::add_", (DENSE[0], DENSE)),
+        ("aten::layer_norm", (DENSE, [5])),
+        ("aten::batch_norm", (DENSE, *(torch.rand(3),) * 4, False, 0.1, 1e-5, False)),
+        ("aten::cat", ([DENSE, DENSE[:, :, :1].contiguous()], 1)),
+    ],
+)
+def test_impossible_operands_are_left_to_the_kernel(name: str, arguments: tuple[Any, ...]) -> None:
+    """What a kernel would refuse is never answered here, so that its error reaches the user."""
+    assert SHAPES[name](*(on_meta(argument) for argument in arguments)) is NotImplemented

@@ -1,0 +1,124 @@
+"""Batch norms folded into ONNX layers: the same function in float64, and fewer nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from pytest_modelbudget.equivalence.claim import Claim, Outcome
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.onnx_models.pairs import sides
+from pytest_modelbudget.onnx_models.running import OnnxRun, wholly_in_float64
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
+from pytest_modelbudget.transforms.on_onnx import Judge
+from tests.builders.onnx_graphs import model, node, value
+from tests.builders.onnx_linears import CODES, drawn, is_close, operators
+from tests.equivalence.test_onnx_equivalence import change
+
+LAYERS: Mapping[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {
+    "Conv": ("Conv", {"pads": [1, 1, 1, 1]}, (6, 3, 3, 3), (2, 3, 8, 8)),
+    "grouped Conv": ("Conv", {"group": 3}, (6, 1, 3, 3), (2, 3, 8, 8)),
+    "ConvTranspose": ("ConvTranspose", {"strides": [2, 2]}, (3, 6, 3, 3), (2, 3, 8, 8)),
+    "grouped ConvTranspose": ("ConvTranspose", {"group": 2}, (4, 3, 3, 3), (2, 4, 8, 8)),
+    "Gemm": ("Gemm", {}, (5, 6), (3, 5)),
+    "turned Gemm": ("Gemm", {"transB": 1}, (6, 5), (3, 5)),
+}
+
+
+# onnx's reference cannot run it, and ONNX Runtime has no float64 kernel for it.
+GROUPED_TRANSPOSE = "grouped ConvTranspose"
+
+
+def normalised(layer: str, *, bias: bool = True, dtype: str = "float32") -> onnx.ModelProto:
+    """One layer with six output channels and a batch norm behind it."""
+    operator, attributes, shape, x = LAYERS[layer]
+    first = node(operator, "x w b" if bias else "x w", "c", **attributes)
+    second = node("BatchNormalization", "c gamma beta mean variance", "y", epsilon=1e-3)
+    stored = {"w": drawn(0, *shape), "gamma": drawn(2, 6), "beta": drawn(3, 6)}
+    stored |= {"mean": drawn(4, 6), "variance": np.abs(drawn(5, 6)) + 0.5}
+    stored |= {"b": drawn(1, 6)} if bias else {}
+    weights = [numpy_helper.from_array(a.astype(dtype), name) for name, a in stored.items()]
+    code = CODES[dtype]
+    result = value("y", *(None for _ in x), code=code)
+    return model([first, second], [value("x", *x, code=code)], [result], weights)
+
+
+def judged(proto: onnx.ModelProto, mutate: Any = None) -> Equivalence:
+    """A folding held to exact algebra; mutate may change both folded models."""
+    copy = wholly_in_float64(proto)
+    twin, exact = folded_batchnorms(proto).model, folded_batchnorms(copy).model
+    for each in (twin, exact):
+        onnx.checker.check_model(each)
+        if mutate:
+            mutate(each)
+    judge = Judge(Claim(seeds=(0, 1)), {}, lambda first: sides(first, twin, exact=(copy, exact)))
+    return judge.equivalence(proto, tables().ops)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("layer", [name for name in LAYERS if name != GROUPED_TRANSPOSE])
+def test_folding_is_exact(layer: str, bias: bool, dtype: str) -> None:
+    """Every kind of layer, with and without a bias: one node is left, and it computes the same."""
+    proto = normalised(layer, bias=bias, dtype=dtype)
+    folded = folded_batchnorms(proto)
+    assert len(folded.model.graph.node) == 1
+    assert [tensor.data_type for tensor in folded.model.graph.initializer] == [CODES[dtype]] * 2
+    assert folded.changes[0].became == f"part of onnx::{LAYERS[layer][0]} 'c'"
+    found = judged(proto)
+    assert found.outcome is Outcome.WITHIN, found.reason
+    assert max(record.algebra or 0.0 for record in found.outputs) < 1e-14
+
+
+def test_grouped_transposed_convolutions() -> None:
+    """Where no float64 run exists, the folding is unknown, and equal in float32."""
+    proto = normalised(GROUPED_TRANSPOSE)
+    assert judged(proto).outcome is Outcome.UNKNOWN
+    x = {"x": drawn(9, 2, 4, 8, 8)}
+    found, wanted = (OnnxRun(m)(x)["y"] for m in (folded_batchnorms(proto).model, proto))
+    assert is_close(found, wanted, 1e-6)
+
+
+def one_channel(weight: Any) -> Any:
+    """A weight (6, 5) whose third channel is scaled by a little too much."""
+    return weight * np.where(np.arange(6) == 2, 1.001, 1.0)[:, None]
+
+
+WRONG = {
+    "a channel's scale": ("y.folded.weight", one_channel),
+    "no shift": ("y.folded.bias", np.zeros_like),
+}
+
+
+@pytest.mark.parametrize(("name", "how"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_foldings_die(name: str, how: Any) -> None:
+    """A scale or a shift that is off is seen, and the layer that took the norm in is named."""
+    found = judged(normalised("turned Gemm"), lambda proto: change(proto, name, how))
+    assert found.outcome is Outcome.OVER
+    assert found.first_divergence is not None
+    assert found.first_divergence.scope == "c"
+
+
+def test_what_stays_is_said() -> None:
+    """A batch norm that cannot be folded stands in the table of changes, with the reason."""
+    nodes = [
+        node("BatchNormalization", "x one one one one", "first"),
+        node("Conv", "first w", "c"),
+        node("BatchNormalization", "c one one one one", "read_twice"),
+        node("Add", "c read_twice", "y"),
+    ]
+    stored = {"one": np.ones(3, np.float32), "w": drawn(0, 3, 3, 1, 1)}
+    weights = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    proto = model(nodes, [value("x", 1, 3, 4, 4)], [value("y", 1, 3, 4, 4)], weights)
+    found = folded_batchnorms(proto)
+    assert [(each.scope, each.why) for each in found.changes] == [
+        ("first", "its input is no result of onnx::Conv, onnx::ConvTranspose, onnx::Gemm"),
+        ("read_twice", "the result of the layer before it is read elsewhere too"),
+    ]
+    assert operators(found.model) == operators(proto)

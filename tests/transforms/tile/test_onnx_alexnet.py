@@ -1,0 +1,52 @@
+"""AlexNet as ONNX: 14,336 tile products, and the same outputs."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.onnx_models.graph_reader import measured_graph
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.transforms.tile.grid import Tile
+from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.builders.onnx_alexnet import drawn_alexnet, judged
+from tests.builders.onnx_linears import operators
+
+PRODUCTS = 144 * 64 + 64 * 64 + 64 * 16  # of 9216 → 4096 → 4096 → 1000
+
+
+@pytest.fixture(scope="module")
+def alexnet() -> onnx.ModelProto:
+    """AlexNet with drawn weights."""
+    return drawn_alexnet()
+
+
+@pytest.mark.slow
+def test_every_product_is_a_node(alexnet: onnx.ModelProto) -> None:
+    """17 nodes stay; a linear layer is a Split, products, sums, a Concat and a bias."""
+    twin = tiled_linears(alexnet, Tiling(Tile(None, 64, 64)))
+    assert [change.became for change in twin.changes] == [
+        "9,216 products of 64x64", "4,096 products of 64x64", "1,024 products of 64x64",
+    ]  # fmt: skip
+    columns = 64 + 64 + 16
+    found = operators(twin.model)
+    assert found["MatMul"] == PRODUCTS == 14_336
+    assert found["Add"] == PRODUCTS - columns + 3
+    assert sum(found.values()) == 17 + 2 * PRODUCTS - columns + 3 * 3 == 28_554
+    result = judged(alexnet, twin)
+    assert result.outcome is Outcome.WITHIN, result.reason
+    normal = next(record for record in result.outputs if record.family == "normal")
+    assert normal.figures.mse < 1e-12
+    assert normal.algebra is not None
+    assert normal.algebra < 1e-14
+
+
+@pytest.mark.slow
+def test_what_runs_is_what_was_measured(alexnet: onnx.ModelProto) -> None:
+    """The graph that costs are read from has the products of the graph that is run."""
+    twin = tiled_linears(alexnet, Tiling(Tile(None, 64, 64))).model
+    loaded = measured_graph(twin, "alexnet.onnx", {"batch": 1}, tables().ops)
+    names = [op.name for op in loaded.graph.ops]
+    assert names.count("onnx::MatMul") == PRODUCTS
+    assert len(names) == len(twin.graph.node)

@@ -1,0 +1,49 @@
+"""Rows in tiles, ``tile: [m, k, n]``, which cost alike in a torch module and in an ONNX file."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.table import metric_table
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.transforms.table import transform_table
+from pytest_modelbudget.transforms.transform import Job
+from tests.builders.onnx_linears import linear, written
+
+K, N = 40, 50
+
+
+def source(format: str, leading: tuple[int, ...], folder: Path) -> ModelSource:
+    """x (*leading, 40) → a linear layer with a bias → (*leading, 50)."""
+    if format == "onnx":
+        path = written(linear(K, N, leading=leading), folder)
+        return ModelSource("onnx", path.name, base=folder)
+    specs = InputSpecs((TensorSpec("float32", (*leading, K)),))
+    return ModelSource("torch", nn.Sequential(nn.Linear(K, N)), specs)
+
+
+@pytest.mark.parametrize("edge", ["ragged", "pad"])
+@pytest.mark.parametrize("leading", [(3,), (4,), (5, 3), ()], ids=str)
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+def test_rows_cost_alike(format: str, leading: tuple[int, ...], edge: str, tmp_path: Path) -> None:
+    """All leading axes are one; padded, ⌈rows / 2⌉ · 2 rows of 48 inputs to 72 outputs.
+
+    Three tiles of 16 hold 40 inputs, and three of 24 hold 50 outputs.
+    """
+    settings = {"tile": (2, 16, 24), "edge": edge, "form": "unrolled", "layers": ("*",)}
+    job = Job(source(format, leading, tmp_path), settings, builtin_ops())
+    done = transform_table()["tile_linear"].applied(job)
+    rows = prod(leading)
+    tiles = -(-rows // 2)
+    costed = CostedGraph(done.loaded.graph, builtin_ops())
+    macs = tiles * 2 * 48 * 72 if edge == "pad" else rows * K * N
+    assert metric_table()["macs"].measure(costed).value == macs
+    assert [each.became for each in done.changes] == [f"{tiles * 3 * 3} products of 2x16x24"]
+    assert done.verify(Claim(seeds=(0,))).outcome == "within"
