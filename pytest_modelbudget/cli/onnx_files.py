@@ -45,7 +45,7 @@ def _size(text: str) -> int:
 
 def write_linear(options: argparse.Namespace) -> int:
     """Write x (m, k) · W + b as an ONNX file."""
-    writing = _onnx_module("onnx_writing", "modelbudget linear")
+    writing = _onnx_module("onnx_models.files", "modelbudget linear")
     sizes = {"bias": not options.no_bias, "dtype": options.dtype, "seed": options.seed}
     model = writing.linear_model(options.m, options.k, options.n, **sizes)
     writing.write_model(model, options.out)
@@ -59,7 +59,7 @@ def write_tiled(options: argparse.Namespace) -> int:
         raise InputError(f"--tile takes one size or three (M K N), not {len(options.tile)}")
     size = options.tile
     sizes = (None, *size * 2) if len(size) == 1 else tuple(size)
-    tiling = _onnx_module("tile_linear_onnx", "modelbudget tile")
+    tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget tile")
     layers = tuple(options.layers or ("*",))
     settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": layers}
     source = ModelSource("onnx", str(options.source), base=Path.cwd())
@@ -72,7 +72,7 @@ def write_tiled(options: argparse.Namespace) -> int:
 def _onnx_module(name: str, needed_for: str) -> Any:
     """A module that needs onnx; MissingExtraError where that is not installed."""
     try:
-        return import_module(f"pytest_modelbudget.transforms.{name}")
+        return import_module(f"pytest_modelbudget.{name}")
     except ModuleNotFoundError as error:
         if error.name not in {"onnx", "onnxruntime", "onnx_ir"}:
             raise

@@ -33,7 +33,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "tile_linear",
         "splits every linear operation into tile products",
-        engines=torch_engines("tile_linear_torch") | onnx_engine("tile_linear_onnx"),
+        engines=torch_engines("tile.linear_on_torch") | onnx_engine("tile.linear_on_onnx"),
         settings=(
             Setting("tile", SettingForm.TILE, "64, or [m, k, n]", required=True),
             EDGE,
@@ -50,7 +50,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "tile_conv",
         "splits every convolution into partial ones over tiles of channels",
-        engines=torch_engines("tile_conv_torch") | onnx_engine("tile_conv_onnx"),
+        engines=torch_engines("tile.conv_on_torch") | onnx_engine("tile.conv_on_onnx"),
         settings=(
             Setting(
                 "tile",
@@ -66,12 +66,13 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "fold_batchnorm",
         "makes every batch norm a part of the layer before it",
-        engines={"torch": f"{HERE}.fold_batchnorm_torch"} | onnx_engine("fold_batchnorm_onnx"),
+        engines={"torch": f"{HERE}.fold_batchnorm.on_torch"}
+        | onnx_engine("fold_batchnorm.on_onnx"),
     ),
     Transform(
         "quantize_weights",
         "stores weights as integers on a grid: s·(q - z)",
-        engines={"torch": f"{HERE}.quantize_weights_torch"} | onnx_engine("quantize_weights_onnx"),
+        engines={"torch": f"{HERE}.quantize.on_torch"} | onnx_engine("quantize.on_onnx"),
         settings=(
             Setting("bits", SettingForm.INTEGER, "8 or 4", default=8),
             Setting(
@@ -89,19 +90,19 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "export_onnx",
         "exports the model, and runs the ONNX graph in ONNX Runtime against torch",
-        engines={"torch": f"{HERE}.export_torch_to_onnx"},
+        engines={"torch": f"{HERE}.export_onnx"},
         settings=(Setting("opset", SettingForm.INTEGER, "operator set; the exporter's own"),),
     ),
     Transform(
         "apply",
         "your own transform: package.module:callable, from module to module or from path to path",
-        engines=torch_engines("user_transform_torch") | onnx_engine("user_transform_onnx"),
+        engines=torch_engines("user_on_torch") | onnx_engine("user_on_onnx"),
         whole=Setting("apply", SettingForm.TARGET, "package.module:callable", required=True),
     ),
     Transform(
         "compare",
         "a second model that must agree: {torch: package.module:callable}, {onnx: path}",
-        engines=torch_engines("compare_torch") | onnx_engine("compare_onnx"),
+        engines=torch_engines("compare_on_torch") | onnx_engine("compare_on_onnx"),
         whole=Setting("compare", SettingForm.SOURCE, "a second model", required=True),
     ),
 )

@@ -190,9 +190,9 @@ def test_an_extensions_metric_that_raises_is_one_sentence(
 @pytest.mark.parametrize(
     ("source", "module"),
     [
-        ("torchvision.models:alexnet", "torch_module"),
-        ("net.pt", "torch_script_file"),
-        ("net.pt2", "torch_exported_program"),
+        ("torchvision.models:alexnet", "module"),
+        ("net.pt", "script"),
+        ("net.pt2", "exported"),
     ],
 )
 def test_a_missing_extra_names_its_installation(
@@ -202,7 +202,7 @@ def test_a_missing_extra_names_its_installation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without torch, every format that needs it says what to install, in one sentence."""
-    monkeypatch.delitem(sys.modules, f"pytest_modelbudget.frontends.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, f"pytest_modelbudget.torch_models.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["show", source, "--input", "float32 1"]) == 2
     error = capsys.readouterr().err

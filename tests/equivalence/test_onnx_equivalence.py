@@ -15,8 +15,7 @@ from onnx import numpy_helper
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.onnx_models import pairs as onnx_divergence
-from pytest_modelbudget.onnx_models import pairs as onnx_rounding
+from pytest_modelbudget.onnx_models import pairs
 from pytest_modelbudget.onnx_models.pairs import Original, sides
 from pytest_modelbudget.onnx_models.running import OnnxRun
 from pytest_modelbudget.registry import tables
@@ -258,10 +257,9 @@ def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> Non
             made["runs"] += 1
             super().__init__(*models, **options)
 
-    for module in (onnx_divergence, onnx_rounding):
-        monkeypatch.setattr(module, "OnnxRun", Counted)
     proto = linear(64, 8)
     found = sides(proto, proto)
+    monkeypatch.setattr(pairs, "OnnxRun", Counted)
     for size in range(1, 5):
         given = {"x": np.full((3, 64), size, np.float32)}
         assert found.divergence(given) is None

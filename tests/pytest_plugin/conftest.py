@@ -12,10 +12,10 @@ import pytest
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401  # pytester forgets what runs import anew
 from pytest_modelbudget.formats import table as frontend_table
 
-HERE = Path(__file__).parent
+BUILDERS = Path(__file__).parents[1] / "builders"
 CONFTEST = """
-from pytest_modelbudget.frontends import frontend_table
-from pytest_modelbudget.frontends.frontend_table import FrontEnd
+from pytest_modelbudget.formats import table as frontend_table
+from pytest_modelbudget.formats.table import FrontEnd
 
 WIDTHS = FrontEnd("widths", "path of a widths file", "widths_front_end", suffixes=(".widths",))
 if WIDTHS not in frontend_table.FRONT_ENDS:
@@ -30,7 +30,7 @@ class Project:
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
         self.path = pytester.path
-        self.write("widths_front_end.py", (HERE / "widths_front_end.py").read_text())
+        self.write("widths_front_end.py", (BUILDERS / "widths_front_end.py").read_text())
         self.write("conftest.py", CONFTEST)
         self.write("pytest.ini", "[pytest]\n")
         self.write("budgets/net.widths", "4 8 2")  # 4 * 8 + 8 * 2 = 48 parameters and MACs

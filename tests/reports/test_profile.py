@@ -122,13 +122,13 @@ def test_many_steps_share_points_and_lose_no_peak(monkeypatch: pytest.MonkeyPatc
     assert memory["peak"] == max(live) == 4 * (40 + 40)
 
 
-@pytest.mark.parametrize("most", [op_profile.MOST_POINTS, 3])
+@pytest.mark.parametrize("most", [op_profile.MOST_OP_POINTS, 3])
 @given(widths=WIDTHS)
 def test_operations_add_up_to_flops_and_traffic(most: int, widths: list[int]) -> None:
     """Every operation is in exactly one point, also where small ones of a kind share theirs."""
     _, graph = chain(widths)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(op_profile, "MOST_POINTS", most)
+        patch.setattr(op_profile, "MOST_OP_POINTS", most)
         points = op_profile.op_profile(graph)["points"]
     assert len(points) <= most + len({"linear", "relu"})
     moved = sum(point["read"] + point["weights"] + point["write"] for point in points)

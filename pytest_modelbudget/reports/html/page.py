@@ -30,7 +30,7 @@ from pytest_modelbudget.reports.html.views import ModelView, model_view
 from pytest_modelbudget.reports.record import Record
 from pytest_modelbudget.reports.terminal import counted
 
-FILES = Path(__file__).with_name("html")
+FILES = Path(__file__).parent
 LIBRARY = ("vendor/d3-7.9.0.min.js", "vendor/plot-0.6.17.umd.min.js")
 OWN_SCRIPTS = (
     "figures.js",
