@@ -124,15 +124,15 @@ class OpRule:
 
     def multiplied(
         self, name: str, over: Over, attributes: Mapping[str, object], count: int
-    ) -> Mapping[int, Role]:
+    ) -> tuple[tuple[int, Role], ...]:
         """Those of count operands whose products are summed over something, by position."""
         contraction = self.contraction
         if contraction is None or contraction.over not in {None, over}:
-            return {}
+            return ()
         if not contraction.where(attributes):
-            return {}
+            return ()
         roles = enumerate(self.roles_of(name, count))
-        return {position: role for position, role in roles if role.word in contraction.of}
+        return tuple((at, role) for at, role in roles if role.word in contraction.of)
 
     def fully_declared(self) -> OpRule:
         """The same rule, in which a plain word says that an operand is an activation."""
