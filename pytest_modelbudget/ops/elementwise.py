@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.pooling import REQUANTISED, one_per_input
-from pytest_modelbudget.ops.role import BIAS, CARRIED, SLOPE, Role, X, shapes
+from pytest_modelbudget.ops.role import BIAS, CARRIED, SLOPE, Role, X, roles, shapes
 from pytest_modelbudget.ops.rule import Attributes, Maybe, Names, OpRule, Roles, Words, under
 
 # kind -> names as ``under`` reads them; each of aten stands for its in-place spelling (name_) too.
@@ -110,23 +110,22 @@ def one_each(kind: str, names: Names, because: str = PLAIN) -> OpRule:
     return OpRule(kind, names, because, flops=one_per_element)
 
 
-def _spelt(names: str, *roles: Roles) -> dict[str, Words]:
+def _spelt(names: str, *operands: Roles) -> dict[str, Words]:
     """Roles by name, and by the spelling in place of each of aten's."""
-    own = under(names, *roles)
+    own = under(names, *operands)
     return own | {f"{name}_": words for name, words in own.items() if name.startswith("aten::")}
 
 
-def _operands(kind: str) -> tuple[Role, Role]:
+def _operands(kind: str) -> tuple[Role, ...]:
     """Of the four arithmetic kinds: they may be learnt where they are stored."""
     is_sum = kind in {"add", "sub"}
-    x, y = (Role(word, learnt=True, added=is_sum, scales=not is_sum) for word in ("x", "y"))
-    return x, y
+    return roles("x y", learnt=True, added=is_sum, scales=not is_sum)
 
 
 def _reduction(kind: str, names: str) -> OpRule:
     over = under(names, "x", shapes("axes"))
-    roles = {name: ("x", "y") if name.startswith("aten::") else over[name] for name in over}
-    return OpRule(kind, roles, REDUCED, flops=one_per_input)
+    operands = {name: ("x", "y") if name.startswith("aten::") else over[name] for name in over}
+    return OpRule(kind, operands, REDUCED, flops=one_per_input)
 
 
 ELEMENTWISE: tuple[OpRule, ...] = (

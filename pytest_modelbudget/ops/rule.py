@@ -89,7 +89,8 @@ class OpRule:
         none. Transforms of weights ask this of every operation, by whatever name it goes.
     because: why the formula is right, or why the op is free.
 
-    Raises ExtensionError without a because, or where a formula asks for what is no role.
+    Raises ExtensionError without a because, or where a formula asks for what is no role of some
+    name, or an operand is unread under some names only.
     """
 
     kind: str
