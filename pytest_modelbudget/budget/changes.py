@@ -21,12 +21,11 @@ from pytest_modelbudget.budget.budget import (
     Place,
     TransformCheck,
 )
-from pytest_modelbudget.budget.grammar import AUTO
-from pytest_modelbudget.budget.read_source import positional_text, spec_text
-from pytest_modelbudget.budget.read_transforms import plain_text, setting_text
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.budget.limit_forms import AUTO
+from pytest_modelbudget.budget.source_forms import source_texts
+from pytest_modelbudget.budget.transform_forms import settings_texts
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.transforms.transform import Setting, Transform
+from pytest_modelbudget.transforms.transform import Transform
 from pytest_modelbudget.units import Number, percentage, readable_pair
 
 LimitSetting = Union[Number, str, None]
@@ -290,7 +289,7 @@ def _of_model(was: ModelBudget | None, now: ModelBudget, held: set[str]) -> Iter
     """What a model declares differently, where it or a transform of it is held to something."""
     if was is None or not held & {now.path, *_transforms(now)}:
         return
-    for key, texts in _changes(_of_source(was.source), _of_source(now.source)):
+    for key, texts in _changes(source_texts(was.source), source_texts(now.source)):
         place = now.declared_at.get(key, now.declared_at["source"])
         yield _told("model", now.path, key, texts, place)
 
@@ -324,7 +323,7 @@ def _of_transform(
         yield _told("transform", path, "transform", (before, now.transform), place)
         return
     transform = known[now.transform]
-    for key, texts in _changes(_of_settings(was, transform), _of_settings(now, transform)):
+    for key, texts in _changes(settings_texts(was, transform), settings_texts(now, transform)):
         yield _told("transform", path, key, texts, now.declared_at.get(key, place))
 
 
@@ -371,42 +370,6 @@ def _cut(text: str | None, start: int) -> str | None:
         return None
     end = start + LONGEST
     return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"
-
-
-# What is declared.
-
-
-def _of_source(source: ModelSource) -> Declared:
-    """All that a budget says of where a model comes from and what it is run on."""
-    inputs = source.inputs
-    by_name = {name: spec_text(spec) for name, spec in inputs.named.items()}
-    return {
-        "source": {"": f"{source.format} {posixpath.normpath(str(source.target))}"},
-        "args": {"": plain_text(list(source.args))} if source.args else {},
-        "kwargs": {name: plain_text(value) for name, value in source.kwargs.items()},
-        "inputs": {"": positional_text(inputs.positional)} if inputs.positional else by_name,
-        "dtype": {"": source.dtype} if source.dtype else {},
-        "dims": {symbol: str(size) for symbol, size in source.dims.items()},
-    }
-
-
-def _of_settings(check: TransformCheck, transform: Transform) -> Declared:
-    settings = (transform.whole,) if transform.whole else transform.settings
-    return {each.key: _of_setting(each, check.settings[each.key]) for each in settings}
-
-
-def _of_setting(setting: Setting, value: object) -> dict[str, str]:
-    if value is None:
-        return {}
-    if isinstance(value, ModelSource):
-        return {
-            f"{key} {name}".rstrip(): text
-            for key, texts in _of_source(value).items()
-            for name, text in texts.items()
-        }
-    if isinstance(value, Mapping):
-        return {name: plain_text(each) for name, each in value.items()}
-    return {"": setting_text(setting, value)}
 
 
 def _printable(name: str) -> str:

@@ -71,11 +71,7 @@ def _edit(held: HeldLimit, end: str, quantity: str) -> Edit:
 
 
 def _quantities(
-    mode: UpdateMode,
-    limit: Limit,
-    value: Number,
-    against: Baseline,
-    metrics: Mapping[str, Metric],
+    mode: UpdateMode, limit: Limit, value: Number, against: Baseline, metrics: Mapping[str, Metric]
 ) -> Iterator[tuple[str, str]]:
     """(end, quantity) of every scalar of a limit that is to hold something else."""
     unit = metrics[limit.metric].unit

@@ -11,8 +11,8 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_modelbudget.budget.read_source import read_dims, read_inputs, read_model_dtype
-from pytest_modelbudget.budget.reading import Reading, plain_value
+from pytest_modelbudget.budget.grammar import Reading, plain_value
+from pytest_modelbudget.budget.source_forms import DIMS, FLOATING_TYPE, INPUTS
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Node, Problem, tree
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
@@ -102,7 +102,7 @@ class Words:
         named: dict[str, InputSpec] = {}
         for word in specs:
             name, spec = _split(word)
-            read = read_inputs(self._node("--input", spec), self.reading)
+            read = INPUTS.of(self._node("--input", spec), self.reading) or InputSpecs()
             self._refuse("--input", word)
             if read.named or len(read.positional) != 1:
                 raise InputError(f"--input '{word}' is not one input: repeat --input for several")
@@ -137,7 +137,7 @@ class Words:
         """The name of a floating-point type."""
         if name is None:
             return None
-        dtype = read_model_dtype(self._node("--dtype", name), self.reading)
+        dtype = FLOATING_TYPE.of(self._node("--dtype", name), self.reading)
         self._refuse("--dtype", name)
         return dtype
 
@@ -146,7 +146,7 @@ class Words:
         if not words:
             return {}
         pairs = json.dumps(self.mapped("--dims", words))
-        dims = read_dims(self._node("--dims", pairs), self.reading)
+        dims = DIMS.of(self._node("--dims", pairs), self.reading) or {}
         self._refuse("--dims", " ".join(words))
         return dims
 

@@ -11,11 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, Place
-from pytest_modelbudget.budget.grammar import AUTO
-from pytest_modelbudget.budget.read_limits import read_limits
-from pytest_modelbudget.budget.read_source import read_inputs
-from pytest_modelbudget.budget.read_transforms import amount_of, wanted_for
-from pytest_modelbudget.budget.reading import Reading
+from pytest_modelbudget.budget.grammar import Reading
+from pytest_modelbudget.budget.limit_forms import AUTO, limits_form
+from pytest_modelbudget.budget.source_forms import INPUT
+from pytest_modelbudget.budget.transform_forms import amount_of, wanted_for
 from pytest_modelbudget.budget.yaml_text import Text, suggestion, tree
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
@@ -121,10 +120,10 @@ def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
 def _written_spec(text: str, using: Tables) -> InputSpec:
     """A spec as budgets spell it, read by the same reader."""
     reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops)
-    specs = read_inputs(Text(text, plain=False, place=Place("inputs", 1)), reading)
-    if reading.problems:
+    spec = INPUT.of(Text(text, plain=False, place=Place("inputs", 1)), reading)
+    if spec is None:
         raise InputError("; ".join(problem.message for problem in reading.problems))
-    return specs.positional[0]
+    return spec
 
 
 def written_limits(limits: Mapping[str, object], using: Tables) -> tuple[AnyLimit, ...]:
@@ -137,7 +136,7 @@ def written_limits(limits: Mapping[str, object], using: Tables) -> tuple[AnyLimi
     # JSON is YAML; what it cannot spell is refused by the reader like any other odd word.
     node, problems = tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
     reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops, problems=problems)
-    read = read_limits(node, reading)
+    read = limits_form(using.metrics).of(node, reading) or ()
     if reading.problems:
         raise BudgetError("\n".join(problem.message for problem in reading.problems))
     for limit in read:

@@ -67,10 +67,7 @@ class Blame:
 
 
 def parts(
-    metric: Metric,
-    measurement: Measurement,
-    costed: CostedGraph,
-    shapes: Mapping[str, Shape],
+    metric: Metric, measurement: Measurement, costed: CostedGraph, shapes: Mapping[str, Shape]
 ) -> tuple[Part, ...]:
     """The parts of a measured number, the largest first; none of a ratio.
 

@@ -77,9 +77,7 @@ def _stored(unit: str, amounts: WeightAmounts) -> Measurement:
 
 
 def _by_weight(
-    costed: CostedGraph,
-    counts: Callable[[Weight], bool],
-    amount: Callable[[Sequence[Weight]], int],
+    costed: CostedGraph, counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]
 ) -> WeightAmounts:
     """What each weight adds to its storage, beyond what weights before it already cover."""
     seen: dict[Storage, list[Weight]] = defaultdict(list)

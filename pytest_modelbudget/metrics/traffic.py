@@ -143,11 +143,7 @@ BANDWIDTH = Metric(
     drafted=True,
 )
 TOTAL_ACTIVATION = Metric(
-    "total_activation",
-    "B",
-    "bytes written by all ops",
-    total_activation,
-    how=ByTraffic(("write",)),
+    "total_activation", "B", "bytes written by all ops", total_activation, how=ByTraffic(("write",))
 )
 BANDWIDTH_FLOOR = Metric(
     "bandwidth_floor",

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.grammar import SUFFIXES
-from pytest_modelbudget.budget.read_budget import is_budget, misspelt_marker
+from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.formats.versions import environment

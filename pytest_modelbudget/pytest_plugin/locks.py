@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.budget.budget import Loosen
-from pytest_modelbudget.budget.grammar import SUFFIXES
 from pytest_modelbudget.budget.lock_file import Baselines
-from pytest_modelbudget.budget.read_budget import is_budget
+from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget
 from pytest_modelbudget.budget.revision import (
     BaseError,
     BaseRevision,

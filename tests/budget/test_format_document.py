@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.grammar import CLAIM, OUTPUT, settings_grammar, transform_grammar
+from pytest_modelbudget.budget.limit_forms import OPS_GRAMMAR, limit_grammar, limits_grammar
+from pytest_modelbudget.budget.read_budget import DEFAULTS_GRAMMAR, file_grammar, model_grammar
+from pytest_modelbudget.budget.source_forms import DTYPES, SPEC
+from pytest_modelbudget.budget.transform_forms import (
+    CLAIM_GRAMMAR,
+    OUTPUT_GRAMMAR,
+    settings_grammar,
+    transform_grammar,
+)
 from pytest_modelbudget.formats.table import frontend_table
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.transforms.table import transform_table
@@ -32,21 +39,23 @@ def test_example(problems: Problems, example: str) -> None:
 
 def test_every_key_is_named() -> None:
     """The document names every key of the reader's tables, and every reserved one."""
-    model = grammar.model_grammar(frontend_table())
-    limits = grammar.limits_grammar(metric_table())
-    transform = transform_grammar(transform_table())
-    settings = (settings_grammar(each) for each in transform_table().values())
+    metrics, front_ends, transforms = metric_table(), frontend_table(), transform_table()
+    model = model_grammar(metrics, front_ends, transforms)
+    limits = limits_grammar(metrics)
+    transform = transform_grammar(transforms, metrics, front_ends)
+    settings = (settings_grammar(each, front_ends) for each in transforms.values())
     tables = (
-        grammar.FILE, grammar.DEFAULTS, model, grammar.LIMIT, grammar.OPS_LIMIT, grammar.SPEC,
-        transform, CLAIM, OUTPUT, *settings,
+        file_grammar(metrics, front_ends, transforms), DEFAULTS_GRAMMAR, model,
+        limit_grammar("macs", "MAC"), OPS_GRAMMAR, SPEC, transform, CLAIM_GRAMMAR, OUTPUT_GRAMMAR,
+        *settings,
     )  # fmt: skip
-    keys = {key for table in tables for key in (*table.keys(), *table.reserved)}
+    keys = {key for table in tables for key in (*table.keys, *table.reserved)}
     named = set(re.findall(r"\w+", TEXT))
     assert sorted(keys - named - {"level"}) == []
     assert sorted(set(limits.reserved) - named) == []
 
 
-@pytest.mark.parametrize("dtype", grammar.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_is_named(dtype: str) -> None:
     """The document names every element type."""
     assert f"`{dtype}`" in TEXT
