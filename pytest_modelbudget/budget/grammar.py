@@ -11,6 +11,7 @@ of one kind of mapping, each with its form. Reader, schema and writers walk thes
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,11 +29,8 @@ from pytest_modelbudget.budget.yaml_text import (
     shown,
     suggestion,
 )
-from pytest_modelbudget.formats.table import FrontEnd
-from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.transforms.table import transform_table
-from pytest_modelbudget.transforms.transform import Transform
+from pytest_modelbudget.errors import BudgetError, UnitError
+from pytest_modelbudget.registry import Tables
 
 Schema = dict[str, Any]
 Value = TypeVar("Value")
@@ -52,10 +50,7 @@ class Reading:
 
     folder: Path
     root: Path
-    metrics: Mapping[str, Metric]
-    front_ends: Mapping[str, FrontEnd]
-    ops: OpTable
-    transforms: Mapping[str, Transform] = field(default_factory=transform_table)
+    tables: Tables
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, place: Place, message: str) -> None:
@@ -336,6 +331,33 @@ class Grammar:
         return Form(read, self.schema, name, uses=self.uses)
 
 
+def spelled(
+    expected: str,
+    meaning: Callable[[Text, str, Reading], Value],
+    schema: Schema,
+    name: str = "",
+    *,
+    lead: str = "",
+    text: Callable[[Any], str] = plain_text,
+) -> Form[Value]:
+    """One word, and its meaning where it stands under a key.
+
+    meaning raises BudgetError or UnitError for a word without one; lead comes before its reason.
+    Both lead and expected may name the {key}.
+    """
+
+    def read(entry: Entry, reading: Reading) -> Value | None:
+        key = entry.key.text
+        word = reading.text(entry.value, expected.format(key=key))
+        try:
+            return None if word is None else meaning(word, key, reading)
+        except (BudgetError, UnitError) as error:
+            reading.refuse(entry.value.place, f"{lead.format(key=key)}{error}")
+            return None
+
+    return Form(read, schema, name, text)
+
+
 def one_word(
     words: Iterable[str],
     expected: str,
@@ -347,58 +369,50 @@ def one_word(
     """One of some words. The refusal may name the {word}, the {key} and a {guess}."""
     known = tuple(words)
 
-    def read(entry: Entry, reading: Reading) -> Value | None:
-        text = reading.text(entry.value, expected.format(key=entry.key.text))
-        if text is None or text.text in known:
-            return meaning(text.text) if text else None
-        guess = suggestion(text.text, known)
-        message = refusal.format(word=shown(text.text), key=entry.key.text, guess=guess)
-        reading.refuse(text.place, message)
-        return None
+    def meant(word: Text, key: str, reading: Reading) -> Value:
+        if word.text in known:
+            return meaning(word.text)
+        guess = suggestion(word.text, known)
+        raise BudgetError(refusal.format(word=shown(word.text), key=key, guess=guess))
 
-    return Form(read, {"enum": list(known)}, name)
+    return spelled(expected, meant, {"enum": list(known)}, name)
 
 
 def whole_number(
     expected: str = "{key}: a whole number",
     *,
     schema: Schema | None = None,
-    least: int | None = None,
-    most: int | None = None,
+    least: float = -math.inf,
+    most: float = math.inf,
     refusal: str = "",
     name: str = "",
 ) -> Form[int]:
     """An integer, within bounds where there are any. The refusal may name its {number} and key."""
 
-    def read(entry: Entry, reading: Reading) -> int | None:
-        wanted = expected.format(key=entry.key.text)
-        text = reading.text(entry.value, wanted)
-        if text is None:
-            return None
-        number = scalar(text.text) if text.plain and len(text.text) <= MOST_DIGITS else None
+    def meaning(word: Text, key: str, reading: Reading) -> int:
+        number = scalar(word.text) if word.plain and len(word.text) <= MOST_DIGITS else None
         if type(number) is not int:
-            reading.refuse(text.place, f"expected {wanted}, found {shown(text.text)}")
-            return None
-        if (least is not None and number < least) or (most is not None and number > most):
-            reading.refuse(text.place, refusal.format(number=number, key=entry.key.text))
-            return None
+            raise BudgetError(f"expected {expected.format(key=key)}, found {shown(word.text)}")
+        if not least <= number <= most:
+            raise BudgetError(refusal.format(number=number, key=key))
         return number
 
-    return Form(read, schema or {"type": "integer"}, name)
+    return spelled(expected, meaning, schema or {"type": "integer"}, name)
 
 
-def _read_flag(entry: Entry, reading: Reading) -> bool | None:
-    text = reading.text(entry.value, f"{entry.key.text}: true or false")
-    if text is None:
-        return None
-    value = scalar(text.text) if text.plain else None
+def _truth(word: Text, key: str, reading: Reading) -> bool:
+    value = scalar(word.text) if word.plain else None
     if isinstance(value, bool):
         return value
-    reading.refuse(text.place, f"expected true or false, found {shown(text.text)}")
-    return None
+    raise BudgetError(f"expected true or false, found {shown(word.text)}")
 
 
-FLAG = Form(_read_flag, {"type": "boolean"}, "flag")
+FLAG = spelled("{key}: true or false", _truth, {"type": "boolean"}, "flag")
+
+
+def refused(message: str) -> Form[Any]:
+    """A key that may stand nowhere, whatever its value, with the reason."""
+    return Form(lambda entry, reading: reading.refuse(entry.place, message), {})
 
 
 def listed(
@@ -422,7 +436,7 @@ def named(
     expected: str,
     *,
     names: Schema | None = None,
-    check: Callable[[Text, Reading], None] = lambda key, reading: None,
+    check: Callable[[Text, Reading], object] = lambda key, reading: None,
     name: str = "",
     **writing: Any,
 ) -> Form[dict[str, Value]]:

@@ -12,6 +12,8 @@ from pytest_modelbudget.budget.grammar import Schema
 from pytest_modelbudget.budget.read_budget import file_grammar
 from pytest_modelbudget.formats.table import FrontEnd
 from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Transform
 
@@ -25,7 +27,7 @@ def json_schema(
 ) -> Schema:
     """The schema of budget files over these metrics and formats."""
     known = transform_table() if transforms is None else transforms
-    grammar = file_grammar(metrics, front_ends, known)
+    grammar = file_grammar(Tables(OpTable(()), metrics, front_ends, known))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Model budget",

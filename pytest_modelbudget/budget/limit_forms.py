@@ -22,9 +22,11 @@ from pytest_modelbudget.budget.grammar import (
     listed,
     named,
     one_word,
+    refused,
+    spelled,
 )
 from pytest_modelbudget.budget.yaml_text import Block, Text, shown, suggestion
-from pytest_modelbudget.errors import UnitError
+from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.units import Number, quantity, quantity_pattern, unit_named
 
@@ -47,16 +49,17 @@ def _amounts(unit: str) -> list[Schema]:
 # What all limits say.
 
 
-def _read_op_name(entry: Entry, reading: Reading) -> str | None:
-    text = reading.text(entry.value, "an op name such as aten::foo")
-    if text is None or re.fullmatch(OP_NAME_PATTERN, text.text):
-        return text.text if text else None
-    message = f"{shown(text.text)} is no op name: write it as the report does, aten::foo"
-    reading.refuse(text.place, message)
-    return None
+def _op_name(word: Text, key: str, reading: Reading) -> str:
+    if re.fullmatch(OP_NAME_PATTERN, word.text):
+        return word.text
+    raise BudgetError(f"{shown(word.text)} is no op name: write it as the report does, aten::foo")
 
 
-OP_NAME = Form(_read_op_name, {"type": "string", "pattern": f"^{OP_NAME_PATTERN}$"})
+OP_NAME = spelled(
+    "an op name such as aten::foo",
+    _op_name,
+    {"type": "string", "pattern": f"^{OP_NAME_PATTERN}$"},
+)
 OP_NAMES = listed(OP_NAME, "a list of op names such as [aten::foo]", name="op_names")
 _LEVELS = " or ".join(level.value for level in Level)
 LEVELS = one_word(
@@ -80,54 +83,38 @@ ALLOWED = Field(
 def _quantity(key: str, unit: str, *, least: bool = False) -> Form[Written]:
     """An amount of a metric's unit, or auto; of a minimum, rounded up."""
 
-    def read(entry: Entry, reading: Reading) -> Written | None:
-        expected = f"a quantity of {unit}, or a mapping with max or min"
-        text = reading.text(entry.value, expected)
-        if text is None:
-            return None
-        if text.text.strip() == AUTO:
-            return None, AUTO
-        try:
-            return quantity(text.text, unit, round_up=least), text.text.strip()
-        except UnitError as error:
-            reading.refuse(text.place, f"{key}: {error}")
-            return None
+    def meaning(word: Text, _: str, reading: Reading) -> Written:
+        written = word.text.strip()
+        return None if written == AUTO else quantity(written, unit, round_up=least), written
 
-    return Form(read, {"anyOf": [*_amounts(unit), {"const": AUTO}]})
+    expected = f"a quantity of {unit}, or a mapping with max or min"
+    schema = {"anyOf": [*_amounts(unit), {"const": AUTO}]}
+    return spelled(expected, meaning, schema, lead=f"{key}: ")
 
 
 def _growth(key: str, unit: str) -> Form[Fraction]:
-    """The share of the locked value that may be added to it."""
-
-    def read(entry: Entry, reading: Reading) -> Fraction | None:
-        if not unit_named(unit).whole:
-            message = f"'grow' of {key}: growth is defined for counts; give it 'max' or 'min'"
-            reading.refuse(entry.place, message)
-            return None
-        text = reading.text(entry.value, "a percentage such as 2%")
-        try:
-            return Fraction(quantity(text.text, "%")) if text else None
-        except UnitError as error:
-            reading.refuse(entry.value.place, f"{key}: grow: {error}")
-            return None
-
-    return Form(read, {"type": "string", "pattern": quantity_pattern("%")}, "percentage")
+    """The share of the locked value that may be added to it; ratios do not grow."""
+    if not unit_named(unit).whole:
+        why = "growth is defined for counts; give it 'max' or 'min'"
+        return refused(f"'grow' of {key}: {why}")
+    return spelled(
+        "a percentage such as 2%",
+        lambda word, _, reading: Fraction(quantity(word.text, "%")),
+        {"type": "string", "pattern": quantity_pattern("%")},
+        "percentage",
+        lead=f"{key}: grow: ",
+    )
 
 
 def _floor(key: str, unit: str) -> Form[int]:
     """Growth that is within in any case."""
-
-    def read(entry: Entry, reading: Reading) -> int | None:
-        text = reading.text(entry.value, f"a quantity of {unit}")
-        if text is None or not unit_named(unit).whole:
-            return None
-        try:
-            return int(quantity(text.text, unit))
-        except UnitError as error:
-            reading.refuse(text.place, f"{key}: floor: {error}")
-            return None
-
-    return Form(read, {"anyOf": _amounts(unit)})
+    grows = unit_named(unit).whole
+    return spelled(
+        f"a quantity of {unit}",
+        lambda word, _, reading: int(quantity(word.text, unit)) if grows else 0,
+        {"anyOf": _amounts(unit)},
+        lead=f"{key}: floor: ",
+    )
 
 
 def limit_grammar(key: str, unit: str) -> Grammar:
@@ -210,42 +197,31 @@ def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | Non
 # Limits on kinds of operation.
 
 
-def _is_known_op(text: Text, reading: Reading) -> bool:
-    """Whether a rule knows this kind or foreign name; a typo must not be green."""
-    name = text.text
-    if name in reading.ops.kinds or name in reading.ops:
-        return True
-    known = list(reading.ops) if "::" in name else sorted(reading.ops.kinds)
-    message = f"no op rule knows {shown(name)}: {suggestion(name, known)}"
-    reading.refuse(text.place, message)
-    return False
+def _known_op(word: Text, key: str, reading: Reading) -> str:
+    """A kind or foreign name that a rule knows; a typo must not be green."""
+    name = word.text
+    if name in reading.tables.ops.kinds or name in reading.tables.ops:
+        return name
+    known = list(reading.tables.ops) if "::" in name else sorted(reading.tables.ops.kinds)
+    raise BudgetError(f"no op rule knows {shown(name)}: {suggestion(name, known)}")
 
 
-def _read_selector(entry: Entry, reading: Reading) -> str | None:
-    text = reading.text(entry.value, "an op kind such as convolution")
-    return text.text if text and _is_known_op(text, reading) else None
-
-
-def _read_count(entry: Entry, reading: Reading) -> int | None:
-    text = reading.text(entry.value, "a count such as 20")
-    if not _is_known_op(entry.key, reading) or text is None:
-        return None
-    try:
-        return int(quantity(text.text, "op"))
-    except UnitError as error:
-        reading.refuse(text.place, f"{entry.key.text}: {error}")
-        return None
-
-
+SELECTOR = spelled("an op kind such as convolution", _known_op, {"type": "string"})
 SELECTORS = listed(
-    Form(_read_selector, {"type": "string"}),
+    SELECTOR,
     "a list of op kinds such as [lstm, convolution]",
     empty="the list names no op: name at least one kind",
     name="selectors",
 )
 OP_COUNTS = named(
-    Form(_read_count, {"anyOf": _amounts("op")}),
+    spelled(
+        "a count such as 20",
+        lambda word, key, reading: int(quantity(word.text, "op")),
+        {"anyOf": _amounts("op")},
+        lead="{key}: ",
+    ),
     "a mapping of op kinds to counts: {convolution: 20}",
+    check=SELECTOR.of,
     name="op_counts",
 )
 OPS_GRAMMAR = Grammar(
@@ -283,22 +259,14 @@ def metric_form(metric: Metric) -> Form[AnyLimit]:
     return OPS_LIMIT if metric.by_kind else limit_form(metric.key, metric.unit)  # type: ignore[return-value]
 
 
-def _refusing(metric: Metric) -> Form[AnyLimit]:
-    """A limit that no part of a model can have."""
-
-    def read(entry: Entry, reading: Reading) -> None:
-        message = f"'{metric.key}' of a part of a model is not defined: {metric.not_scoped}"
-        reading.refuse(entry.place, f"{message}; limit it on the model")
-
-    return Form(read, {})
-
-
 def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Grammar:
     """The keys of limits: every metric; of a part of a model, every metric that it has."""
     fields = []
     for key, metric in metrics.items():
-        has_it = metric.has_scopes or not scoped
-        form = metric_form(metric) if has_it else _refusing(metric)
+        form, has_it = metric_form(metric), metric.has_scopes or not scoped
+        if not has_it:
+            why = f"'{key}' of a part of a model is not defined: {metric.not_scoped}"
+            form = refused(f"{why}; limit it on the model")
         fields.append(Field(key, form, metric.definition, offered=has_it))
     reserved = (*(key for key in RESERVED_METRICS if key not in metrics), *RESERVED)
     return Grammar("limits", tuple(fields), reserved, least=1)

@@ -58,9 +58,7 @@ from pytest_modelbudget.budget.yaml_text import (
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import FrontEnd
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.transforms.table import transform_table
-from pytest_modelbudget.transforms.transform import Transform
+from pytest_modelbudget.registry import Tables
 
 VERSION = 1
 MARKER = "model_budget"
@@ -90,16 +88,7 @@ def misspelt_marker(content: bytes) -> str | None:
     return found[1] if found else None
 
 
-def read_budget(
-    path: Path,
-    *,
-    root: Path,
-    metrics: Mapping[str, Metric],
-    front_ends: Mapping[str, FrontEnd],
-    ops: OpTable,
-    transforms: Mapping[str, Transform] | None = None,
-    text: str | None = None,
-) -> Budget:
+def read_budget(path: Path, tables: Tables, *, root: Path, text: str | None = None) -> Budget:
     """The budget of one file; places name it relative to ``root``, the project's root.
 
     text is what the file is to hold in place of what it does hold, such as another revision's.
@@ -109,17 +98,9 @@ def read_budget(
     inside = where.is_relative_to(top)
     file = where.relative_to(top).as_posix() if inside else where.as_posix()
     node, problems = tree(budget_text(where, file) if text is None else text, file)
-    reading = Reading(
-        where.parent,
-        top if inside else where.parent,
-        metrics,
-        front_ends,
-        ops,
-        transform_table() if transforms is None else transforms,
-        problems,
-    )
+    reading = Reading(where.parent, top if inside else where.parent, tables, problems)
     _must_be_our_version(node, reading)
-    grammar = file_grammar(reading.metrics, reading.front_ends, reading.transforms)
+    grammar = file_grammar(tables)
     values = grammar.read(Entry(Text("", False, node.place), node), reading)
     models = tuple(_budgets(values, reading)) if values else ()
     if reading.problems or values is None:
@@ -226,13 +207,9 @@ def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
 DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAULTS_GRAMMAR.uses)
 
 
-def model_grammar(
-    metrics: Mapping[str, Metric],
-    front_ends: Mapping[str, FrontEnd],
-    transforms: Mapping[str, Transform],
-) -> Grammar:
+def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
-    held = _held_fields(metrics, front_ends, transforms)
+    held = _held_fields(tables)
     variant = Grammar(
         "a variant",
         (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, *held),
@@ -240,12 +217,12 @@ def model_grammar(
         needs=("limits", "scopes", "transforms"),
         lacking="the variant {name} has no limits: they are not inherited",
     ).form(_as_it_is, "variant")
-    variants = _by_name("variant", variant, taken_names(metrics))
+    variants = _by_name("variant", variant, taken_names(tables.metrics))
     needs = ("limits", "scopes", "variants", "transforms")
     return Grammar(
         "a model",
         (
-            *target_fields(front_ends),
+            *target_fields(tables.front_ends),
             *ARGUMENT_FIELDS,
             INPUTS_FIELD,
             DTYPE_FIELD,
@@ -255,21 +232,20 @@ def model_grammar(
         ),
         reserved=RESERVED,
         more={
-            "allOf": [_one_source(front_ends), {"anyOf": [{"required": [key]} for key in needs]}]
+            "allOf": [
+                _one_source(tables.front_ends),
+                {"anyOf": [{"required": [key]} for key in needs]},
+            ]
         },
     )
 
 
-def _held_fields(
-    metrics: Mapping[str, Metric],
-    front_ends: Mapping[str, FrontEnd],
-    transforms: Mapping[str, Transform],
-) -> tuple[Field, ...]:
+def _held_fields(tables: Tables) -> tuple[Field, ...]:
     """The keys of all that a model or a variant is held to."""
-    transform = transform_form(transforms, metrics, front_ends)
-    by_name = _by_name("transform", transform, taken_names(metrics))
+    transform = transform_form(tables)
+    by_name = _by_name("transform", transform, taken_names(tables.metrics))
     about = "changes to the model, and what must still hold"
-    return (*limit_fields(metrics), Field("transforms", by_name, about, default={}))
+    return (*limit_fields(tables.metrics), Field("transforms", by_name, about, default={}))
 
 
 def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
@@ -291,15 +267,9 @@ def _as_it_is(values: Values, reading: Reading) -> Values:
     return values
 
 
-def file_grammar(
-    metrics: Mapping[str, Metric],
-    front_ends: Mapping[str, FrontEnd],
-    transforms: Mapping[str, Transform],
-) -> Grammar:
+def file_grammar(tables: Tables) -> Grammar:
     """The keys of a budget file."""
-    models = _by_name(
-        "model", model_grammar(metrics, front_ends, transforms).form(_as_it_is, "model")
-    )
+    models = _by_name("model", model_grammar(tables).form(_as_it_is, "model"))
     about_loosen = "forbid fails what loosens a limit or redefines a model"
     return Grammar(
         "a budget file",
@@ -363,7 +333,7 @@ def _must_fit(
     if check.name in {key.text for key, _ in entries}:
         message = f"a transform may not be called {shown(check.name)}: a variant is called so"
         reading.refuse(check.place, message)
-    engines = reading.transforms[check.transform].engines
+    engines = reading.tables.transforms[check.transform].engines
     if source is not None and source.format not in engines:
         formats = ", ".join(engines)
         message = f"'{check.transform}' knows models under {formats}, not under {source.format}"

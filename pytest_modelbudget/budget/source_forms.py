@@ -26,9 +26,11 @@ from pytest_modelbudget.budget.grammar import (
     one_word,
     plain_text,
     plain_value,
+    spelled,
     whole_number,
 )
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
+from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import (
     InputSpec,
     InputSpecs,
@@ -317,15 +319,13 @@ def target_form(front_end: FrontEnd) -> Form[str]:
     """What a format's key names: a module's attribute, or a file inside the project."""
     problem_of = partial(_path_problem, front_end) if is_path_format(front_end) else _no_attribute
 
-    def read(entry: Entry, reading: Reading) -> str | None:
-        text = reading.text(entry.value, f"{front_end.key}: a {front_end.target}")
-        problem = problem_of(text.text, reading) if text else None
-        if text is None or problem is None:
-            return text.text if text else None
-        reading.refuse(text.place, problem)
-        return None
+    def meaning(word: Text, key: str, reading: Reading) -> str:
+        problem = problem_of(word.text, reading)
+        if problem is not None:
+            raise BudgetError(problem)
+        return word.text
 
-    return Form(read, SOME_TEXT, "target")
+    return spelled(f"{front_end.key}: a {front_end.target}", meaning, SOME_TEXT, "target")
 
 
 def _no_attribute(target: str, reading: Reading) -> str | None:
@@ -333,7 +333,9 @@ def _no_attribute(target: str, reading: Reading) -> str | None:
     if names_attribute(target) and not target.endswith(_WEIGHT_SUFFIXES):
         return None
     if target.endswith(_WEIGHT_SUFFIXES) or "/" in target or "\\" in target:
-        others = [front for front in reading.front_ends.values() if target.endswith(front.suffixes)]
+        others = [
+            front for front in reading.tables.front_ends.values() if target.endswith(front.suffixes)
+        ]
         other = "".join(f", or for such a model file {front.key}:" for front in others)
         return (
             f"{shown(target)} is a file, and a state dict is no model: name a factory that "
@@ -354,7 +356,7 @@ def _path_problem(front_end: FrontEnd, target: str, reading: Reading) -> str | N
     if not PurePosixPath(path).is_relative_to(reading.root) or target.endswith("/"):
         return f"{shown(target)} lies outside the project: a model file must stay inside it"
     suffix = PurePosixPath(target).suffix
-    for other in reading.front_ends.values():
+    for other in reading.tables.front_ends.values():
         if suffix in other.suffixes and suffix not in front_end.suffixes:
             kind = other.target.removeprefix("path of ")
             return f"{shown(target)} is {kind}: write it under {other.key}:"
@@ -391,12 +393,12 @@ def source_texts(source: ModelSource) -> dict[str, Texts]:
 
 def formats_named(values: Values, reading: Reading) -> list[str]:
     """The keys of formats that a model gives; one, if it is right."""
-    return [key for key in values.entries if key in reading.front_ends]
+    return [key for key in values.entries if key in reading.tables.front_ends]
 
 
 def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> None:
     """A file holds its weights in the type that it was saved in."""
-    if "dtype" in values and is_path_format(reading.front_ends[format]):
+    if "dtype" in values and is_path_format(reading.tables.front_ends[format]):
         message = f"'dtype' converts modules, and {format}: names a file: save it in that type"
         reading.refuse(values.place("dtype"), message)
 
@@ -429,11 +431,11 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
         message = f"'{second}' is a second source beside '{formats[0]}': a model has one"
         reading.refuse(values.place(second), message)
     if not formats:
-        keys = " or ".join(f"{known}:" for known in reading.front_ends)
+        keys = " or ".join(f"{known}:" for known in reading.tables.front_ends)
         reading.refuse(key.place, f"the model {shown(key.text)} names no source: give {keys}")
     if len(formats) != 1:
         return None
-    front_end = reading.front_ends[formats[0]]
+    front_end = reading.tables.front_ends[formats[0]]
     _refuse_what_does_not_fit(front_end, values, reading)
     inputs = values["inputs"]
     if inputs is None and not front_end.brings_inputs:
@@ -473,11 +475,11 @@ def second_source(front_ends: Mapping[str, FrontEnd]) -> Form[ModelSource]:
             return None
         formats = formats_named(values, reading)
         if len(formats) != 1:
-            keys = " or ".join(f"{key}:" for key in reading.front_ends)
+            keys = " or ".join(f"{key}:" for key in reading.tables.front_ends)
             message = f"a comparison needs one second model: give {keys}"
             reading.refuse(entry.value.place, message)
             return None
-        front_end = reading.front_ends[formats[0]]
+        front_end = reading.tables.front_ends[formats[0]]
         _refuse_what_does_not_fit(front_end, values, reading)
         run_on = {key: values[key] for key in ("args", "kwargs", "dtype")}
         target = values[front_end.key]

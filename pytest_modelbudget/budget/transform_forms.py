@@ -25,15 +25,17 @@ from pytest_modelbudget.budget.grammar import (
     one_word,
     plain_text,
     plain_value,
+    spelled,
     whole_number,
 )
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import SOME_TEXT, second_source
-from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, shown
+from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
+from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import names_attribute
 from pytest_modelbudget.formats.table import FrontEnd
-from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
 
 # Bounds of a claim.
@@ -68,16 +70,16 @@ def amount_of(bound: Bound, written: str) -> Fraction | None:
 
 
 def _number(bound: Bound) -> Form[Fraction]:
-    def read(entry: Entry, reading: Reading) -> Fraction | None:
-        text = reading.text(entry.value, wanted_for(bound))
-        number = amount_of(bound, text.text) if text else None
-        if text and number is None:
-            message = f"expected {wanted_for(bound)}, found {shown(text.text)}"
-            reading.refuse(text.place, message)
+    wanted = wanted_for(bound)
+
+    def meaning(word: Text, key: str, reading: Reading) -> Fraction:
+        number = amount_of(bound, word.text)
+        if number is None:
+            raise BudgetError(f"expected {wanted}, found {shown(word.text)}")
         return number
 
     pattern = {"type": "string", "pattern": r"^[0-9.]+([eE][-+]?[0-9]+)?%?$"}
-    return Form(read, {"anyOf": [{"type": "number"}, pattern]}, "number")
+    return spelled(wanted, meaning, {"anyOf": [{"type": "number"}, pattern]}, "number")
 
 
 def _bounds(values: Values, reading: Reading) -> dict[Bound, Fraction]:
@@ -215,16 +217,10 @@ def _globs(setting: Setting) -> Form[tuple[str, ...]]:
     return Form(read, {"anyOf": [SOME_TEXT, several]})
 
 
-def _callable(setting: Setting) -> Form[str]:
-    def read(entry: Entry, reading: Reading) -> str | None:
-        text = reading.text(entry.value, f"{setting.key}: package.module:callable")
-        if text is None or names_attribute(text.text):
-            return text.text if text else None
-        message = f"{shown(text.text)} is no callable: write package.module:callable"
-        reading.refuse(text.place, message)
-        return None
-
-    return Form(read, SOME_TEXT)
+def _callable(word: Text, key: str, reading: Reading) -> str:
+    if names_attribute(word.text):
+        return word.text
+    raise BudgetError(f"{shown(word.text)} is no callable: write package.module:callable")
 
 
 def _plain_texts(value: object) -> Texts:
@@ -243,7 +239,9 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, FrontEnd]], 
     SettingForm.GLOBS: lambda setting, _: _globs(setting),
     SettingForm.INTEGER: lambda setting, _: whole_number(),
     SettingForm.FLAG: lambda setting, _: replace(FLAG, name=""),
-    SettingForm.TARGET: lambda setting, _: _callable(setting),
+    SettingForm.TARGET: lambda setting, _: spelled(
+        "{key}: package.module:callable", _callable, SOME_TEXT
+    ),
     SettingForm.VALUES: lambda setting, _: Form(
         lambda entry, reading: plain_value(entry.value, reading),
         {"type": "object"},
@@ -301,35 +299,31 @@ def _settings_form(transform: Transform, front_ends: Mapping[str, FrontEnd]) -> 
     return Form(read, grammar.schema, uses=grammar.uses)
 
 
-def transform_grammar(
-    transforms: Mapping[str, Transform],
-    metrics: Mapping[str, Metric],
-    front_ends: Mapping[str, FrontEnd],
-) -> Grammar:
+def transform_grammar(tables: Tables) -> Grammar:
     """The keys of one entry under transforms: one transform, what is held, and how."""
     about = "that the outputs are still the same: exact_algebra, or {kind: lossy, sqnr: 30}"
     keys = (
-        Field(key, _settings_form(transform, front_ends), transform.about)
-        for key, transform in transforms.items()
+        Field(key, _settings_form(transform, tables.front_ends), transform.about)
+        for key, transform in tables.transforms.items()
     )
     return Grammar(
         "a transform",
-        (*keys, Field("equivalence", EQUIVALENCE, about), *limit_fields(metrics)),
+        (*keys, Field("equivalence", EQUIVALENCE, about), *limit_fields(tables.metrics)),
         reserved=RESERVED,
         more={
-            "oneOf": [{"required": [key]} for key in transforms],
+            "oneOf": [{"required": [key]} for key in tables.transforms],
             "anyOf": [{"required": [key]} for key in ("equivalence", "limits", "scopes")],
         },
     )
 
 
 def _transform(values: Values, reading: Reading) -> TransformCheck | None:
-    name, keys = values.key, [key for key in values.entries if key in reading.transforms]
+    name, keys = values.key, [key for key in values.entries if key in reading.tables.transforms]
     for key in keys[1:]:
         message = f"'{key}' is a second transform beside '{keys[0]}': give each a name of its own"
         reading.refuse(values.place(key), message)
     if not keys:
-        known = ", ".join(reading.transforms)
+        known = ", ".join(reading.tables.transforms)
         message = f"{shown(name.text)} does not say what is done: give one of {known}"
         reading.refuse(name.place, message)
     if len(keys) != 1:
@@ -337,7 +331,7 @@ def _transform(values: Values, reading: Reading) -> TransformCheck | None:
     if not {"equivalence", "limits", "scopes"} & values.entries.keys():
         message = f"the transform {shown(name.text)} holds nothing: give equivalence or limits"
         reading.refuse(name.place, message)
-    equivalence, transform = values["equivalence"], reading.transforms[keys[0]]
+    equivalence, transform = values["equivalence"], reading.tables.transforms[keys[0]]
     if equivalence is not None:
         _must_have_a_bound(equivalence, transform, reading)
     settings, declared_at = values[transform.key]
@@ -357,10 +351,6 @@ def _must_have_a_bound(check: EquivalenceCheck, transform: Transform, reading: R
         reading.refuse(check.place, f"{message}max_abs: 1e-3")
 
 
-def transform_form(
-    transforms: Mapping[str, Transform],
-    metrics: Mapping[str, Metric],
-    front_ends: Mapping[str, FrontEnd],
-) -> Form[TransformCheck]:
+def transform_form(tables: Tables) -> Form[TransformCheck]:
     """One entry under transforms."""
-    return transform_grammar(transforms, metrics, front_ends).form(_transform, "transform")
+    return transform_grammar(tables).form(_transform, "transform")

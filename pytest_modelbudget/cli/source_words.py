@@ -70,7 +70,7 @@ def shown_model(source: ModelSource, using: Tables) -> CostedModel:
 def source_of(options: argparse.Namespace, using: Tables) -> ModelSource:
     """The model source that the command's words name; raises ModelBudgetError for other words."""
     base = Path.cwd()
-    words = Words(Reading(base, base, using.metrics, using.front_ends, using.ops))
+    words = Words(Reading(base, base, using))
     key = source_format(options.source, using)
     inputs = words.inputs(options.input)
     if not inputs and not using.front_ends[key].brings_inputs:

@@ -14,12 +14,4 @@ def read(path: Path, using: Tables, *, root: Path, text: str | None = None) -> B
 
     Raises BudgetFileError with every problem of the file.
     """
-    return read_budget(
-        path,
-        root=root,
-        metrics=using.metrics,
-        front_ends=using.front_ends,
-        ops=using.ops,
-        transforms=using.transforms,
-        text=text,
-    )
+    return read_budget(path, using, root=root, text=text)

@@ -119,7 +119,7 @@ def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
 
 def _written_spec(text: str, using: Tables) -> InputSpec:
     """A spec as budgets spell it, read by the same reader."""
-    reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops)
+    reading = Reading(Path(), Path(), using)
     spec = INPUT.of(Text(text, plain=False, place=Place("inputs", 1)), reading)
     if spec is None:
         raise InputError("; ".join(problem.message for problem in reading.problems))
@@ -135,7 +135,7 @@ def written_limits(limits: Mapping[str, object], using: Tables) -> tuple[AnyLimi
         raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
     # JSON is YAML; what it cannot spell is refused by the reader like any other odd word.
     node, problems = tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
-    reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops, problems=problems)
+    reading = Reading(Path(), Path(), using, problems)
     read = limits_form(using.metrics).of(node, reading) or ()
     if reading.problems:
         raise BudgetError("\n".join(problem.message for problem in reading.problems))

@@ -153,12 +153,12 @@ def _binary(
             return self  # what sum() and prod() begin with
         known = other if type(other) is Traced else Traced(other, repr(other), self.run)
         left, right = (known, self) if swapped else (self, known)
-        tighter = holds if unit is not None else holds + 1  # a - (b - c), but a + b + c
+        first = holds + (sign == "**")  # the one that binds from the right
         return Traced(
             work(left.value, right.value),
-            f"{left._held(holds)} {sign} {right._held(tighter)}",
+            f"{left._held(first)} {sign} {right._held(holds + 1)}",
             self.run,
-            f"{left._filled(holds)} {sign} {right._filled(tighter)}",
+            f"{left._filled(first)} {sign} {right._filled(holds + 1)}",
             holds,
         )
 

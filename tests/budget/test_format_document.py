@@ -16,9 +16,7 @@ from pytest_modelbudget.budget.transform_forms import (
     settings_grammar,
     transform_grammar,
 )
-from pytest_modelbudget.formats.table import frontend_table
-from pytest_modelbudget.metrics.table import metric_table
-from pytest_modelbudget.transforms.table import transform_table
+from pytest_modelbudget.registry import tables
 from tests.budget.conftest import Problems
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "budget-format.md"
@@ -39,17 +37,15 @@ def test_example(problems: Problems, example: str) -> None:
 
 def test_every_key_is_named() -> None:
     """The document names every key of the reader's tables, and every reserved one."""
-    metrics, front_ends, transforms = metric_table(), frontend_table(), transform_table()
-    model = model_grammar(metrics, front_ends, transforms)
-    limits = limits_grammar(metrics)
-    transform = transform_grammar(transforms, metrics, front_ends)
-    settings = (settings_grammar(each, front_ends) for each in transforms.values())
-    tables = (
-        file_grammar(metrics, front_ends, transforms), DEFAULTS_GRAMMAR, model,
+    known = tables()
+    limits, transform = limits_grammar(known.metrics), transform_grammar(known)
+    settings = (settings_grammar(each, known.front_ends) for each in known.transforms.values())
+    grammars = (
+        file_grammar(known), DEFAULTS_GRAMMAR, model_grammar(known),
         limit_grammar("macs", "MAC"), OPS_GRAMMAR, SPEC, transform, CLAIM_GRAMMAR, OUTPUT_GRAMMAR,
         *settings,
     )  # fmt: skip
-    keys = {key for table in tables for key in (*table.keys, *table.reserved)}
+    keys = {key for table in grammars for key in (*table.keys, *table.reserved)}
     named = set(re.findall(r"\w+", TEXT))
     assert sorted(keys - named - {"level"}) == []
     assert sorted(set(limits.reserved) - named) == []
