@@ -64,6 +64,7 @@ VERSION = 1
 MARKER = "model_budget"
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
+HELD = ("limits", "scopes", "transforms")  # the keys that hold a model to anything
 _MARKED = re.compile(rf"^(?:\ufeff|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 _MISSPELT = re.compile(
     r"^\ufeff?[\"']?(model[-_ ]?budgets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE
@@ -214,11 +215,11 @@ def model_grammar(tables: Tables) -> Grammar:
         "a variant",
         (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, *held),
         reserved=RESERVED,
-        needs=("limits", "scopes", "transforms"),
+        needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
     ).form(_as_it_is, "variant")
     variants = _by_name("variant", variant, taken_names(tables.metrics))
-    needs = ("limits", "scopes", "variants", "transforms")
+    held_by = [{"required": [key]} for key in (*HELD[:2], "variants", *HELD[2:])]
     return Grammar(
         "a model",
         (
@@ -231,12 +232,7 @@ def model_grammar(tables: Tables) -> Grammar:
             Field("variants", variants, "the same model under other inputs, own limits"),
         ),
         reserved=RESERVED,
-        more={
-            "allOf": [
-                _one_source(tables.front_ends),
-                {"anyOf": [{"required": [key]} for key in needs]},
-            ]
-        },
+        more={"allOf": [_one_source(tables.front_ends), {"anyOf": held_by}]},
     )
 
 
@@ -298,7 +294,7 @@ def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
     defaults: Defaults = file["defaults"]
     for values in file["models"].values():
         name = values.key
-        if not {"limits", "scopes", "variants", "transforms"} & values.entries.keys():
+        if not {*HELD, "variants"} & values.entries.keys():
             message = f"the model {shown(name.text)} has no limits: a gate must hold something"
             reading.refuse(name.place, message)
         source = model_source(values, defaults, reading)

@@ -17,7 +17,7 @@ from pytest_modelbudget.budget.transform_forms import (
     transform_grammar,
 )
 from pytest_modelbudget.registry import tables
-from tests.budget.conftest import Problems
+from tests.builders.texts import Problems
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "budget-format.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
