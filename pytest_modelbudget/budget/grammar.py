@@ -95,7 +95,7 @@ class Entry:
 
     @property
     def place(self) -> Place:
-        """Where the key stands."""
+        """The place of the key."""
         return self.key.place
 
 
@@ -218,7 +218,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What a mapping says: the values of its keys, a default for every key it does not give."""
+    """The values of a mapping's keys, with a default for every key that it does not give."""
 
     grammar: Grammar
     key: Text
@@ -235,12 +235,12 @@ class Values:
         return next(known.default for known in self.grammar.fields if known.key == key)
 
     def place(self, key: str) -> Place:
-        """Where a key that is given stands."""
+        """The place of a key that is there."""
         return self.entries[key].place
 
     @property
     def places(self) -> dict[str, Place]:
-        """Where each key that is given stands."""
+        """The place of each key that is there."""
         return {key: entry.place for key, entry in self.entries.items()}
 
 

@@ -85,8 +85,8 @@ def misspelt_marker(content: bytes) -> str | None:
     """The key that must be meant for the marker ("model-budget"), in a text without the marker."""
     if is_budget(content):
         return None
-    found = _MISSPELT.search(content.decode("utf-8", "replace"))
-    return found[1] if found else None
+    match = _MISSPELT.search(content.decode("utf-8", "replace"))
+    return match[1] if match else None
 
 
 def read_budget(path: Path, tables: Tables, *, root: Path, text: str | None = None) -> Budget:
@@ -110,7 +110,7 @@ def read_budget(path: Path, tables: Tables, *, root: Path, text: str | None = No
 
 
 def budget_text(path: Path, file: str) -> str:
-    """What a budget file holds, without a byte order mark; file names it in problems.
+    """The text of a budget file, without a byte order mark; file names it in problems.
 
     Raises BudgetFileError where it cannot be read, is no UTF-8, or too large.
     """
@@ -245,7 +245,7 @@ def _held_fields(tables: Tables) -> tuple[Field, ...]:
 
 
 def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
-    """That a model has one source, and arguments under callables only."""
+    """The schema of one source, with arguments under callables only."""
     sources = []
     for key, front_end in front_ends.items():
         others = [other for other in front_ends if other != key]

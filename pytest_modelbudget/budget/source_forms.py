@@ -1,4 +1,4 @@
-"""Where a budget's models come from and what they are run on: read, offered and written."""
+"""The forms of a model's source and of what it is run on: targets, arguments, inputs, dims."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ def is_path_format(front_end: FrontEnd) -> bool:
 
 
 def target_form(front_end: FrontEnd) -> Form[str]:
-    """What a format's key names: a module's attribute, or a file inside the project."""
+    """The target under a format's key: a module's attribute, or a file inside the project."""
     problem_of = partial(_path_problem, front_end) if is_path_format(front_end) else _no_attribute
 
     def meaning(word: Text, key: str, reading: Reading) -> str:
@@ -329,7 +329,7 @@ def target_form(front_end: FrontEnd) -> Form[str]:
 
 
 def _no_attribute(target: str, reading: Reading) -> str | None:
-    """Why a target is no "module:attribute", or None."""
+    """Say why a target is no "module:attribute"; None where it is one."""
     if names_attribute(target) and not target.endswith(_WEIGHT_SUFFIXES):
         return None
     if target.endswith(_WEIGHT_SUFFIXES) or "/" in target or "\\" in target:
@@ -347,7 +347,7 @@ def _no_attribute(target: str, reading: Reading) -> str | None:
 
 
 def _path_problem(front_end: FrontEnd, target: str, reading: Reading) -> str | None:
-    """Why a target is no path of that format inside the project, or None. Opens nothing."""
+    """Say why a target is no path of that format inside the project, or None. Opens nothing."""
     if not target.isprintable():
         return f"{shown(target)} holds characters that no path should have"
     if "\\" in target or PureWindowsPath(target).drive:
@@ -416,7 +416,7 @@ def _refuse_what_does_not_fit(front_end: FrontEnd, values: Values, reading: Read
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What models take that do not say it themselves."""
+    """The inputs and the type of models that do not say them themselves."""
 
     inputs: InputSpecs | None = None
     dtype: str | None = None
@@ -458,7 +458,7 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
 
 
 def declared_places(source: ModelSource, values: Values, defaults: Defaults) -> dict[str, Place]:
-    """Where the file says each key of a model, and "source"; defaults only where they are taken."""
+    """The place of each key of a model, and of "source"; defaults only where they are taken."""
     is_taken = {"inputs": bool(source.inputs), "dtype": source.dtype is not None}
     places = {key: place for key, place in defaults.places.items() if is_taken[key]}
     return {**places, **values.places, "source": values.place(source.format)}

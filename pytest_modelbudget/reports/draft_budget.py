@@ -45,7 +45,7 @@ def budget_text(
 
 
 def _run_on(source: ModelSource) -> Iterator[str]:
-    """What the model is made with and run on."""
+    """The lines for what the model is built with and run on."""
     for field in RUN_ON:
         value = getattr(source, field.key)
         if value:
