@@ -15,6 +15,8 @@ from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.explain import formula_lines
 
+pytestmark = pytest.mark.needs_torch
+
 LAB = """
 import torch
 from torch import nn

@@ -14,6 +14,8 @@ from torchvision.models import detection, optical_flow, quantization, segmentati
 from pytest_modelbudget import Measurements, measure
 from pytest_modelbudget.formats.source import InputSpec, TensorSpec
 
+pytestmark = pytest.mark.needs_torch
+
 CLASSIFIERS = torchvision.models.list_models(module=torchvision.models)
 
 
