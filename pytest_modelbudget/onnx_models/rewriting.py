@@ -174,13 +174,14 @@ def multiplying_weights(overs: Collection[Over], rules: OpTable) -> IsOne:
 
     def multiplies_weight(node: NodeProto, constants: AbstractSet[str]) -> bool:
         name, names = op_name(node), node.input
-        if name not in rules:
+        rule = rules.get(name)
+        if rule is None or rule.contraction is None:
             return False
         attributes = attribute_values(node)
         return any(
             names[position] and (role.weight or names[position] in constants)
             for over in overs
-            for position, role in rules[name].multiplied(name, over, attributes, len(names))
+            for position, role in rule.multiplied(name, over, attributes, len(names))
         )
 
     return multiplies_weight
