@@ -38,6 +38,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first, so that no worker is left with one when the others are done."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """How many modules the switch left out; ``-m "not needs_torch"`` counts single tests itself."""
     names = config.stash[LEFT_OUT]
