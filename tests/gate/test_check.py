@@ -21,6 +21,8 @@ from pytest_modelbudget.gate.measuring import MeasuredModels, checked, collectio
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.registry import tables
 
+pytestmark = pytest.mark.needs_torch
+
 PLACE = Place("budgets/a.yaml", 3)
 ONE_INPUT = InputSpecs((TensorSpec("float32", (1, 4)),))
 TENSOR = torch.ones(2, 3)
