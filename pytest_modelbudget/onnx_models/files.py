@@ -9,13 +9,18 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import onnx
-import onnx_ir
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from pytest_modelbudget.errors import InputError, SourceError, TransformError
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.onnx_models.program import all_graphs, dtype_of, elements_of
+from pytest_modelbudget.onnx_models.program import (
+    all_graphs,
+    dtype_of,
+    elements_of,
+    with_graph,
+    strip_values,
+)
 from pytest_modelbudget.onnx_models.weights import masks
 
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
@@ -166,6 +171,8 @@ def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> Non
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message
 ROOM_FOR_NODES = 2**26  # what nodes and names may take beside the weights
+LEAST_BESIDE = 1024  # bytes of a tensor whose values go to the file beside
+PAGE = 4096  # bytes; onnx's documentation asks for offsets that are multiples of it
 OPSET, IR_VERSION = 18, 8
 
 
@@ -180,11 +187,34 @@ def write_model(model: onnx.ModelProto, path: Path, *, largest: int = LARGEST_ME
         path.parent.mkdir(parents=True, exist_ok=True)
         if beside:
             data = path.with_name(f"{path.name}.data")
-            onnx_ir.save(onnx_ir.from_proto(model), path, external_data=data.name)
-        else:
-            path.write_bytes(model.SerializeToString())
+            model = with_graph(model, model.graph.node, _write_values(model, data))
+        path.write_bytes(model.SerializeToString())
     except OSError as error:
         raise TransformError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _write_values(model: onnx.ModelProto, data: Path) -> list[TensorProto]:
+    """Write the values of large initializers to a file; all initializers, the large ones naming it.
+
+    Each begins at a whole page, so that a reader can map it into memory.
+    """
+    stored = []
+    with data.open("wb") as file:
+        for tensor in model.graph.initializer:
+            if nbytes_of(tensor) < LEAST_BESIDE or tensor.data_location == TensorProto.EXTERNAL:
+                stored.append(tensor)
+                continue
+            values = (
+                tensor.raw_data or numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
+            )
+            file.write(bytes(-file.tell() % PAGE))
+            place = {"location": data.name, "offset": file.tell(), "length": file.write(values)}
+            outside = strip_values(tensor)
+            outside.data_location = TensorProto.EXTERNAL
+            for key, value in place.items():
+                outside.external_data.add(key=key, value=str(value))
+            stored.append(outside)
+    return stored
 
 
 def linear_model(

@@ -28,6 +28,7 @@ from pytest_modelbudget.onnx_models.program import (
     type_proto,
     value_type,
     with_graph,
+    strip_values,
 )
 
 
@@ -279,14 +280,8 @@ def inferred_types(model: onnx.ModelProto) -> DeclaredTypes:
 
 def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy without the values of its initialisers, but for small ones."""
-    stored = (_lightened(tensor) for tensor in model.graph.initializer)
+    stored = (
+        tensor if elements_of(tensor) <= MOST_ELEMENTS_KEPT else strip_values(tensor)
+        for tensor in model.graph.initializer
+    )
     return with_graph(model, model.graph.node, stored)
-
-
-def _lightened(tensor: TensorProto) -> TensorProto:
-    """A tensor without its values, unless it is so small that it may decide a shape."""
-    if elements_of(tensor) <= MOST_ELEMENTS_KEPT:
-        return tensor
-    light = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
-    light.metadata_props.extend(tensor.metadata_props)
-    return light

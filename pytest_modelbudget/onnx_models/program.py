@@ -116,6 +116,13 @@ def elements_of(tensor: TensorProto) -> int:
     return prod(tensor.dims)
 
 
+def strip_values(tensor: TensorProto) -> TensorProto:
+    """A stored tensor's name, type, shape and metadata, without its values."""
+    light = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    light.metadata_props.extend(tensor.metadata_props)
+    return light
+
+
 def attribute_values(node: onnx.NodeProto) -> dict[str, object]:
     """Plain attributes of a node by name; tensors and bodies are left out."""
     return {
