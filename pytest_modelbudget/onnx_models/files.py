@@ -15,20 +15,17 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from pytest_modelbudget.errors import InputError, SourceError, TransformError
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.onnx_models.program import (
+    VALUE_FIELDS,
     all_graphs,
     dtype_of,
     elements_of,
-    with_graph,
     strip_values,
+    with_graph,
 )
 from pytest_modelbudget.onnx_models.weights import masks
 
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
-_VALUE_FIELDS = (
-    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
-    "string_data",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +34,6 @@ class ReadModel:
 
     proto: onnx.ModelProto
     masks: frozenset[str]
-
-    @property
-    def opsets(self) -> Mapping[str, int]:
-        """Version of each operator set, by domain; the standard one is ""."""
-        return {_domain(each.domain): each.version for each in self.proto.opset_import}
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
 
 
 def read_model(path: Path) -> ReadModel:
@@ -69,10 +57,10 @@ def read_model(path: Path) -> ReadModel:
     tensors = tuple(_stored(graphs, proto.functions))
     for tensor in tensors:
         _refuse_impossible(tensor, path)
-    found, folder = masks(graphs), path.parent
+    model = ReadModel(proto, masks(graphs))
     for tensor in tensors:
-        _lighten(tensor, folder)
-    return ReadModel(proto, found)
+        _lighten(tensor, path.parent)
+    return model
 
 
 def _stored(
@@ -104,19 +92,29 @@ def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
             f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: "
             f"{list(tensor.dims)}"
         )
-    if tensor.data_location == TensorProto.EXTERNAL:
-        location = _location(tensor)
-        pure = PurePosixPath(location)
-        outside = pure.is_absolute() or ".." in pure.parts or PureWindowsPath(location).drive
-        if outside or not location:
-            raise SourceError(
-                f"{path.name}: the data of '{tensor.name}' lie outside the model's folder "
-                f"({location!r}): save the model with its data beside it"
-            )
+    if tensor.data_location == TensorProto.EXTERNAL and not _is_below(_location(tensor)):
+        raise SourceError(
+            f"{path.name}: the data of '{tensor.name}' lie outside the model's folder "
+            f"({_location(tensor)!r}): save the model with its data beside it"
+        )
 
 
 def _location(tensor: TensorProto) -> str:
-    return next((each.value for each in tensor.external_data if each.key == "location"), "")
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def _is_below(location: str) -> bool:
+    """Whether a place is one in the model's folder, or below."""
+    path = PurePosixPath(location)
+    is_elsewhere = path.is_absolute() or ".." in path.parts or PureWindowsPath(location).drive
+    return bool(location) and not is_elsewhere
+
+
+def _values_file(tensor: TensorProto, folder: Path) -> Path | None:
+    """The file beside the model that holds a tensor's values; None where there is none."""
+    location = _location(tensor)
+    path = folder / location
+    return path if _is_below(location) and path.is_file() else None
 
 
 def _lighten(tensor: TensorProto, folder: Path) -> None:
@@ -124,9 +122,9 @@ def _lighten(tensor: TensorProto, folder: Path) -> None:
     external = tensor.data_location == TensorProto.EXTERNAL
     is_large = elements_of(tensor) > MOST_ELEMENTS_KEPT
     if is_large:
-        for field in _VALUE_FIELDS:
+        for field in VALUE_FIELDS:
             tensor.ClearField(field)
-    elif external and tensor.data_type in _INTEGERS and (folder / _location(tensor)).is_file():
+    elif external and tensor.data_type in _INTEGERS and _values_file(tensor, folder):
         with user_code(f"reading the external data of '{tensor.name}'", SourceError):
             load_external_data_for_tensor(tensor, str(folder))
         external = False
@@ -135,9 +133,49 @@ def _lighten(tensor: TensorProto, folder: Path) -> None:
         tensor.data_location = TensorProto.DEFAULT
 
 
-def has_values(tensor: TensorProto) -> bool:
-    """Whether the values of a lightened tensor are still there."""
-    return any(getattr(tensor, field) for field in _VALUE_FIELDS) or not elements_of(tensor)
+def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without the values of its initialisers, but for small ones."""
+    stored = (
+        tensor if elements_of(tensor) <= MOST_ELEMENTS_KEPT else strip_values(tensor)
+        for tensor in model.graph.initializer
+    )
+    return with_graph(model, model.graph.node, stored)
+
+
+def model_with_weights(path: Path) -> onnx.ModelProto:
+    """The model in a file with its values in memory; those in missing files stay outside.
+
+    Raises SourceError for a file that is no ONNX model.
+    """
+    with user_code(f"reading {path.name}", SourceError):
+        model = onnx.load(str(path), load_external_data=False)
+        for tensor in model.graph.initializer:
+            if tensor.data_location == TensorProto.EXTERNAL and _values_file(tensor, path.parent):
+                load_external_data_for_tensor(tensor, str(path.parent))
+                tensor.data_location = TensorProto.DEFAULT
+                del tensor.external_data[:]
+    return model
+
+
+def with_all_weights(path: Path) -> onnx.ModelProto:
+    """The model in a file with its values in memory. Raises TransformError where some are not."""
+    return must_be_whole(model_with_weights(path), path.name)
+
+
+def must_be_whole(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
+    """The model, unless a file with its weights is missing."""
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            words = f"{file}: the data of '{tensor.name}' lie in a file that is not there"
+            raise TransformError(words)
+    return model
+
+
+def weight_files(path: Path) -> tuple[Path, ...]:
+    """The files with a model's weights, those that are there."""
+    with user_code(f"reading {path.name}", SourceError):
+        stored = onnx.load(str(path), load_external_data=False).graph.initializer
+    return tuple(dict.fromkeys(filter(None, (_values_file(t, path.parent) for t in stored))))
 
 
 def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> None:

@@ -33,9 +33,10 @@ from pytest_modelbudget.equivalence.judgement import OutputPair, WrongLayers, fi
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import least_precise
-from pytest_modelbudget.onnx_models.inference import DeclaredTypes, inferred_types
+from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.program import (
     FLOATING,
+    DeclaredTypes,
     StoredTensors,
     ValueType,
     attribute,

@@ -13,10 +13,15 @@ import onnx
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.onnx_models.files import write_model
-from pytest_modelbudget.onnx_models.graph_reader import with_all_weights
-from pytest_modelbudget.onnx_models.inference import DeclaredTypes, inferred_types
-from pytest_modelbudget.onnx_models.program import StoredTensors, bound, op_name, stored_tensors
+from pytest_modelbudget.onnx_models.files import with_all_weights, write_model
+from pytest_modelbudget.onnx_models.inference import inferred_types
+from pytest_modelbudget.onnx_models.program import (
+    DeclaredTypes,
+    StoredTensors,
+    bound,
+    op_name,
+    stored_tensors,
+)
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
 from pytest_modelbudget.transforms.on_onnx import Rewrite, Rewritten, transformed_file
