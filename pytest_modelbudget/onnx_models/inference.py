@@ -22,8 +22,8 @@ from pytest_modelbudget.onnx_models.program import (
     Body,
     DeclaredTypes,
     Node,
-    Program,
     ValueType,
+    declared_types,
     elements_of,
     tensor_type,
     type_proto,
@@ -241,4 +241,4 @@ def _grows_large(operands: Iterable[TensorProto], frame: Frame, node: Node) -> b
 def inferred_types(model: onnx.ModelProto) -> DeclaredTypes:
     """The types of a model's values, as far as onnx can work them out."""
     inferred = onnx.shape_inference.infer_shapes(weightless(model), data_prop=True)
-    return Program(inferred).graph.types
+    return declared_types(inferred.graph)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple, Union
@@ -120,6 +119,12 @@ class DeclaredTypes:
 NO_TYPES = DeclaredTypes({})
 
 
+def declared_types(graph: onnx.GraphProto) -> DeclaredTypes:
+    """The types that stand in one graph, without those of bodies inside it."""
+    values = (*graph.value_info, *graph.output, *graph.input)
+    return DeclaredTypes({value.name: value.type for value in values})
+
+
 def type_proto(known: ValueType) -> onnx.TypeProto:
     """The type of a tensor in ONNX's own form."""
     return onnx.helper.make_tensor_type_proto(known.code, known.shape)
@@ -193,6 +198,12 @@ class Node(NamedTuple):
     def reads(self) -> set[str]:
         """Names that it reads, and those that its bodies read from outside."""
         return names_read((self.proto,)) - {""}
+
+    @property
+    def hands_on(self) -> str:
+        """The operand that its result is, in another shape, type or place; "" for any other."""
+        is_handed_on = bool(self.roles) and self.roles[0].carried and not self.roles[0].dequantised
+        return self.inputs[0] if is_handed_on else ""
 
 
 class Use(NamedTuple):
@@ -272,6 +283,27 @@ class Body:
         """Its initializers and the tensors of its Constant nodes, by name."""
         constants = (_constant(node) for node in self.nodes if node.operator == CONSTANT)
         return {tensor.name: tensor for tensor in (*self.initializers, *constants)}
+
+    def origin(self, name: str) -> str:
+        """The name that a value has where it is stored: exporters hand shared ones on."""
+        while name not in self.stored and name in self.makers:
+            maker = self.makers[name]
+            if maker.operator != "onnx::Identity":
+                break
+            name = maker.inputs[0]
+        return name
+
+    def reads(self, name: str) -> int:
+        """How many operands and outputs a value is."""
+        return len(self.uses.get(name, ())) + self.outputs.count(name)
+
+    def most_reads(self, name: str) -> int:
+        """The most reads of a value, or of any that it is made of between it and what is stored."""
+        most = self.reads(name)
+        while name not in self.stored:
+            name = self.makers[name].inputs[0]
+            most = max(most, self.reads(name))
+        return most
 
     @kept
     def makers(self) -> Mapping[str, Node]:
@@ -377,7 +409,6 @@ class Program:
 
 
 def _graph_body(graph: onnx.GraphProto, rules: OpTable) -> Body:
-    values = (*graph.value_info, *graph.output, *graph.input)
     return Body(
         _nodes(graph.node, rules),
         tuple([value.name for value in graph.input]),
@@ -386,15 +417,16 @@ def _graph_body(graph: onnx.GraphProto, rules: OpTable) -> Body:
             *(StoredTensor(tensor.name, tensor) for tensor in graph.initializer),
             *(StoredTensor(s.values.name, s.values, True) for s in graph.sparse_initializer),
         ),
-        DeclaredTypes({value.name: value.type for value in values}),
+        declared_types(graph),
     )
 
 
 def _nodes(protos: Iterable[NodeProto], rules: OpTable) -> tuple[Node, ...]:
-    return tuple([_node(proto, rules) for proto in protos])
+    return tuple([read_node(proto, rules) for proto in protos])
 
 
-def _node(proto: NodeProto, rules: OpTable) -> Node:
+def read_node(proto: NodeProto, rules: OpTable) -> Node:
+    """A node as plain data."""
     operator = op_name(proto)
     rule = rules.get(operator)
     inputs = tuple(proto.input)
@@ -604,110 +636,3 @@ def _copy(into: Any, name: str, content: Any) -> None:
         getattr(into, name).CopyFrom(content)
     else:
         getattr(into, name).extend(content)
-
-
-# ---- old
-# What may stand between a stored tensor and the node that uses it.
-CARRIERS = frozenset({"Constant", "Identity", "Transpose"})
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensors:
-    """What a graph stores, in initialisers and Constant nodes, and what makes each other value.
-
-    constants names all values that depend on nothing else, too. replaceable holds the names that a
-    caller may feed in place of what is stored.
-    """
-
-    tensors: Mapping[str, TensorProto]
-    makers: Mapping[str, NodeProto]
-    reads: Mapping[str, int]
-    replaceable: frozenset[str]
-    constants: frozenset[str]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
-    def array(self, name: str) -> Any:
-        """The values of one tensor, as numpy has them."""
-        return numpy_helper.to_array(self.tensors[name])
-
-    def origin(self, name: str) -> str:
-        """The name that a value has where it is stored: exporters hand shared ones on."""
-        while name not in self.tensors:
-            node = self.makers.get(name)
-            if node is None or node.op_type != "Identity":
-                break
-            name = node.input[0]
-        return name
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.tensors[name].dims)
-
-    def readers(self, name: str) -> int:
-        """How many operands are this value or one on its way from what is stored; at the most."""
-        most = self.reads.get(name, 0)
-        while name not in self.tensors:
-            name = self.makers[name].input[0]
-            most = max(most, self.reads.get(name, 0))
-        return most
-
-
-def stored_tensors(model: onnx.ModelProto) -> StoredTensors:
-    """The stored tensors of a model's outermost graph."""
-    graph = model.graph
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    makers = {name: node for node in graph.node for name in node.output}
-    for node in graph.node:
-        value = constant_of(node)
-        if value is not None:
-            tensors[node.output[0]] = value
-    inputs = (value.name for value in graph.input)
-    named = frozenset(inputs) & tensors.keys()
-    replaceable = named if model.ir_version >= FIRST_WITHOUT_INPUTS else frozenset()
-    reads = Counter(chain(_reads(graph), (value.name for value in graph.output)))
-    constants = constants_among(graph.node, tensors)
-    return StoredTensors(tensors, makers, reads, replaceable, constants)
-
-
-def constants_among(nodes: Iterable[NodeProto], stored: Iterable[str]) -> frozenset[str]:
-    """Names of values that depend on nothing but stored tensors, which are among them.
-
-    Nodes stand behind those whose results they read, as in every file.
-    """
-    found = set(stored)
-    for node in nodes:
-        read = names_read((node,)) - {""}
-        is_stored = node.op_type == "Constant" and node.domain in STANDARD
-        if is_stored or (read and read <= found):
-            found.update(filter(None, node.output))
-    return frozenset(found)
-
-
-def _reads(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every operand of a graph and of those inside it, as often as it is read."""
-    for each in all_graphs(graph):
-        for node in each.node:
-            yield from node.input
-
-
-def constant_of(node: NodeProto) -> TensorProto | None:
-    """The tensor of a Constant node that holds one; None for anything else."""
-    if node.op_type != "Constant" or node.domain not in STANDARD:
-        return None
-    return next((each.t for each in node.attribute if each.type == AttributeProto.TENSOR), None)
-
-
-def attribute(node: NodeProto, name: str, default: Any) -> Any:
-    """The value of one attribute, or its default."""
-    for each in node.attribute:
-        if each.name == name:
-            return onnx.helper.get_attribute_value(each)
-    return default
-
-
-def attribute_values(node: onnx.NodeProto) -> dict[str, object]:
-    """Plain attributes of a node by name; tensors and bodies are left out."""
-    return {
-        each.name: value for each in node.attribute if (value := attribute_value(each)) is not None
-    }
