@@ -9,7 +9,13 @@ from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.region import distinct_elements
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import Measurement, Metric, UnmeasuredOp, shares_of
+from pytest_modelbudget.metrics.measurement import (
+    ByWeight,
+    Measurement,
+    Metric,
+    UnmeasuredOp,
+    shares_of,
+)
 
 STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
 MOST_NAMED = 3  # stored tensors that one line names
@@ -131,26 +137,28 @@ PARAMS = Metric(
     "param",
     "elements of distinct parameters; tied or shared ones once",
     params,
-    by_weight=parameter_elements,
+    how=ByWeight(parameter_elements),
+    drafted=True,
 )
 TRAINABLE_PARAMS = Metric(
     "trainable_params",
     "param",
     "those of them that training would change",
     trainable_params,
-    by_weight=trainable_elements,
+    how=ByWeight(trainable_elements),
 )
 WEIGHT_MEMORY = Metric(
     "weight_memory",
     "B",
     "bytes of those parameters as stored",
     weight_memory,
-    by_weight=weight_nbytes,
+    how=ByWeight(weight_nbytes),
 )
 MODEL_SIZE = Metric(
     "model_size",
     "B",
     "weight_memory plus persistent buffers",
     model_size,
-    by_weight=saved_nbytes,
+    how=ByWeight(saved_nbytes),
+    drafted=True,
 )

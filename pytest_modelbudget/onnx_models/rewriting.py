@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -164,6 +164,7 @@ def _is_on_the_way(node: Node) -> bool:
 
 
 Operation = TypeVar("Operation")
+IsOne = Callable[[Node, AbstractSet[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,38 +175,42 @@ class WholeOperation:
     why: str
 
 
-def operations_with_weights(
-    program: Program,
-    overs: Collection[Over],
-    operation_of: Callable[[Node, Program], Operation | WholeOperation],
-) -> Iterator[Operation | WholeOperation]:
-    """Every operation that contracts over one of these with a weight, in the order of the file.
-
-    operation_of says what a node of the outermost graph is. Those in bodies and in the model's
-    functions stay whole.
-    """
-    inside = _Inside(program, overs)
-    constants = program.graph.constants
-    for node in program.graph.nodes:
-        if multiplies_weight(node, overs, constants):
-            yield operation_of(node, program)
-        yield from inside.of_node(node, node.operator, constants)
-
-
-def multiplies_weight(node: Node, overs: Collection[Over], constants: AbstractSet[str]) -> bool:
+def multiplies_weight(*overs: Over) -> IsOne:
     """Whether a node contracts over one of these, and with a weight: its rule says so.
 
     What stands in the role of a weight is one wherever it comes from; another operand is one where
     it depends on stored tensors alone.
     """
-    if node.rule is None:
-        return False
-    names = node.inputs
-    return any(
-        names[position] and (role.weight or names[position] in constants)
-        for over in overs
-        for position, role in node.rule.multiplied(node.operator, over, node.attributes, len(names))
-    )
+
+    def is_one(node: Node, constants: AbstractSet[str]) -> bool:
+        rule, names = node.rule, node.inputs
+        if rule is None or rule.contraction is None:
+            return False
+        return any(
+            names[position] and (role.weight or names[position] in constants)
+            for over in overs
+            for position, role in rule.multiplied(node.operator, over, node.attributes, len(names))
+        )
+
+    return is_one
+
+
+def operations_of(
+    program: Program,
+    is_one: IsOne,
+    operation_of: Callable[[Node, Program], Operation | WholeOperation],
+) -> Iterator[Operation | WholeOperation]:
+    """Every operation of some kind, in the order of the file.
+
+    is_one says whether a node is one, where these values depend on stored tensors alone;
+    operation_of what a node of the outermost graph is. Those in bodies and functions stay whole.
+    """
+    inside = _Inside(program, is_one)
+    constants = program.graph.constants
+    for node in program.graph.nodes:
+        if is_one(node, constants):
+            yield operation_of(node, program)
+        yield from inside.of_node(node, node.operator, constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,7 @@ class _Inside:
     """Looks for operations where none can be rewritten: in bodies and in a model's functions."""
 
     program: Program
-    overs: Collection[Over]
+    is_one: IsOne
 
     def of_node(
         self, node: Node, owner: str, constants: AbstractSet[str]
@@ -228,7 +233,7 @@ class _Inside:
     def _of_body(self, body: Body, owner: str, outer: AbstractSet[str]) -> Iterator[WholeOperation]:
         constants = body.constants_with(outer)
         for node in body.nodes:
-            if multiplies_weight(node, self.overs, constants):
+            if self.is_one(node, constants):
                 yield WholeOperation(node, f"it stands in a body of {owner}")
             yield from self.of_node(node, owner, constants)
 

@@ -56,8 +56,7 @@ class StoredKinds:
         if tensor.name in self._graph.shaping:
             return StorageKind.SHAPE
         finals = tuple(self._finals(tensor.name, tensor.is_floating))
-        is_mask = tensor.name in self._masks
-        if not is_mask and tensor.shape and any(map(_is_parameter, finals)):
+        if not self._masks_scores(tensor) and tensor.shape and any(map(_is_parameter, finals)):
             return StorageKind.PARAMETER
         if any(each.use.role.statistic for each in finals):
             return StorageKind.BUFFER
@@ -67,12 +66,17 @@ class StoredKinds:
 
     def unknown_reader(self, tensor: StoredTensor) -> Reader | None:
         """An operation for which a constant may be a weight: no rule says what it reads there."""
-        if not tensor.shape or tensor.name in self._masks:
+        if not tensor.shape or self._masks_scores(tensor):
             return None
         for final in self._finals(tensor.name, tensor.is_floating):
             if not final.use.role.declared and (final.floating or _could_be_weight(tensor)):
                 return Reader(final.use.node.operator, final.use.role.word)
         return None
+
+    def _masks_scores(self, tensor: StoredTensor) -> bool:
+        """Whether it holds nothing but a mask, and is added."""
+        uses = self._graph.uses.get(tensor.name, ())
+        return tensor.name in self._masks and any(use.role.added for use in uses)
 
     def packed(self, name: str) -> int | None:
         """Logical elements of a weight whose bytes hold several in a layout of their own."""
@@ -115,7 +119,7 @@ def _is_parameter(final: FinalUse) -> bool:
     return final.use.role.weight or (final.floating and final.use.role.learnt)
 
 
-ADDED = frozenset({"Add", "Sub"})
+FIRST = 64  # elements that are looked at before all of them
 _NUMPY_NAMES: Mapping[int, str] = {
     TensorProto.FLOAT: "float32",
     TensorProto.DOUBLE: "float64",
@@ -124,23 +128,12 @@ _NUMPY_NAMES: Mapping[int, str] = {
 
 
 def masks(graphs: Sequence[onnx.GraphProto]) -> frozenset[str]:
-    """Names of the tensors that are added and hold only 0 and −inf or the type's lowest value.
+    """Names of the tensors that hold only 0 and −inf or the type's lowest value.
 
     At least one value must shut something out: a bias of zeros, as every fresh layer has, is a
-    parameter. Only values inside the file are looked at.
+    parameter. Only values inside the file are looked at, of most tensors the first alone.
     """
-    added = {
-        name
-        for each in graphs
-        for node in each.node
-        if node.op_type in ADDED
-        for name in node.input
-    }
-    if not added:
-        return frozenset()
-    return frozenset(
-        name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor)
-    )
+    return frozenset(name for name, tensor in _named_tensors(graphs) if _only_masks(tensor))
 
 
 def _named_tensors(graphs: Sequence[onnx.GraphProto]) -> Iterator[tuple[str, TensorProto]]:
@@ -162,9 +155,13 @@ def _only_masks(tensor: TensorProto) -> bool:
     raw = tensor.raw_data
     if name is None or not (raw or tensor.float_data) or not tensor.dims:
         return False
-    values = np.frombuffer(raw, name) if raw else np.array(tensor.float_data, name)
-    shut = (values == -np.inf) | (values == np.finfo(name).min)
-    return bool(shut.any() and (shut | (values == 0)).all())
+    for count in (FIRST, None):
+        values = np.frombuffer(raw, name) if raw else np.array(tensor.float_data[:count], name)
+        values = values[:count]
+        shut = (values == -np.inf) | (values == np.finfo(name).min)
+        if not (shut | (values == 0)).all():
+            return False
+    return bool(shut.any())
 
 
 def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.ModelProto:

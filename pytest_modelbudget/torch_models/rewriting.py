@@ -42,7 +42,7 @@ class Call:
     def multiplied(self, over: Over) -> list[tuple[Role, Any]]:
         """Operands whose products it sums over something, with their roles; lists taken apart."""
         called = signature(self.func)
-        if self.rule is None:
+        if self.rule is None or self.rule.contraction is None:
             return []
         given = [self.argument(at, name) for at, name in called.tensors_at]
         attributes = attributes_of(called, self.args, self.kwargs)

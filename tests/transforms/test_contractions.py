@@ -18,8 +18,10 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, nothing
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
+from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.quantize.grid import Grid
 from pytest_modelbudget.transforms.quantize.on_onnx import quantised_weights
+from pytest_modelbudget.transforms.quantize.on_torch import transformed as quantised_module
 from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
@@ -240,3 +242,31 @@ def test_a_file_and_a_module_refuse_alike(tmp_path: Path) -> None:
     job = Job(ModelSource("onnx", str(path)), settings, tables().ops)
     with pytest.raises(TransformError, match=r"left 1 linear operations whole: 'y' \(onnx::Einsum"):
         tables().transforms["tile_linear"].applied(job)
+
+
+def test_a_quantiser_lists_products_of_any_module() -> None:
+    """The module that owns a layer multiplies by a tensor of its own, which stays in floats."""
+    module = MODULES["aten::einsum"]
+    source = ModelSource("torch", module, InputSpecs((TensorSpec("float32", (3, 8)),)))
+    settings = {"bits": 8, "per": "channel", "symmetric": True, "layers": ("*",)}
+    changes = quantised_module(Job(source, settings, builtin_ops())).changes
+    assert [(each.scope, each.operation, each.why) for each in changes] == [
+        ("fc", "Linear", ""),
+        ("", "aten::einsum", "its type is not quantised"),
+    ]
+
+
+def test_a_batch_norm_in_a_branch_is_listed() -> None:
+    """It stays, and says so beside the one that is folded."""
+    norm = "one one one one"
+    inner = graph([node("BatchNormalization", f"n {norm}", "t")], [], [value("t", 8, 8)])
+    other = graph([node("Relu", "n", "e")], [], [value("e", 8, 8)])
+    nodes = [
+        node("BatchNormalization", f"h {norm}", "n"),
+        node("If", "c", "y", then_branch=inner, else_branch=other),
+    ]
+    changes = folded_batchnorms(after_a_layer(nodes, stored("one", 8))).changes
+    assert [(each.scope, each.became or each.why) for each in changes] == [
+        ("n", "part of onnx::Gemm 'h'"),
+        ("t", "it stands in a body of onnx::If"),
+    ]

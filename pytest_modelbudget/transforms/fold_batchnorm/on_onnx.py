@@ -7,6 +7,7 @@ output channel.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,12 @@ from pytest_modelbudget.onnx_models.program import (
     names_read,
     with_graph,
 )
-from pytest_modelbudget.onnx_models.rewriting import why_unusable, without_spent
+from pytest_modelbudget.onnx_models.rewriting import (
+    WholeOperation,
+    operations_of,
+    why_unusable,
+    without_spent,
+)
 from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
@@ -44,18 +50,27 @@ def folded_batchnorms(model: onnx.ModelProto) -> Rewritten:
     program = Program(model)
     foldings: dict[str, Folding] = {}
     changes = []
-    for node in program.graph.nodes:
-        if node.operator != BATCH_NORM:
+    for operation in operations_of(program, _is_batch_norm, _folding):
+        if isinstance(operation, WholeOperation):
+            node = operation.node
+            changes.append(Change(node.scope, node.operator, why=operation.why))
             continue
-        why = _why_not(node, program)
-        layer = program.graph.makers.get(node.inputs[0])
-        if why or layer is None:
-            changes.append(Change(node.scope, BATCH_NORM, why=why))
-            continue
-        foldings[layer.outputs[0]] = Folding(node, layer)
+        layer = operation.layer
+        foldings[layer.outputs[0]] = operation
         became = f"part of {layer.operator} '{layer.scope}'"
-        changes.append(Change(node.scope, BATCH_NORM, became=became))
+        changes.append(Change(operation.norm.scope, BATCH_NORM, became=became))
     return Rewritten(_folded(program, foldings), tuple(changes))
+
+
+def _is_batch_norm(node: Node, constants: AbstractSet[str]) -> bool:
+    return node.operator == BATCH_NORM
+
+
+def _folding(norm: Node, program: Program) -> Folding | WholeOperation:
+    """A batch norm with the layer that takes it in, or why it stays."""
+    why = _why_not(norm, program)
+    layer = program.graph.makers.get(norm.inputs[0])
+    return WholeOperation(norm, why) if why or layer is None else Folding(norm, layer)
 
 
 def _why_not(norm: Node, program: Program) -> str:

@@ -18,7 +18,8 @@ from pytest_modelbudget.onnx_models.program import Body, Node, Program, names_re
 from pytest_modelbudget.onnx_models.rewriting import (
     Names,
     WholeOperation,
-    operations_with_weights,
+    multiplies_weight,
+    operations_of,
     path_within,
     why_unusable,
     without_spent,
@@ -79,8 +80,8 @@ def quantised_weights(
 
 def weighted_nodes(program: Program, grid: Grid) -> Iterator[tuple[Node, Layer | str]]:
     """Every node that multiplies by a weight: the layer to be quantised, or why it stays."""
-    overs = (Over.FEATURES, Over.CHANNELS)
-    for found in operations_with_weights(program, overs, layer_of):
+    is_layer = multiplies_weight(Over.FEATURES, Over.CHANNELS)
+    for found in operations_of(program, is_layer, layer_of):
         if isinstance(found, Layer):
             yield found.node, _why_not(found, grid, program) or found
         else:

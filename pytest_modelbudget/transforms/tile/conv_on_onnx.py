@@ -13,7 +13,8 @@ from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.rewriting import (
     Replacement,
     WholeOperation,
-    operations_with_weights,
+    multiplies_weight,
+    operations_of,
     why_unusable,
 )
 from pytest_modelbudget.ops.rule import Over
@@ -60,7 +61,7 @@ def convolutions(
     program: Program,
 ) -> Iterator[Convolution | WholeOperation]:
     """Every convolution in the order of the file, those in bodies and functions included."""
-    return operations_with_weights(program, (Over.CHANNELS,), _operation)
+    return operations_of(program, multiplies_weight(Over.CHANNELS), _operation)
 
 
 def _operation(node: Node, program: Program) -> Convolution | WholeOperation:

@@ -21,7 +21,8 @@ from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.rewriting import (
     Replacement,
     WholeOperation,
-    operations_with_weights,
+    multiplies_weight,
+    operations_of,
     why_unusable,
 )
 from pytest_modelbudget.ops.rule import Over
@@ -66,7 +67,7 @@ def linear_operations(
     What contracts over features with a weight is one, by whatever name it goes. A MatMul of two
     activations, as in attention, is none.
     """
-    return operations_with_weights(program, (Over.FEATURES,), _operation)
+    return operations_of(program, multiplies_weight(Over.FEATURES), _operation)
 
 
 def _operation(node: Node, program: Program) -> LinearOperation | WholeOperation:
