@@ -23,6 +23,7 @@ from pytest_modelbudget.onnx_models.program import (
     with_graph,
 )
 from pytest_modelbudget.onnx_models.weights import masks
+from pytest_modelbudget.ops.table import OpTable
 
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
@@ -30,16 +31,16 @@ _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
-    """A model without the bytes of its weights; masks are the stored tensors that could be one."""
+    """A model without the bytes of its weights; masks are the stored tensors that mask scores."""
 
     proto: onnx.ModelProto
     masks: frozenset[str]
 
 
-def read_model(path: Path) -> ReadModel:
+def read_model(path: Path, rules: OpTable) -> ReadModel:
     """The model in a file: no weight is looked at, so that external data may be missing.
 
-    Only small integer tensors (shapes) are read, and what holds 0 and −inf alone (masks). Raises
+    Only small integer tensors (shapes) and what is added to scores (masks) are read. Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
     proto = onnx.ModelProto()
@@ -53,11 +54,10 @@ def read_model(path: Path) -> ReadModel:
         proto.ParseFromString(content)
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
-    graphs = tuple(all_graphs(proto.graph))
-    tensors = tuple(_stored(graphs, proto.functions))
+    tensors = tuple(_stored(all_graphs(proto.graph), proto.functions))
     for tensor in tensors:
         _refuse_impossible(tensor, path)
-    model = ReadModel(proto, masks(graphs))
+    model = ReadModel(proto, masks(proto, rules))
     for tensor in tensors:
         _lighten(tensor, path.parent)
     return model

@@ -26,7 +26,6 @@ from pytest_modelbudget.onnx_models.program import (
     Program,
     StoredTensor,
     ValueType,
-    all_graphs,
     dtype_of,
     weight_name,
 )
@@ -533,7 +532,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
         raise SourceError("dtype converts modules, not ONNX files: export it in that type")
     if source.inputs:
         raise SourceError("an ONNX file brings its own inputs: bind its symbols with dims")
-    return loaded_model(read_model(path), path.name, source.dims, rules)
+    return loaded_model(read_model(path, rules), path.name, source.dims, rules)
 
 
 def loaded_model(
@@ -550,5 +549,5 @@ def measured_graph(
     model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable
 ) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(weightless(model), masks(tuple(all_graphs(model.graph))))
+    light = ReadModel(weightless(model), masks(model, rules))
     return loaded_model(light, name, dims, rules)

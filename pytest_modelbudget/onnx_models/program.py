@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -293,16 +293,18 @@ class Body:
             name = maker.inputs[0]
         return name
 
-    def reads(self, name: str) -> int:
-        """How many operands and outputs a value is."""
-        return len(self.uses.get(name, ())) + self.outputs.count(name)
+    @kept
+    def reads(self) -> Mapping[str, int]:
+        """How many operands and outputs a value is, by name; a value that nobody reads is none."""
+        outputs = (name for body in self.everything() for name in body.outputs)
+        return Counter(outputs) + Counter({name: len(uses) for name, uses in self.uses.items()})
 
     def most_reads(self, name: str) -> int:
         """The most reads of a value, or of any that it is made of between it and what is stored."""
-        most = self.reads(name)
+        most = self.reads.get(name, 0)
         while name not in self.stored:
             name = self.makers[name].inputs[0]
-            most = max(most, self.reads(name))
+            most = max(most, self.reads.get(name, 0))
         return most
 
     @kept

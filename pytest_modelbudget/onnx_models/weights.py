@@ -9,18 +9,20 @@ from typing import Any
 from zlib import crc32
 
 import onnx
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto, NodeProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.graph.graph import Reader
 from pytest_modelbudget.graph.tensor import StorageKind
 from pytest_modelbudget.onnx_models.program import (
+    CONSTANT,
     FLOATING,
     Body,
     Program,
     StoredTensor,
     Use,
     all_graphs,
+    op_name,
     with_graph,
     with_values,
 )
@@ -56,7 +58,8 @@ class StoredKinds:
         if tensor.name in self._graph.shaping:
             return StorageKind.SHAPE
         finals = tuple(self._finals(tensor.name, tensor.is_floating))
-        if not self._masks_scores(tensor) and tensor.shape and any(map(_is_parameter, finals)):
+        is_mask = tensor.name in self._masks
+        if not is_mask and tensor.shape and any(map(_is_parameter, finals)):
             return StorageKind.PARAMETER
         if any(each.use.role.statistic for each in finals):
             return StorageKind.BUFFER
@@ -66,17 +69,12 @@ class StoredKinds:
 
     def unknown_reader(self, tensor: StoredTensor) -> Reader | None:
         """An operation for which a constant may be a weight: no rule says what it reads there."""
-        if not tensor.shape or self._masks_scores(tensor):
+        if not tensor.shape or tensor.name in self._masks:
             return None
         for final in self._finals(tensor.name, tensor.is_floating):
             if not final.use.role.declared and (final.floating or _could_be_weight(tensor)):
                 return Reader(final.use.node.operator, final.use.role.word)
         return None
-
-    def _masks_scores(self, tensor: StoredTensor) -> bool:
-        """Whether it holds nothing but a mask, and is added."""
-        uses = self._graph.uses.get(tensor.name, ())
-        return tensor.name in self._masks and any(use.role.added for use in uses)
 
     def packed(self, name: str) -> int | None:
         """Logical elements of a weight whose bytes hold several in a layout of their own."""
@@ -119,7 +117,6 @@ def _is_parameter(final: FinalUse) -> bool:
     return final.use.role.weight or (final.floating and final.use.role.learnt)
 
 
-FIRST = 64  # elements that are looked at before all of them
 _NUMPY_NAMES: Mapping[int, str] = {
     TensorProto.FLOAT: "float32",
     TensorProto.DOUBLE: "float64",
@@ -127,25 +124,34 @@ _NUMPY_NAMES: Mapping[int, str] = {
 }
 
 
-def masks(graphs: Sequence[onnx.GraphProto]) -> frozenset[str]:
-    """Names of the tensors that hold only 0 and −inf or the type's lowest value.
+def masks(model: onnx.ModelProto, rules: OpTable) -> frozenset[str]:
+    """Names of the tensors that are added and hold only 0 and −inf or the type's lowest value.
 
     At least one value must shut something out: a bias of zeros, as every fresh layer has, is a
-    parameter. Only values inside the file are looked at, of most tensors the first alone.
+    parameter. Only values inside the file are looked at, and of tensors that nobody adds none.
     """
-    return frozenset(name for name, tensor in _named_tensors(graphs) if _only_masks(tensor))
+    graphs = tuple(all_graphs(model.graph))
+    added = {name for graph in graphs for node in graph.node for name in _added(node, rules)}
+    return frozenset(
+        name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor)
+    )
+
+
+def _added(node: NodeProto, rules: OpTable) -> Iterator[str]:
+    """The operands that a node adds to others."""
+    operator = op_name(node)
+    if operator in rules:
+        roles = rules[operator].roles_of(operator, len(node.input))
+        yield from (name for name, role in zip(node.input, roles, strict=True) if role.added)
 
 
 def _named_tensors(graphs: Sequence[onnx.GraphProto]) -> Iterator[tuple[str, TensorProto]]:
-    """(name of the value, tensor) of initialisers and constants."""
-    for each in graphs:
-        for tensor in each.initializer:
-            yield tensor.name, tensor
-        for node in each.node:
-            if node.op_type == "Constant":
-                for attribute in node.attribute:
-                    if attribute.type == AttributeProto.TENSOR:
-                        yield node.output[0], attribute.t
+    """(name of the value, tensor) of initializers and constants."""
+    for graph in graphs:
+        yield from ((tensor.name, tensor) for tensor in graph.initializer)
+        for node in graph.node:
+            if op_name(node) == CONSTANT and node.attribute[0].type == AttributeProto.TENSOR:
+                yield node.output[0], node.attribute[0].t
 
 
 def _only_masks(tensor: TensorProto) -> bool:
@@ -155,13 +161,9 @@ def _only_masks(tensor: TensorProto) -> bool:
     raw = tensor.raw_data
     if name is None or not (raw or tensor.float_data) or not tensor.dims:
         return False
-    for count in (FIRST, None):
-        values = np.frombuffer(raw, name) if raw else np.array(tensor.float_data[:count], name)
-        values = values[:count]
-        shut = (values == -np.inf) | (values == np.finfo(name).min)
-        if not (shut | (values == 0)).all():
-            return False
-    return bool(shut.any())
+    values = np.frombuffer(raw, name) if raw else np.array(tensor.float_data, name)
+    shut = (values == -np.inf) | (values == np.finfo(name).min)
+    return bool(shut.any() and (shut | (values == 0)).all())
 
 
 def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.ModelProto:
@@ -171,7 +173,7 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
     under its own name. What means something by its values (masks, shapes, scalars) stays.
     """
     graph = Program(model, rules).graph
-    kinds = StoredKinds(graph, masks(tuple(all_graphs(model.graph))))
+    kinds = StoredKinds(graph, masks(model, rules))
     drawn = []
     for tensor in graph.initializers:
         proto = tensor.proto

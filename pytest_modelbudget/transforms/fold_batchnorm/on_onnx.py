@@ -82,7 +82,7 @@ def _why_not(norm: Node, program: Program) -> str:
     layer = program.graph.makers.get(norm.inputs[0])
     if layer is None or layer.operator not in FOLDS_INTO:
         return f"its input is no result of {', '.join(FOLDS_INTO)}"
-    if program.graph.reads(norm.inputs[0]) > 1:
+    if program.graph.reads.get(norm.inputs[0], 0) > 1:
         return "the result of the layer before it is read elsewhere too"
     if not all(_is_fixed(name, program) for name in layer.inputs[1:]):
         return "the weights of the layer before it are not stored"
