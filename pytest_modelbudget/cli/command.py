@@ -16,7 +16,7 @@ from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.cli.show import add_show
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.sentences import one_line
+from pytest_modelbudget.reports.text import one_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,6 +64,6 @@ def parser() -> argparse.ArgumentParser:
 
 def print_schema(options: argparse.Namespace) -> int:
     """Print the JSON Schema (draft-07) that editors check budget files with."""
-    using = tables()
-    print(schema_text(using.metrics, using.front_ends, using.transforms).rstrip())
+    registry = tables()
+    print(schema_text(registry.metrics, registry.front_ends, registry.transforms).rstrip())
     return DONE
