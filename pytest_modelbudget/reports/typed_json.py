@@ -14,7 +14,6 @@ says something; any other is always written. Keys that nobody declared are kept,
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from decimal import Context, Decimal
@@ -67,10 +66,23 @@ def json_schema(entry_type: type[Entry], title: str) -> Schema:
     return {**head, **root, "definitions": dict(sorted(definitions.items()))}
 
 
+class WrittenRatio(Fraction):
+    """A ratio as JSON spells it: "1.180" is written as it was read, with its last zero."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> WrittenRatio:
+        """The ratio that a decimal string means."""
+        ratio = super().__new__(cls, text)
+        ratio.text = text
+        return ratio
+
+
 def number_json(value: Number) -> int | str:
     """An int as it is; a ratio as a decimal string, exact where that is short."""
-    if isinstance(value, int):
-        return value
+    if isinstance(value, (int, WrittenRatio)):
+        return value if isinstance(value, int) else value.text
     short = Context(prec=EXACT_DIGITS).divide(Decimal(value.numerator), Decimal(value.denominator))
     return str(short) if Fraction(short) == value else decimal_text(value)
 
@@ -110,7 +122,9 @@ _PLAIN: Mapping[Any, Codec] = {
     int: _plain(int, {"type": "integer"}),
     bool: _plain(bool, {"type": "boolean"}),
     NoneType: _plain(NoneType, {"type": "null"}),
-    Fraction: Codec(lambda value: type(value) is str, Fraction, number_json, lambda _: _DECIMAL),
+    Fraction: Codec(
+        lambda value: type(value) is str, WrittenRatio, number_json, lambda _: _DECIMAL
+    ),
     Any: Codec(lambda value: True, _same, _same, lambda _: {}),
 }
 
@@ -216,7 +230,7 @@ def _object(cls: Any) -> Codec:
         if cls.__name__ not in definitions:
             definitions[cls.__name__] = {}  # before its fields, which may refer to it
             definitions[cls.__name__] = {
-                "description": (inspect.getdoc(cls) or "").replace("\n", " "),
+                "description": " ".join((cls.__doc__ or "").split()),
                 "type": "object",
                 "properties": {name: codecs[name].describe(definitions) for name in codecs},
                 "required": [name for name in codecs if name not in rares],
