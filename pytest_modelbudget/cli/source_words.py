@@ -58,22 +58,22 @@ def add_source(command: argparse.ArgumentParser) -> None:
     )
 
 
-def shown_model(source: ModelSource, using: Tables) -> CostedModel:
+def shown_model(source: ModelSource, registry: Tables) -> CostedModel:
     """The model behind a source, fully measured; what its code prints goes to standard error."""
     with redirect_stdout(sys.stderr):
-        model = costed_model(source, using, root=source.base)
+        model = costed_model(source, registry, root=source.base)
     for failure in model.failures.values():
         raise failure
     return model
 
 
-def source_of(options: argparse.Namespace, using: Tables) -> ModelSource:
+def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     """The model source that the command's words name; raises ModelBudgetError for other words."""
     base = Path.cwd()
-    words = Words(Reading(base, base, using))
-    key = source_format(options.source, using)
+    words = Words(Reading(base, base, registry))
+    key = source_format(options.source, registry)
     inputs = words.inputs(options.input)
-    if not inputs and not using.front_ends[key].brings_inputs:
+    if not inputs and not registry.front_ends[key].brings_inputs:
         raise InputError(f"{options.source} needs inputs: --input 'float32 1x3x224x224'")
     return ModelSource(
         key,
