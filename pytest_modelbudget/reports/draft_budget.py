@@ -40,7 +40,7 @@ def budget_text(
         f"    {source.format}: {_word(target)}",
         *(f"    {line}" for line in _run_on(source)),
         "    limits:",
-        *(_limit(metrics[key], each, headroom) for key, each in measurements.items()),
+        *(_limit(metrics[key], measurement, headroom) for key, measurement in measurements.items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -62,7 +62,7 @@ def _run_on(source: ModelSource) -> Iterator[str]:
 def _inputs(specs: InputSpecs) -> str:
     if not specs.named:
         return positional_text(specs.positional)
-    named = (f"{_word(name)}: {spec_text(each)}" for name, each in specs.named.items())
+    named = (f"{_word(name)}: {spec_text(spec)}" for name, spec in specs.named.items())
     return f"{{{', '.join(named)}}}"
 
 

@@ -172,8 +172,8 @@ def _listing(item: Codec, length: int | None) -> Codec:
     bounds = {} if length is None else {"minItems": length, "maxItems": length}
     return Codec(
         lambda value: isinstance(value, list) and length in (None, len(value)),
-        lambda value: tuple([_read(item, each, "an item") for each in value]),
-        lambda value: [item.write(each) for each in value],
+        lambda value: tuple([_read(item, element, "an item") for element in value]),
+        lambda value: [item.write(element) for element in value],
         lambda definitions: {"type": "array", "items": item.describe(definitions), **bounds},
     )
 
@@ -181,8 +181,8 @@ def _listing(item: Codec, length: int | None) -> Codec:
 def _mapping(item: Codec) -> Codec:
     return Codec(
         lambda value: isinstance(value, dict),
-        lambda value: {key: _read(item, each, key) for key, each in value.items()},
-        lambda value: {key: item.write(each) for key, each in value.items()},
+        lambda value: {key: _read(item, inner, key) for key, inner in value.items()},
+        lambda value: {key: item.write(inner) for key, inner in value.items()},
         lambda definitions: {
             "type": "object",
             "additionalProperties": item.describe(definitions),
@@ -203,17 +203,19 @@ def _choice(words: type[Enum]) -> Codec:
 def _object(cls: Any) -> Codec:
     """An entry as an object; any object with its required keys may be one."""
     hints = get_type_hints(cls)
-    declared = [each for each in fields(cls) if each.name != "more"]
-    codecs = {each.name: _codec(hints[each.name]) for each in declared}
-    required = [each.name for each in declared if each.default is each.default_factory is MISSING]
-    rares = {each.name: each.metadata[RARE] for each in declared if RARE in each.metadata}
+    declared = [known for known in fields(cls) if known.name != "more"]
+    codecs = {known.name: _codec(hints[known.name]) for known in declared}
+    required = [
+        known.name for known in declared if known.default is known.default_factory is MISSING
+    ]
+    rares = {known.name: known.metadata[RARE] for known in declared if RARE in known.metadata}
     plain = [(name, codec.write, name in rares, rares.get(name)) for name, codec in codecs.items()]
 
     def read(value: Any) -> Any:
-        more = {key: each for key, each in value.items() if key not in codecs}
+        more = {key: inner for key, inner in value.items() if key not in codecs}
         known = {
-            key: _read(codecs[key], each, f"{cls.__name__}.{key}")
-            for key, each in value.items()
+            key: _read(codecs[key], inner, f"{cls.__name__}.{key}")
+            for key, inner in value.items()
             if key in codecs
         }
         return cls(**known, more=more or EMPTY)
