@@ -151,19 +151,26 @@ def _made_codec(hint: Hashable) -> Codec:
 
 def _union(options: list[tuple[Any, Codec]]) -> Codec:
     """The first type that accepts a value of JSON is the one that is meant."""
+    codecs = [codec for _, codec in options]
+    classes = [(get_origin(hint) or hint, codec.write) for hint, codec in options]
 
     def read(value: Any) -> Any:
-        return next(codec for _, codec in options if codec.accepts(value)).read(value)
+        for codec in codecs:
+            if codec.accepts(value):
+                return codec.read(value)
+        raise AssertionError("a value is accepted before it is read")
 
     def write(value: Any) -> Any:
-        classes = ((get_origin(hint) or hint, codec) for hint, codec in options)
-        return next(codec for cls, codec in classes if isinstance(value, cls)).write(value)
+        for cls, write_option in classes:
+            if isinstance(value, cls):
+                return write_option(value)
+        raise AssertionError(f"{value!r} is of no declared type")
 
     return Codec(
-        lambda value: any(codec.accepts(value) for _, codec in options),
+        lambda value: any(codec.accepts(value) for codec in codecs),
         read,
         write,
-        lambda definitions: {"anyOf": [codec.describe(definitions) for _, codec in options]},
+        lambda definitions: {"anyOf": [codec.describe(definitions) for codec in codecs]},
     )
 
 
@@ -212,13 +219,16 @@ def _object(cls: Any) -> Codec:
     plain = [(name, codec.write, name in rares, rares.get(name)) for name, codec in codecs.items()]
 
     def read(value: Any) -> Any:
-        more = {key: inner for key, inner in value.items() if key not in codecs}
-        known = {
-            key: _read(codecs[key], inner, f"{cls.__name__}.{key}")
-            for key, inner in value.items()
-            if key in codecs
-        }
-        return cls(**known, more=more or EMPTY)
+        arguments, more = {}, {}
+        for key, inner in value.items():
+            codec = codecs.get(key)
+            if codec is None:
+                more[key] = inner
+            elif codec.accepts(inner):
+                arguments[key] = codec.read(inner)
+            else:
+                raise InputError(f"{cls.__name__}.{key} cannot be {repr(inner)[:60]}")
+        return cls(**arguments, more=more or EMPTY)
 
     def write(entry: Any) -> dict[str, Any]:
         written = {}
