@@ -54,10 +54,11 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
         proto.ParseFromString(content)
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
-    tensors = tuple(_stored(all_graphs(proto.graph), proto.functions))
+    graphs = tuple(all_graphs(proto.graph))
+    tensors = tuple(_stored(graphs, proto.functions))
     for tensor in tensors:
         _refuse_impossible(tensor, path)
-    model = ReadModel(proto, masks(proto, rules))
+    model = ReadModel(proto, masks(graphs, rules))
     for tensor in tensors:
         _lighten(tensor, path.parent)
     return model

@@ -26,6 +26,7 @@ from pytest_modelbudget.onnx_models.program import (
     Program,
     StoredTensor,
     ValueType,
+    all_graphs,
     dtype_of,
     weight_name,
 )
@@ -549,5 +550,5 @@ def measured_graph(
     model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable
 ) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(weightless(model), masks(model, rules))
+    light = ReadModel(weightless(model), masks(tuple(all_graphs(model.graph)), rules))
     return loaded_model(light, name, dims, rules)
