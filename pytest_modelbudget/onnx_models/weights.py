@@ -61,9 +61,9 @@ class StoredKinds:
         is_mask = tensor.name in self._masks
         if not is_mask and tensor.shape and any(map(_is_parameter, finals)):
             return StorageKind.PARAMETER
-        if any(each.use.role.statistic for each in finals):
+        if any(final.use.role.statistic for final in finals):
             return StorageKind.BUFFER
-        if any(self._quantises_parameter(each.use) for each in finals):
+        if any(self._quantises_parameter(final.use) for final in finals):
             return StorageKind.QUANTISER
         return StorageKind.CONSTANT
 
@@ -214,4 +214,6 @@ def _fan_in(shape: tuple[int, ...], uses: Sequence[Use]) -> int:
 def without_values(model: onnx.ModelProto) -> Mapping[str, TensorProto]:
     """Stored tensors whose values lie in a file that is not there."""
     stored = model.graph.initializer
-    return {each.name: each for each in stored if each.data_location == TensorProto.EXTERNAL}
+    return {
+        tensor.name: tensor for tensor in stored if tensor.data_location == TensorProto.EXTERNAL
+    }
