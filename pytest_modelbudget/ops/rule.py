@@ -129,7 +129,7 @@ class OpRule:
 
     def roles_of(self, name: str, count: int) -> tuple[Role, ...]:
         """The role of each of count operands; the last may take all that remain."""
-        return _padded(self.roles[name], count)
+        return _roles_of(self, name, count)
 
     @cached_property
     def contraction(self) -> Contraction | None:
@@ -243,9 +243,9 @@ def _bare(roles: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(role.lstrip("*") for role in roles)
 
 
-@cache
-def _padded(roles: tuple[Role, ...], count: int) -> tuple[Role, ...]:
-    rest = UNDECLARED
+@cache  # by the rule, not by its roles: those are many words to compare
+def _roles_of(rule: OpRule, name: str, count: int) -> tuple[Role, ...]:
+    roles, rest = rule.roles[name], UNDECLARED
     if roles and roles[-1].name.startswith("*"):
         roles, rest = roles[:-1], roles[-1]
     return (*roles, *(rest for _ in range(count - len(roles))))[:count]
