@@ -48,15 +48,9 @@ def tables(modules: Iterable[object] = ()) -> Tables:
     """
     extensions = (*installed_extensions(), *modules)
     ops = tuple(rule for module in extensions for rule in _entries(module, "OPS", OpRule))
-    metrics = tuple(
-        metric for module in extensions for metric in _entries(module, "METRICS", Metric)
-    )
+    metrics = tuple(metric for module in extensions for metric in _entries(module, "METRICS", Metric))
     rules = OpTable((*dict.fromkeys(builtin_ops().values()), *ops))
-    transforms = tuple(
-        transform
-        for module in extensions
-        for transform in _entries(module, "TRANSFORMS", Transform)
-    )
+    transforms = tuple(transform for module in extensions for transform in _entries(module, "TRANSFORMS", Transform))
     return Tables(rules, metric_table(metrics), frontend_table(), transform_table(transforms))
 
 

@@ -79,9 +79,7 @@ class OriginalRuns:
         results = [found for batch in self.exact for found in batch]
         rows = zip(*(found.outputs for found in results), strict=False)
         return frozenset(
-            row[0].name
-            for row in rows
-            if row[0].values.ndim and not any(each.values.any() for each in row)
+            row[0].name for row in rows if row[0].values.ndim and not any(each.values.any() for each in row)
         )
 
 
@@ -95,9 +93,7 @@ def original_runs(claim: Claim, model: Runs, specs: Specs, *, stacks: bool) -> O
     rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
     stacks = stacks and claim.kind is Kind.EXACT_ALGEBRA
     for scale in SCALES:
-        drawn = [
-            batch_of(each, rows, scale, stacks=stacks) for each in resized(specs, claim.batches)
-        ]
+        drawn = [batch_of(each, rows, scale, stacks=stacks) for each in resized(specs, claim.batches)]
         batches, exact = zip(*(_exact(batch, model) for batch in drawn), strict=True)
         stored = [each.run(model, float64=False) for each in batches]
         if not _overflows(exact, stored):
@@ -110,9 +106,7 @@ def _exact(batch: Batch, model: Runs) -> tuple[Batch, list[Returned]]:
     if batch.stacked is not None:
         try:
             found = batch.run_together(model, float64=True)
-            pairs = zip(
-                (found[each] for each in batch.firsts), found[len(batch.alone) :], strict=True
-            )
+            pairs = zip((found[each] for each in batch.firsts), found[len(batch.alone) :], strict=True)
             if all(_agree(together, alone) for together, alone in pairs):
                 return batch, found
         except (TransformError, UnstackableError):
@@ -223,15 +217,11 @@ class Comparison:
         unseen = still if still == names else (still & self.before.zero()) - constant
         if still == names or (self.claim.kind is Kind.EXACT_ALGEBRA and unseen):
             words = f"{_these(unseen, names)} not move with its inputs: nothing could be seen"
-            return Equivalence(
-                Outcome.UNKNOWN, self.claim.kind, words, weights, seeds=self.claim.seeds
-            )
+            return Equivalence(Outcome.UNKNOWN, self.claim.kind, words, weights, seeds=self.claim.seeds)
         after = self._second_runs()
         wrong = self._wrong_layers(after)
         sides = self.sides
-        pairs, noted = without_rounded_weights(
-            (*self._pairs(after), *wrong), sides.dtype, sides.other_weights
-        )
+        pairs, noted = without_rounded_weights((*self._pairs(after), *wrong), sides.dtype, sides.other_weights)
         told = (f"{_these(still, names)} not move with its inputs",) if still else ()
         found = judged(
             self.claim,
@@ -294,9 +284,7 @@ class Comparison:
                     pooled(after.stored),
                 )
 
-    def _first_difference(
-        self, found: Equivalence, wrong: Sequence[OutputPair]
-    ) -> Divergence | None:
+    def _first_difference(self, found: Equivalence, wrong: Sequence[OutputPair]) -> Divergence | None:
         """The layer where two models part: in float64, else by what they round."""
         over = [record for record in found.outputs if record.outcome is Outcome.OVER]
         if all(each.algebra is not None and each.algebra <= ALGEBRA for each in over):

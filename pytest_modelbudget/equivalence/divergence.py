@@ -94,9 +94,7 @@ def first_divergence(original: Sequence[Layer], transformed: Watched) -> Diverge
     return None
 
 
-def _gap(
-    scope: str, values: Values, named: dict[str, Values], transformed: Watched
-) -> tuple[float, Worst | None]:
+def _gap(scope: str, values: Values, named: dict[str, Values], transformed: Watched) -> tuple[float, Worst | None]:
     """How far the transformed model is from one layer's output, wherever it comes closest."""
     partner = named.get(scope)
     candidates = [] if partner is None else [partner]

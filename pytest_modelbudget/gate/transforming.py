@@ -14,12 +14,7 @@ from pytest_modelbudget.errors import ModelBudgetError, TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.measuring import (
-    collection_paused,
-    costed,
-    first_on_path,
-    without_graph,
-)
+from pytest_modelbudget.gate.measuring import collection_paused, costed, first_on_path, without_graph
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.transform import Job
@@ -39,12 +34,7 @@ class TransformedModel:
 
 @collection_paused()
 def transformed_model(
-    source: ModelSource,
-    check: TransformCheck,
-    using: Tables,
-    *,
-    root: Path,
-    with_parts: bool = False,
+    source: ModelSource, check: TransformCheck, using: Tables, *, root: Path, with_parts: bool = False
 ) -> TransformedModel:
     """A model after a transform, measured; or why it could not be.
 

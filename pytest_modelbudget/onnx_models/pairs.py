@@ -71,10 +71,7 @@ def divergence_search(original: onnx.ModelProto, other: onnx.ModelProto) -> Sear
     def runs() -> tuple[OnnxRun, OnnxRun]:
         names = {*results, *last_results(other)}
         there = [name for node in other.graph.node for name in node.output if name in names]
-        return (
-            OnnxRun(original, float64=True, watched=results),
-            OnnxRun(other, float64=True, watched=there),
-        )
+        return (OnnxRun(original, float64=True, watched=results), OnnxRun(other, float64=True, watched=there))
 
     def search(inputs: Values) -> Divergence | None:
         before, after = (_floating(run(upcast(inputs))) for run in runs())
@@ -83,9 +80,7 @@ def divergence_search(original: onnx.ModelProto, other: onnx.ModelProto) -> Sear
     return search
 
 
-def _first(
-    nodes: Sequence[NodeProto], outputs: AbstractSet[str], before: Values, after: Values
-) -> Divergence | None:
+def _first(nodes: Sequence[NodeProto], outputs: AbstractSet[str], before: Values, after: Values) -> Divergence | None:
     """The first of some nodes whose result is wrong, or is an output and wrong."""
     results = map(_result, nodes)
     errors = {name: _error(name, before[name], after) for name in results if name in before}
@@ -181,12 +176,7 @@ def rounding_search(
     exact, original, other = models
 
     there = {name for node in other.graph.node for name in node.output}
-    scopes = {
-        name: scope_of(node)
-        for node in original.graph.node
-        for name in node.output
-        if name and name in there
-    }
+    scopes = {name: scope_of(node) for node in original.graph.node for name in node.output if name and name in there}
 
     @cache
     def runs() -> tuple[OnnxRun, OnnxRun, OnnxRun]:
@@ -211,9 +201,7 @@ def rounding_search(
 
 def _watched(found: Feeds, scopes: Mapping[str, str]) -> Watched:
     """The tensors of a run by the layers that gave them."""
-    return [
-        (scope, each) for name, scope in scopes.items() for _, each in tensors_in(name, found[name])
-    ]
+    return [(scope, each) for name, scope in scopes.items() for _, each in tensors_in(name, found[name])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +221,7 @@ class StoredInBoth:
 
 def stored_in_both(original: onnx.ModelProto, other: onnx.ModelProto) -> StoredInBoth:
     """The initialisers of two models' outermost graphs."""
-    before, after = (
-        {tensor.name: tensor for tensor in model.graph.initializer} for model in (original, other)
-    )
+    before, after = ({tensor.name: tensor for tensor in model.graph.initializer} for model in (original, other))
     return StoredInBoth(before, after)
 
 
@@ -283,9 +269,7 @@ def changed_layers(original: onnx.ModelProto, other: onnx.ModelProto) -> Mapping
     return {
         node.output[0]: scope_of(node)
         for node in original.graph.node
-        if node.output
-        and node.output[0] in makers
-        and not stored.makes_alike(node, makers[node.output[0]])
+        if node.output and node.output[0] in makers and not stored.makes_alike(node, makers[node.output[0]])
     }
 
 
@@ -293,11 +277,7 @@ class Original:
     """The first model of two; its float64 runs keep the values that the second shares."""
 
     def __init__(
-        self,
-        model: onnx.ModelProto,
-        exact: onnx.ModelProto,
-        shared: tuple[str, ...] = (),
-        layers: tuple[str, ...] = (),
+        self, model: onnx.ModelProto, exact: onnx.ModelProto, shared: tuple[str, ...] = (), layers: tuple[str, ...] = ()
     ) -> None:
         self._stored = OnnxRun(model)
         self._exact = OnnxRun(exact, float64=True, watched=(*shared, *layers))
@@ -443,9 +423,7 @@ def declared_differences(original: onnx.ModelProto, other: onnx.ModelProto) -> l
     """How what two models declare of their inputs and outputs differs, in one line each."""
     found = []
     for side, of in (("input", given_inputs), ("output", lambda model: model.graph.output)):
-        was, now = (
-            {value.name: _type_name(value.type) for value in of(m)} for m in (original, other)
-        )
+        was, now = ({value.name: _type_name(value.type) for value in of(m)} for m in (original, other))
         if list(was) != list(now):
             found.append(f"{side}s are {_listed(now)} and were {_listed(was)}")
             continue

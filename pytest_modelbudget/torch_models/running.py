@@ -15,15 +15,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_modelbudget.equivalence.inputs import (
-    FAMILIES,
-    SCALES,
-    Output,
-    Returned,
-    Row,
-    Specs,
-    drawn,
-)
+from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Output, Returned, Row, Specs, drawn
 from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.user_code import user_code
@@ -44,21 +36,8 @@ from pytest_modelbudget.torch_models.isolation import (
     untouched_globals,
 )
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
-from pytest_modelbudget.torch_models.tracing import (
-    AUTOGRAD_COMPLAINTS,
-    NameOf,
-    Rewriting,
-    Subject,
-    output_tensors,
-)
-from pytest_modelbudget.torch_models.values import (
-    STORED,
-    CallInputs,
-    TorchValues,
-    call_inputs,
-    dtype_named,
-    dtype_of,
-)
+from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject, output_tensors
+from pytest_modelbudget.torch_models.values import STORED, CallInputs, TorchValues, call_inputs, dtype_named, dtype_of
 from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights
 
 if TYPE_CHECKING:
@@ -93,9 +72,7 @@ class InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     the difference between two right programs would be that rounding.
     """
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator in float64."""
         if _writes(func):
             return func(*args, **(kwargs or {}))
@@ -139,12 +116,9 @@ def loads_no_weights(source: ModelSource, subject: Subject) -> bool:
     if source.format != "torch" or is_an_instance(source):
         return False
     other = torch_module.true_subject(source, seed=1).model
-    pairs = zip(
-        named_weights(module_tree(subject.model)), named_weights(module_tree(other)), strict=False
-    )
+    pairs = zip(named_weights(module_tree(subject.model)), named_weights(module_tree(other)), strict=False)
     return other is not subject.model and any(
-        mine.tensor.is_floating_point() and not torch.equal(mine.tensor, theirs.tensor)
-        for mine, theirs in pairs
+        mine.tensor.is_floating_point() and not torch.equal(mine.tensor, theirs.tensor) for mine, theirs in pairs
     )
 
 
@@ -172,10 +146,7 @@ class Runnable:
     """
 
     def __init__(
-        self,
-        subject: Subject,
-        rewriting: Rewriting | None = None,
-        in_double: Callable[[], Subject] | None = None,
+        self, subject: Subject, rewriting: Rewriting | None = None, in_double: Callable[[], Subject] | None = None
     ) -> None:
         self.subject = subject
         self.rewriting = rewriting
@@ -197,11 +168,7 @@ class Runnable:
         return self._exact
 
     def run(
-        self,
-        inputs: CallInputs,
-        *,
-        float64: bool = False,
-        listening: Sequence[AbstractContextManager[Any]] = (),
+        self, inputs: CallInputs, *, float64: bool = False, listening: Sequence[AbstractContextManager[Any]] = ()
     ) -> Result:
         """What the model returns, in eval mode; listening contexts see what is executed.
 
@@ -298,9 +265,7 @@ def _described(value: Any, name: str, outputs: list[OutputTensor]) -> str:
         outputs.append(
             OutputTensor(
                 name or "0",
-                torch.tensor(
-                    value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64
-                ),
+                torch.tensor(value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64),
             )
         )
         return type(value).__name__
@@ -337,9 +302,7 @@ class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self._rules = rules
         self._weight_name = weight_name
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, and count it if it multiplies."""
         if is_taken_apart(func, self._rules):
             with self:
@@ -418,8 +381,7 @@ class TorchSide:
         except TraceError as error:
             raise TransformError(str(error)) from error
         outputs = tuple(
-            Output(each.name, dtype_of(each.tensor.dtype).name, array(each.tensor))
-            for each in result.outputs
+            Output(each.name, dtype_of(each.tensor.dtype).name, array(each.tensor)) for each in result.outputs
         )
         return Returned(outputs, result.structure)
 

@@ -13,11 +13,7 @@ from pytest_modelbudget.equivalence.figures import stores_other_values
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.onnx_models.files import (
-    model_with_weights,
-    must_be_whole,
-    with_all_weights,
-)
+from pytest_modelbudget.onnx_models.files import model_with_weights, must_be_whole, with_all_weights
 from pytest_modelbudget.onnx_models.graph_reader import measured_graph
 from pytest_modelbudget.onnx_models.pairs import sides
 from pytest_modelbudget.onnx_models.program import floating_arrays
@@ -45,17 +41,13 @@ def beside(job: Job, model: onnx.ModelProto, name: str, dims: Mapping[str, int])
     return Transformed(loaded, (), verify)
 
 
-def compared_files(
-    original: Path, other: Path, claim: Claim, dims: Mapping[str, int]
-) -> Equivalence:
+def compared_files(original: Path, other: Path, claim: Claim, dims: Mapping[str, int]) -> Equivalence:
     """Whether two ONNX files compute the same; each keeps the weights that it holds."""
     first, second = (with_all_weights(path) for path in (original, other))
     return compared(first, second, claim, dims)
 
 
-def compared(
-    original: onnx.ModelProto, other: onnx.ModelProto, claim: Claim, dims: Mapping[str, int]
-) -> Equivalence:
+def compared(original: onnx.ModelProto, other: onnx.ModelProto, claim: Claim, dims: Mapping[str, int]) -> Equivalence:
     """Whether two models in memory compute the same."""
 
     def both(_: onnx.ModelProto) -> Sides:

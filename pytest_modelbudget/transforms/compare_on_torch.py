@@ -62,15 +62,12 @@ def transformed(job: Job) -> Transformed:
             redraw(other.model)
             notes = tuple(_partners(subject.model, other.model))
         both = sides(
-            TorchSide(Runnable(subject), specs),
-            CountedSide(Runnable(other), specs, promised=products, rules=job.rules),
+            TorchSide(Runnable(subject), specs), CountedSide(Runnable(other), specs, promised=products, rules=job.rules)
         )
         return replace(
             both,
             notes=notes,
-            other_weights=lambda: stores_other_values(
-                *map(floating_weights, (subject.model, other.model))
-            ),
+            other_weights=lambda: stores_other_values(*map(floating_weights, (subject.model, other.model))),
         )
 
     def verify(claim: Claim) -> Equivalence:
@@ -114,26 +111,20 @@ class OnnxSide:
     def feeds(self, inputs: Feeds) -> Feeds:
         """Arrays under the file's own names."""
         if len(inputs) != len(self._inputs):
-            raise TransformError(
-                f"the ONNX model takes {len(self._inputs)} inputs, the torch model {len(inputs)}"
-            )
+            raise TransformError(f"the ONNX model takes {len(self._inputs)} inputs, the torch model {len(inputs)}")
         return dict(zip(self._inputs, inputs.values(), strict=True))
 
     def run(self, inputs: Feeds, *, float64: bool) -> Returned:
         """All outputs; those that the torch model has too go by its names."""
         given = self.feeds(inputs)
-        found = outputs_of(
-            self._exact(upcast(given)) if float64 else self._stored(given), self._types
-        )
+        found = outputs_of(self._exact(upcast(given)) if float64 else self._stored(given), self._types)
         if len(found.outputs) != len(self._names):
             return found
         pairs = zip(found.outputs, self._names, strict=True)
         return Returned(tuple(replace(each, name=name) for each, name in pairs))
 
 
-def compared(
-    claim: Claim, source: ModelSource, models_of: ModelsOf, *, may_draw: bool
-) -> Equivalence:
+def compared(claim: Claim, source: ModelSource, models_of: ModelsOf, *, may_draw: bool) -> Equivalence:
     """Hold an ONNX model to what a torch model computes; models_of gives it for that model."""
 
     def sides_of(subject: Subject, specs: InputSpecs, weights_are_drawn: bool) -> Sides:

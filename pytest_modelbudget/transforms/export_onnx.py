@@ -38,8 +38,7 @@ def transformed(job: Job) -> Transformed:
     def verify(claim: Claim) -> Equivalence:
         def models_of(original: Runnable) -> OnnxModels:
             return OnnxModels(
-                stored=exported(original.subject, specs, job),
-                exact=exported(original.exact, wide(specs), job),
+                stored=exported(original.subject, specs, job), exact=exported(original.exact, wide(specs), job)
             )
 
         return compared(claim, job.source, models_of, may_draw=True)

@@ -10,14 +10,7 @@ from itertools import islice
 import onnx
 
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
-from pytest_modelbudget.equivalence.comparison import (
-    DRAWN,
-    LOADED,
-    Comparison,
-    Sides,
-    comparison,
-    telling,
-)
+from pytest_modelbudget.equivalence.comparison import DRAWN, LOADED, Comparison, Sides, comparison, telling
 from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence, judged
 from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformError
@@ -26,13 +19,7 @@ from pytest_modelbudget.formats.source import existing_file
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.onnx_models.files import model_with_weights
 from pytest_modelbudget.onnx_models.graph_reader import measured_graph
-from pytest_modelbudget.onnx_models.pairs import (
-    LayerRuns,
-    declared_differences,
-    input_specs,
-    layer_runs,
-    sides,
-)
+from pytest_modelbudget.onnx_models.pairs import LayerRuns, declared_differences, input_specs, layer_runs, sides
 from pytest_modelbudget.onnx_models.program import all_graphs
 from pytest_modelbudget.onnx_models.running import wholly_in_float64
 from pytest_modelbudget.onnx_models.weights import redrawn, without_values
@@ -66,9 +53,7 @@ class Judge:
     sides_of: Callable[[onnx.ModelProto], Sides]
     layers_of: Callable[[onnx.ModelProto, Claim], Layers] | None = None
 
-    def equivalence(
-        self, model: onnx.ModelProto, rules: OpTable, *, is_drawn: bool = False
-    ) -> Equivalence:
+    def equivalence(self, model: onnx.ModelProto, rules: OpTable, *, is_drawn: bool = False) -> Equivalence:
         """The judgement, on weights that can prove something; what cannot run is unknown."""
         weights = DRAWN if is_drawn else LOADED
         try:
@@ -87,9 +72,7 @@ class Judge:
         except ModelBudgetError as error:
             return self._unknown(error, weights)
 
-    def _by_layers(
-        self, error: TransformError, model: onnx.ModelProto, rules: OpTable, weights: str
-    ) -> Equivalence:
+    def _by_layers(self, error: TransformError, model: onnx.ModelProto, rules: OpTable, weights: str) -> Equivalence:
         """The judgement on the rewritten layers alone, where the network does not run."""
         if self.layers_of is None or self.claim.kind is not Kind.EXACT_ALGEBRA:
             return self._unknown(error, weights)
@@ -109,9 +92,7 @@ class Judge:
             notes=(f"layers only: {error}",),
         )
         if layers.still and found.outcome is Outcome.WITHIN:
-            words = (
-                f"layer '{layers.still[0]}' does not move with its inputs: nothing could be seen"
-            )
+            words = f"layer '{layers.still[0]}' does not move with its inputs: nothing could be seen"
             return replace(found, outcome=Outcome.UNKNOWN, reason=words)
         wrong = next((each for each in found.outputs if each.outcome is Outcome.OVER), None)
         if wrong is None or wrong.algebra is None:
@@ -196,8 +177,4 @@ def is_flat(model: onnx.ModelProto) -> bool:
 
 def products_of(graph: Graph, rules: OpTable) -> Counter[str]:
     """How often each operator that multiplies stands in a measured graph, by its name."""
-    return Counter(
-        op.name
-        for op in graph.ops
-        if op.name in rules and rules[op.name].macs not in (None, nothing)
-    )
+    return Counter(op.name for op in graph.ops if op.name in rules and rules[op.name].macs not in (None, nothing))

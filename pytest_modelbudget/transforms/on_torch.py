@@ -64,12 +64,7 @@ SidesOf = Callable[[Subject, InputSpecs, bool], Sides]
 
 
 def verified_beside_torch(
-    claim: Claim,
-    source: ModelSource,
-    sides_of: SidesOf,
-    *,
-    may_draw: bool = True,
-    may_stack: bool = True,
+    claim: Claim, source: ModelSource, sides_of: SidesOf, *, may_draw: bool = True, may_stack: bool = True
 ) -> Equivalence:
     """Hold what stands beside a torch model to a claim, on weights that can prove something.
 
@@ -113,9 +108,7 @@ def named(layers: Iterable[Layer]) -> Watched:
     return [(layer.scope, layer.values) for layer in layers]
 
 
-def rounding_search(
-    first: TorchSide, second: TorchSide, partial_sums: Callable[[], int] = lambda: 1
-) -> Search:
+def rounding_search(first: TorchSide, second: TorchSide, partial_sums: Callable[[], int] = lambda: 1) -> Search:
     """A search for the first layer that rounds more than step 2 allows."""
     dtype = stored_dtype(first.model.subject.model)
 
@@ -196,8 +189,7 @@ def transformed_module(
 
         second = Runnable(changed_copy(job.source, subject, changer), in_double=in_double)
         return sides(
-            TorchSide(Runnable(subject), specs),
-            CountedSide(second, specs, promised=products, rules=job.rules),
+            TorchSide(Runnable(subject), specs), CountedSide(second, specs, promised=products, rules=job.rules)
         )
 
     def verify(claim: Claim) -> Equivalence:
@@ -223,9 +215,7 @@ def _changed(model: nn.Module, changer: Changer) -> nn.Module:
     with untouched_globals():
         changed = changer(model)
     if not isinstance(changed, nn.Module):
-        raise TransformError(
-            f"the transform returned {type(changed).__name__}, not a torch.nn.Module"
-        )
+        raise TransformError(f"the transform returned {type(changed).__name__}, not a torch.nn.Module")
     _still_in_eval_mode(changed, given)
     return changed
 
@@ -260,17 +250,11 @@ def sides(first: TorchSide, second: CountedSide) -> Sides:
     )
 
 
-LOADERS = {
-    "torch": torch_module.load,
-    "torchscript": torch_script_file.load,
-    "exported": torch_exported_program.load,
-}
+LOADERS = {"torch": torch_module.load, "torchscript": torch_script_file.load, "exported": torch_exported_program.load}
 Rewriter = TypeVar("Rewriter", bound=Rewrite)
 
 
-def transformed_operations(
-    job: Job, rewrite: Rewriter, *, must_be_complete: Callable[[Rewriter], None]
-) -> Transformed:
+def transformed_operations(job: Job, rewrite: Rewriter, *, must_be_complete: Callable[[Rewriter], None]) -> Transformed:
     """The model under a rewrite; must_be_complete raises where that left out what it may not."""
     rewriting = rewriting_with(rewrite, job.rules)
     loaded: LoadedModel = LOADERS[job.source.format](job.source, job.rules, rewriting=rewriting)

@@ -66,8 +66,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "fold_batchnorm",
         "makes every batch norm a part of the layer before it",
-        engines={"torch": f"{HERE}.fold_batchnorm.on_torch"}
-        | onnx_engine("fold_batchnorm.on_onnx"),
+        engines={"torch": f"{HERE}.fold_batchnorm.on_torch"} | onnx_engine("fold_batchnorm.on_onnx"),
     ),
     Transform(
         "quantize_weights",

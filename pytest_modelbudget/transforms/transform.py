@@ -103,8 +103,7 @@ class Transform:
         module = self.engines.get(job.source.format)
         if module is None:
             raise TransformError(
-                f"{self.key} does not know {job.source.format} models: it knows "
-                f"{', '.join(self.engines)}"
+                f"{self.key} does not know {job.source.format} models: it knows {', '.join(self.engines)}"
             )
         try:
             engine: Callable[[Job], Transformed] = import_module(module).transformed

@@ -41,7 +41,5 @@ def in_half(proto: onnx.ModelProto) -> onnx.ModelProto:
 def judged(proto: onnx.ModelProto, twin: Rewritten) -> Equivalence:
     """One seed of each family, both steps."""
     sums = twin.partial_sums
-    judge = Judge(
-        Claim(seeds=(0,)), {"batch": 1}, lambda first: sides(first, twin.model, partial_sums=sums)
-    )
+    judge = Judge(Claim(seeds=(0,)), {"batch": 1}, lambda first: sides(first, twin.model, partial_sums=sums))
     return judge.equivalence(proto, tables().ops)

@@ -11,11 +11,7 @@ from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.on_onnx import Judge
 
 
-def judged(
-    original: onnx.ModelProto, twin: onnx.ModelProto, sums: int = 1, seeds: int = 1
-) -> Equivalence:
+def judged(original: onnx.ModelProto, twin: onnx.ModelProto, sums: int = 1, seeds: int = 1) -> Equivalence:
     """Whether two models are the same, as exact algebra."""
-    judge = Judge(
-        Claim(seeds=tuple(range(seeds))), {}, lambda first: sides(first, twin, partial_sums=sums)
-    )
+    judge = Judge(Claim(seeds=tuple(range(seeds))), {}, lambda first: sides(first, twin, partial_sums=sums))
     return judge.equivalence(original, tables().ops)

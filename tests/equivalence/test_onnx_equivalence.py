@@ -215,10 +215,7 @@ def test_a_network_that_ignores_its_input_is_redrawn() -> None:
 def test_a_constant_reference_is_unknown() -> None:
     """A network whose output never moves shows nothing, whatever its weights are."""
     nodes = [node("Mul", "x zero", "z"), node("Add", "z one", "y")]
-    stored = [
-        numpy_helper.from_array(np.array(number, np.float32), name)
-        for name, number in (("zero", 0), ("one", 1))
-    ]
+    stored = [numpy_helper.from_array(np.array(number, np.float32), name) for name, number in (("zero", 0), ("one", 1))]
     proto = model(nodes, [value("x", 3)], [value("y", 3)], stored)
     found = judged(proto, proto)
     assert found.outcome is Outcome.UNKNOWN

@@ -64,9 +64,7 @@ MARGIN = 12.0  # dB: 20·log10(peak/σ) - 4.77 is 11 for weights whose peak is s
 LEAST = 6.0  # dB: below it a floor hardly tells a quantiser from zeros, which have 0 dB
 
 
-def verified_at_floor(
-    claim: Claim, bits: int, layers: int, verify: Callable[[Claim], Equivalence]
-) -> Equivalence:
+def verified_at_floor(claim: Claim, bits: int, layers: int, verify: Callable[[Claim], Equivalence]) -> Equivalence:
     """What a verification says of a claim held to the floor; where there is none, the way out."""
     found = verify(held_to_floor(claim, bits, layers))
     floor = decibels(bits, layers)

@@ -19,12 +19,7 @@ from pytest_modelbudget.onnx_models.program import Body, DeclaredTypes, Program,
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewrite, Rewritten, transformed_file
-from pytest_modelbudget.transforms.tile.forms_on_onnx import (
-    FORMS,
-    Layer,
-    LinearOperation,
-    linear_operations,
-)
+from pytest_modelbudget.transforms.tile.forms_on_onnx import FORMS, Layer, LinearOperation, linear_operations
 from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import Job, Transformed, with_known_layers
@@ -39,9 +34,7 @@ class Tiling:
     layers: tuple[str, ...] = ("*",)
 
 
-def tiled_linears(
-    model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None = None
-) -> Rewritten:
+def tiled_linears(model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None = None) -> Rewritten:
     """The model with its selected linear operations written as products of tiles.
 
     The given model is left alone. Inputs, outputs and the names of all values that were there
@@ -126,9 +119,7 @@ def transformed(job: Job) -> Transformed:
     return with_known_layers(transformed_file(job, rewrite), job)
 
 
-def write_tiled(
-    source: ModelSource, settings: Mapping[str, object], path: Path
-) -> tuple[Change, ...]:
+def write_tiled(source: ModelSource, settings: Mapping[str, object], path: Path) -> tuple[Change, ...]:
     """Write the tiled twin of a file, which holds its weights; what became of each operation."""
     original = existing_file(source, "an ONNX model")
     if path.resolve() == original.resolve():
@@ -138,9 +129,7 @@ def write_tiled(
     return found.changes
 
 
-def _rewrite_of(
-    settings: Mapping[str, object], dims: Mapping[str, int], rules: OpTable | None = None
-) -> Rewrite:
+def _rewrite_of(settings: Mapping[str, object], dims: Mapping[str, int], rules: OpTable | None = None) -> Rewrite:
     tile = tile_of(settings)
     tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
 
