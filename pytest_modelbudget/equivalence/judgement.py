@@ -13,7 +13,6 @@ figures that they declare.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -22,7 +21,7 @@ from math import inf, isnan, sqrt
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
-from pytest_modelbudget.equivalence.divergence import Divergence, Watched, Worst, worst_element
+from pytest_modelbudget.equivalence.divergence import Divergence, Worst, worst_element
 from pytest_modelbudget.equivalence.figures import (
     ALGEBRA,
     Figures,
@@ -363,62 +362,3 @@ def algebra_error(pair: OutputPair) -> float:
     if (odd_kinds(pair.reference) != odd_kinds(pair.algebra)).any():
         return inf
     return relative_error(reals(pair.reference), reals(pair.algebra))
-
-
-def first_rounding(
-    reference: Watched, original: Watched, transformed: Watched, dtype: str, partial_sums: int
-) -> Divergence | None:
-    """The first layer of both models whose error is above what step 2 allows outputs.
-
-    reference and original are the first model's layers in float64 and in dtype, transformed those
-    of the second in dtype. Layers are matched by name, and by how often it has come before.
-    """
-    if dtype not in ROUNDING:
-        return None
-    exact, found = _by_call(reference), _by_call(transformed)
-    for call, own in _by_call(original).items():
-        if call not in exact or call not in found:
-            continue
-        right, other = exact[call], found[call]
-        if right.dtype.kind != "f" or not right.shape == own.shape == other.shape:
-            continue
-        allowed = precision_limit(rms(right), rmse(right, own), dtype, partial_sums)
-        if rmse(right, other) > allowed:
-            return Divergence(call[0], relative_error(right, other), worst_element(right, other))
-    return None
-
-
-def _by_call(layers: Watched) -> Mapping[tuple[str, int], Values]:
-    seen: Counter[str] = Counter()
-    found = {}
-    for scope, values in layers:
-        found[scope, seen[scope]] = values
-        seen[scope] += 1
-    return found
-
-
-class WrongLayers:
-    """Compares layers while two models run in float64; of each one keeps what first differs."""
-
-    def __init__(self, dtype: str) -> None:
-        self._dtype = dtype
-        self._found: dict[str, OutputPair] = {}
-        self._shapes: dict[str, str] = {}
-
-    def compare(self, scope: str, original: Values, transformed: Values) -> None:
-        """Look at what a layer gave in both models, on one call."""
-        if original.shape != transformed.shape:
-            was, now = list(original.shape), list(transformed.shape)
-            self._shapes.setdefault(scope, f"layer '{scope}' gives {now} and gave {was}")
-            return
-        pair = OutputPair(scope, ALL_FAMILIES, self._dtype, original, transformed, None, None)
-        if scope not in self._found and algebra_error(pair) > ALGEBRA:
-            self._found[scope] = pair
-
-    def pairs(self) -> tuple[OutputPair, ...]:
-        """Layers whose values differ, in the order of execution."""
-        return tuple(self._found.values())
-
-    def shapes(self) -> Iterator[str]:
-        """Layers whose shapes differ, in one line each."""
-        yield from self._shapes.values()

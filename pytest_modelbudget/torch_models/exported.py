@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from pytest_modelbudget.errors import InputError, SourceError
 from pytest_modelbudget.formats.model import LoadedModel
@@ -22,9 +23,9 @@ from pytest_modelbudget.formats.source import (
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import silenced
+from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
 from pytest_modelbudget.torch_models.tracing import (
-    Rewriting,
     Subject,
     WatchedScopes,
     over_instance,
@@ -33,26 +34,43 @@ from pytest_modelbudget.torch_models.tracing import (
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of
 
 
-def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
-    """The graph of an exported program, on the shapes it was exported with or on given ones."""
-    subject, specs = true_subject(source)
-    return traced(subject, specs, rules, rewriting=rewriting)
+def load(source: ModelSource, rules: OpTable) -> TorchModel:
+    """The model in an exported program."""
+    return TorchModel(ExportedSource(source), rules)
 
 
-def true_subject(source: ModelSource) -> tuple[Subject, InputSpecs]:
-    """The file's program with its weights, and what it takes.
+@dataclass(frozen=True, slots=True)
+class ExportedSource:
+    """A file with an exported program."""
 
-    Raises SourceError for what is no exported program, or is to be converted.
-    """
-    path = existing_file(source, "an exported program (.pt2)")
-    must_be(path, "exported")
-    refusal = f"{path.name} is not an exported program: reading it"
-    with silenced(), user_code(refusal, SourceError):
-        program = torch.export.load(str(path))
-    if source.dtype is not None:
-        raise SourceError("dtype converts modules, not exported programs: export it in that type")
-    specs = InputSpecs(named=input_specs(program, source))
-    return _subject(program), specs
+    source: ModelSource
+
+    def trace(self, model: TorchModel) -> LoadedModel:
+        """The graph of the program, on the shapes it was exported with or on given ones."""
+        subject, specs = self.build()
+        return traced(subject, specs, model.rules, rewriting=model.rewriting())
+
+    def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
+        """The file's program with its weights, and what it takes.
+
+        Raises SourceError for what is no exported program, or is to be converted.
+        """
+        source = self.source
+        path = existing_file(source, "an exported program (.pt2)")
+        must_be(path, "exported")
+        refusal = f"{path.name} is not an exported program: reading it"
+        with silenced(), user_code(refusal, SourceError):
+            program = torch.export.load(str(path))
+        if source.dtype is not None:
+            words = "dtype converts modules, not exported programs: export it in that type"
+            raise SourceError(words)
+        return _subject(program), InputSpecs(named=input_specs(program, source))
+
+    def is_factory(self) -> bool:
+        return False
+
+    def reachable(self, model: TorchModel) -> nn.Module:
+        return model.subject.model
 
 
 class NodeByNode(fx.Interpreter):
