@@ -18,6 +18,7 @@ from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.formats import table as frontend_table
 from pytest_modelbudget.formats.model import Change, LoadedModel
 from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.gate.transforming import Applied
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
@@ -126,7 +127,7 @@ def test_a_metric_that_raises_is_unknown_and_spares_the_others(report: Any) -> N
     assert model["checks"][0]["actual"] == 0
 
 
-def transformed(job: Job) -> Transformed:
+def transformed(job: Job) -> Applied:
     """The dummy model as it is, of which nothing can be verified."""
     words = f"nothing runs; {job.settings}"
 

@@ -151,8 +151,8 @@ def read_transform(
         message = f"the transform {shown(entry.key.text)} holds nothing: give equivalence or limits"
         reading.refuse(entry.key.place, message)
     transform = reading.transforms[keys[0]]
-    if source is not None and source.format not in transform.engines:
-        formats = ", ".join(transform.engines)
+    if source is not None and not transform.takes(reading.front_ends[source.format]):
+        formats = ", ".join(f.key for f in reading.front_ends.values() if transform.takes(f))
         message = f"'{transform.key}' knows models under {formats}, not under {source.format}"
         reading.refuse(given[keys[0]].key.place, message)
     settings, declared_at = _settings(given[keys[0]], transform, reading)

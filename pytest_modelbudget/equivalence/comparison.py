@@ -154,7 +154,10 @@ class Pair:
         """Whether the second stores values that were rounded on another way than the first's."""
         if not self.changed.made_apart:
             return False
-        return stores_other_values(self.original.stored(), self.exact_second.stored())
+        second = self.exact_second.stored()
+        if self.changed.by_position:  # scalars are constants that an exporter wrote
+            second = {name: read for name, read in second.items() if read().size > 1}
+        return stores_other_values(self.original.stored(), second)
 
 
 class Verification:
@@ -178,6 +181,9 @@ class Verification:
 
     def _judged(self) -> Equivalence:
         """On weights as they are, or on drawn ones where those make more outputs move."""
+        inputs = self._pair.original.inputs
+        if self._pair.changed.by_position and inputs.no_arrays:
+            raise TransformError(f"{inputs.no_arrays[0]}: ONNX Runtime takes no such input")
         if self._may_draw and self._pair.original.draws_its_weights():
             self._pair = self._pair.redrawn()
         try:
@@ -529,7 +535,9 @@ class Comparison:
         watch = Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
         run = self._run_second(self.pair.exact_second, inputs, watch)
         for name, scope in shared.layers.items():
-            for before, after in zip(_tensors(kept[name]), _tensors(run.values[name]), strict=False):
+            for before, after in zip(
+                _tensors(kept[name]), _tensors(run.values[name]), strict=False
+            ):
                 if before.shape == after.shape:  # else one name for two things
                     self._remade.compare(scope, before, after)
         return replace(run, values={})
@@ -585,10 +593,10 @@ class Comparison:
         """
         over = [record for record in found.outputs if record.outcome is Outcome.OVER]
         if all(each.algebra is not None and each.algebra <= ALGEBRA for each in over):
-            return self._searched(self._rounding)
+            return self._searched(self.rounding)
         is_hidden = all(each.family == ALL_FAMILIES for each in over)
         in_place = is_hidden or self._replaced.pairs()
-        seen = None if in_place else self._searched(self._divergence)
+        seen = None if in_place else self._searched(self.divergence)
         return seen or next(map(divergence_of, wrong), None)
 
     def _searched(self, search: Search) -> Divergence | None:
@@ -599,13 +607,13 @@ class Comparison:
         except TransformError:  # a side that runs as a whole and not layer by layer
             return None
 
-    def _divergence(self, inputs: Arrays) -> Divergence | None:
+    def divergence(self, inputs: Arrays) -> Divergence | None:
         """The first layer that differs in float64."""
         before = _layers(self.pair.exact.run, inputs)
         second = partial(self._run_second, self.pair.exact_second)
         return first_divergence(before, _layers(second, inputs, [each.name for each in before]))
 
-    def _rounding(self, inputs: Arrays) -> Divergence | None:
+    def rounding(self, inputs: Arrays) -> Divergence | None:
         """The first layer that rounds more than step 2 allows."""
         exact, stored = (_layers(m.run, inputs) for m in (self.pair.exact, self.pair.original))
         second = partial(self._run_second, self.pair.second)

@@ -197,11 +197,13 @@ NOTHING_SHARED = Shared()
 class RunnableModel:
     """A model that runs on arrays by name, and so can be compared and changed.
 
-    weights says whether they are as loaded, or drawn; missing why they could not be loaded. dtype
-    is the least precise floating type that it stores, "" where it has none. A model that cannot be
-    redrawn is judged on the weights that it has.
+    engine names the framework that it runs on, for transforms of that framework's models; "" leaves
+    them those of its own format. weights says whether they are as loaded, or drawn; missing why
+    they could not be loaded. dtype is the least precise floating type that it stores, "" where it
+    has none. A model that cannot be redrawn is judged on the weights that it has.
     """
 
+    engine: ClassVar[str] = ""
     weights: str = LOADED
     missing: str = ""
     can_be_redrawn: ClassVar[bool] = False
@@ -255,9 +257,22 @@ class RunnableModel:
         """The same model with other weights, drawn from seed 0 at a scale that keeps it alive."""
         raise TransformError(f"a {self.format} model cannot be redrawn")
 
+    def is_factory(self) -> bool:
+        """Whether loading it again makes another model, perhaps with other weights."""
+        return False
+
     def draws_its_weights(self) -> bool:
         """Whether loading it fills its weights at random."""
         return False
+
+    @property
+    def drawn_names(self) -> frozenset[str]:
+        """Under which names redrawing draws."""
+        return frozenset()
+
+    def counted_products(self) -> Counter[Product] | None:
+        """What its graph multiplies, where its runs can be held to that."""
+        return None
 
     def stored(self) -> Mapping[str, Callable[[], Values]]:
         """What reads the values of each stored floating tensor, by name."""

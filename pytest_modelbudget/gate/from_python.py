@@ -35,10 +35,10 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.measuring import first_on_path, measured
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.transforms.transform import Job
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -231,8 +231,8 @@ def check_equivalence(
     first = model_source(original, inputs, using=using, base=here)
     second = model_source(transformed, inputs, using=using, base=here)
     with first_on_path(here):
-        job = Job(first, {COMPARE: second}, using.ops)
-        applied = using.transforms[COMPARE].applied(job)
+        applied = apply_transform(first, COMPARE, {COMPARE: second}, using)
+        assert applied.changed.model.graph, "the second model can be read"
         try:
             with user_code("comparing the outputs", TransformError):
                 found = applied.verify(claim)

@@ -22,7 +22,7 @@ from pytest_modelbudget.budget.verdict import (
 )
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.scopes import is_in_scope
@@ -58,7 +58,7 @@ class CostedModel:
     failures holds the other metrics, by key.
     """
 
-    loaded: LoadedModel
+    loaded: Model
     costed: CostedGraph
     census: tuple[OpCount, ...]
     measurements: Mapping[str, Measurement]
@@ -73,10 +73,11 @@ def costed_model(source: ModelSource, using: Tables, *, root: Path) -> CostedMod
     """
     with first_on_path(root), user_code("loading the model", SourceError):
         loaded = using.front_ends[source.format].load(source, using.ops)
+        loaded.graph  # noqa: B018  # a model is read when its graph is asked for
     return costed(loaded, using)
 
 
-def costed(loaded: LoadedModel, using: Tables) -> CostedModel:
+def costed(loaded: Model, using: Tables) -> CostedModel:
     """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
     graph = CostedGraph(loaded.graph, using.ops)
     with user_code("working out what each operation costs", ExtensionError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.graph.tensor import Tensor
@@ -20,7 +20,7 @@ SCHEMA = "model-budget-layers/1"
 
 
 def layer_record(
-    model: LoadedModel, table: LayerTable, measurements: Mapping[str, Measurement]
+    model: Model, table: LayerTable, measurements: Mapping[str, Measurement]
 ) -> Record:
     """What ``modelbudget show --format json`` prints, but for the operations."""
     return {

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_modelbudget.equivalence.inputs import Specs
-from pytest_modelbudget.equivalence.products import multiplies
+from pytest_modelbudget.equivalence.products import multiplies, products_of
 from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.formats.model import (
     DRAWN,
@@ -144,6 +144,7 @@ class TorchModel(RunnableModel):
     the trace; the weights are untouched.
     """
 
+    engine = "torch"
     can_be_redrawn = True
 
     def __init__(
@@ -154,6 +155,7 @@ class TorchModel(RunnableModel):
         rewrite: Rewrite | None = None,
         built: tuple[Subject, InputSpecs] | None = None,
         weights: str = LOADED,
+        copy_of: TorchModel | None = None,
         is_exact: bool = False,
     ) -> None:
         self.source = source
@@ -161,13 +163,22 @@ class TorchModel(RunnableModel):
         self.rewrite = rewrite
         self.weights = weights
         self.is_exact = is_exact
-        self._given = built
+        self._copy_of = copy_of
+        self._unreleased = built
         self._built = built
 
     @cached_property
     def measured(self) -> LoadedModel:
-        """What is measured of it; traced once, without its weights where that can be."""
-        return self.source.trace(self)
+        """What is measured of it: traced once, without its weights where that can be.
+
+        Copies with other weights or in float64 have the graph of the model as it was loaded.
+        """
+        return self.source.trace(self) if self._copy_of is None else self._copy_of.measured
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is a copy of another one, redrawn or in float64."""
+        return self._copy_of is not None
 
     def rewriting(self, compare: Compare | None = None) -> Rewriting | None:
         """What replaces operations in a trace or a run."""
@@ -203,7 +214,17 @@ class TorchModel(RunnableModel):
         return floating_weights(self.subject.model)
 
     def release(self) -> None:
-        self._built = self._given
+        self._built = self._unreleased
+
+    @property
+    def drawn_names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.subject.model.named_parameters())
+
+    def counted_products(self) -> Counter[Product]:
+        return products_of(self.graph, self.rules)
+
+    def is_factory(self) -> bool:
+        return self.source.is_factory()
 
     def draws_its_weights(self) -> bool:
         """Two seeds then give different ones. Files hold theirs, and an instance has its own."""
@@ -219,34 +240,39 @@ class TorchModel(RunnableModel):
     def redrawn(self) -> TorchModel:
         subject, specs = self.source.build()
         redraw(subject.model)
-        return self._over((subject, specs), weights=DRAWN)
+        return TorchModel(
+            self.source,
+            self.rules,
+            rewrite=self.rewrite,
+            built=(subject, specs),
+            weights=DRAWN,
+            copy_of=self,
+        )
 
     def in_float64(self) -> TorchModel:
         subject, specs = self._subject_and_specs()
         with untouched_globals(), user_code("copying the model", TransformError):
             exact = subject.over(in_float64(copied(subject.model)))
-        return self._over((exact, specs), is_exact=True, weights=self.weights)
-
-    def rewritten(self, rewrite: Rewrite) -> TorchModel:
-        """The same model, whose operations are replaced."""
-        return self._over(self._built, rewrite=rewrite, weights=self.weights)
-
-    def _over(
-        self,
-        built: tuple[Subject, InputSpecs] | None,
-        *,
-        weights: str,
-        rewrite: Rewrite | None = None,
-        is_exact: bool = False,
-    ) -> TorchModel:
-        """A sibling: the same source with other weights, or another rewrite."""
         return TorchModel(
             self.source,
             self.rules,
-            rewrite=rewrite or self.rewrite,
+            rewrite=self.rewrite,
+            built=(exact, specs),
+            weights=self.weights,
+            copy_of=self,
+            is_exact=True,
+        )
+
+    def changed(self, source: TorchSource, rewrite: Rewrite | None = None) -> TorchModel:
+        """A changed model of the same kind: another source, or the same under a rewrite."""
+        built = self._subject_and_specs() if source is self.source and self.is_copy else None
+        return TorchModel(
+            source,
+            self.rules,
+            rewrite=rewrite,
             built=built,
-            weights=weights,
-            is_exact=is_exact or self.is_exact,
+            weights=self.weights,
+            is_exact=self.is_exact,
         )
 
     def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
@@ -435,7 +461,7 @@ def layers_seen(model: nn.Module, seen: list[_Seen]) -> Iterator[None]:
 
 def layer_outputs(seen: Sequence[_Seen]) -> tuple[LayerOutput, ...]:
     """Outputs of layers in the order in which they end; each may be read by the one behind it."""
-    read = [each.reads_last for each in seen[1:]] + [False]
+    read = [*(each.reads_last for each in seen[1:]), False][: len(seen)]
     return tuple(
         LayerOutput(each.path, each.path, array(each.value), (at + 1,) if is_read else ())
         for at, (each, is_read) in enumerate(zip(seen, read, strict=True))

@@ -10,10 +10,9 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
+from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import (
     CARRIERS,
     FLOATING,
@@ -35,10 +34,10 @@ from pytest_modelbudget.onnx_models.rewriting import (
 )
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
-from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
-from pytest_modelbudget.transforms.quantize.grid import Grid, grid_of, verified_at_floor
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
+from pytest_modelbudget.transforms.quantize.grid import Grid, floor_of, grid_of
 from pytest_modelbudget.transforms.tile.forms_on_onnx import StoredWeight, weight_behind
-from pytest_modelbudget.transforms.transform import LEFT_OUT, Job, Transformed, with_known_layers
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings
 
 CODES = {8: TensorProto.INT8, 4: TensorProto.INT4}
 OLDEST_OPSET = {8: 13, 4: 21}  # from which DequantizeLinear takes the type, a scale per channel
@@ -292,26 +291,22 @@ def _gives(dequantizer: NodeProto, weight: Any, stored: StoredTensors, grid: Gri
     return is_close and low <= integers.min() and integers.max() <= high
 
 
-def transformed(job: Job) -> Transformed:
-    """The file's model with integer weights; TransformError where no layer was changed."""
-    grid = grid_of(job.settings)
+def apply(model: OnnxModel, settings: Settings) -> Changed:
+    """The model with integer weights; TransformError where no layer was changed."""
+    grid = grid_of(settings)
 
-    def rewrite(model: onnx.ModelProto) -> Rewritten:
-        found = quantised_weights(model, grid, job.rules)
-        wrong = off_grid(model, found.model, grid)
+    def rewrite(proto: onnx.ModelProto) -> Rewritten:
+        quantised = quantised_weights(proto, grid, model.rules)
+        wrong = off_grid(proto, quantised.model, grid)
         if wrong:
             words = "reads a weight off the grid: leave it out with layers:"
             raise TransformError(f"quantize_weights: '{wrong[0]}' {words}")
-        if not any(change.became for change in found.changes):
-            whys = [each.why for each in found.changes if each.why != LEFT_OUT]
+        if not any(change.became for change in quantised.changes):
+            whys = [each.why for each in quantised.changes if each.why != LEFT_OUT]
             why = whys[0] if whys else "the model has no layer that layers: selects"
             raise TransformError(f"quantize_weights changed nothing: {why}")
-        return found
+        return quantised
 
-    done = with_known_layers(transformed_file(job, rewrite), job)
-    count = sum(1 for change in done.changes if change.became)
-
-    def verify(claim: Claim) -> Equivalence:
-        return verified_at_floor(claim, grid.bits, count, done.verify)
-
-    return replace(done, verify=verify)
+    changed = with_known_layers(change_graph(model, rewrite), model, grid.layers)
+    count = sum(1 for change in changed.changes if change.became)
+    return replace(changed, floor=floor_of(grid.bits, count))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import onnx
 from onnx import NodeProto, TensorProto
 
+from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import StoredTensors, attribute, op_name, stored_tensors
 from pytest_modelbudget.onnx_models.rewriting import (
     Replacement,
@@ -19,7 +20,7 @@ from pytest_modelbudget.onnx_models.rewriting import (
 )
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
-from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
 from pytest_modelbudget.transforms.tile.graph_on_onnx import (
     TiledGraph,
     column_sums,
@@ -35,7 +36,7 @@ from pytest_modelbudget.transforms.tile.grid import (
     must_be_complete,
     tile_of,
 )
-from pytest_modelbudget.transforms.transform import LEFT_OUT, Job, Transformed, with_known_layers
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings
 
 REWRITTEN = frozenset({"onnx::Conv", "onnx::ConvTranspose"})  # those that can be cut
 
@@ -238,14 +239,14 @@ def tiled_convolutions(
     return graph.result()
 
 
-def transformed(job: Job) -> Transformed:
-    """The file's model with its convolutions tiled; TransformError where one stayed whole."""
-    tile, layers = tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"])
+def apply(model: OnnxModel, settings: Settings) -> Changed:
+    """The model with its convolutions tiled; TransformError where one stayed whole."""
+    tile, layers = tile_of(settings), cast("tuple[str, ...]", settings["layers"])
 
-    def rewrite(model: onnx.ModelProto) -> Rewritten:
-        found = tiled_convolutions(model, tile, layers, job.rules)
+    def rewrite(proto: onnx.ModelProto) -> Rewritten:
+        tiled = tiled_convolutions(proto, tile, layers, model.rules)
         may_stay = (LEFT_OUT, ONE_CHANNEL)
-        must_be_complete(found.changes, "tile_conv", "convolutions", may_stay=may_stay)
-        return found
+        must_be_complete(tiled.changes, "tile_conv", "convolutions", may_stay=may_stay)
+        return tiled
 
-    return with_known_layers(transformed_file(job, rewrite), job)
+    return with_known_layers(change_graph(model, rewrite), model, layers)

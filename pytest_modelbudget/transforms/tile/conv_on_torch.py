@@ -19,7 +19,8 @@ import torch
 
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
-from pytest_modelbudget.transforms.on_torch import transformed_operations
+from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, must_be_complete, tile_of
 from pytest_modelbudget.transforms.tile.products_on_torch import (
     WHOLE,
@@ -34,10 +35,10 @@ from pytest_modelbudget.transforms.tile.products_on_torch import (
 )
 from pytest_modelbudget.transforms.transform import (
     LEFT_OUT,
-    Job,
-    Transformed,
+    Changed,
+    Settings,
     is_chosen,
-    with_known_layers,
+    must_name_layers,
 )
 
 # Operators that take (input, weight, bias, ..., groups, ...); those that turn the weight.
@@ -136,12 +137,13 @@ def convolution_of(call: Call) -> Convolution:
     return Convolution(x, weight, bias, given["groups"], turned, product)
 
 
-def transformed(job: Job) -> Transformed:
+def apply(model: TorchModel, settings: Settings) -> Changed:
     """The model with its convolutions tiled; raises TransformError where one stayed whole."""
+    layers = cast("tuple[str, ...]", settings["layers"])
 
-    def complete(rewrite: TileConv) -> None:
+    def check(changed: Changed) -> None:
         may_stay = (LEFT_OUT, ONE_CHANNEL)
-        must_be_complete(rewrite.changes, "tile_conv", "convolutions", may_stay=may_stay)
+        must_be_complete(changed.changes, "tile_conv", "convolutions", may_stay=may_stay)
+        must_name_layers(layers, changed)
 
-    rewrite = TileConv(tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"]))
-    return with_known_layers(transformed_operations(job, rewrite, must_be_complete=complete), job)
+    return change_operations(model, TileConv(tile_of(settings), layers), check)

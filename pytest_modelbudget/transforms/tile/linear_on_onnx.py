@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -16,10 +17,11 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.onnx_models.files import write_model
 from pytest_modelbudget.onnx_models.graph_reader import with_all_weights
 from pytest_modelbudget.onnx_models.inference import DeclaredTypes, inferred_types
+from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import StoredTensors, bound, op_name, stored_tensors
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
-from pytest_modelbudget.transforms.on_onnx import Rewrite, Rewritten, transformed_file
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
 from pytest_modelbudget.transforms.tile.forms_on_onnx import (
     FORMS,
     Layer,
@@ -28,7 +30,7 @@ from pytest_modelbudget.transforms.tile.forms_on_onnx import (
 )
 from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of
-from pytest_modelbudget.transforms.transform import Job, Transformed, with_known_layers
+from pytest_modelbudget.transforms.transform import Changed, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,35 +122,35 @@ def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
     return into.store(layer.weight.dtype.type(value), part)
 
 
-def transformed(job: Job) -> Transformed:
-    """The file's model with its linear operations tiled; TransformError where one stayed whole."""
-    rewrite = _rewrite_of(job.settings, job.source.dims, job.rules)
-    return with_known_layers(transformed_file(job, rewrite), job)
+def apply(model: OnnxModel, settings: Settings) -> Changed:
+    """The model with its linear operations tiled; TransformError where one stayed whole."""
+    rewrite = partial(tiled_as_asked, settings=settings, dims=model.source.dims, rules=model.rules)
+    layers = cast("tuple[str, ...]", settings["layers"])
+    return with_known_layers(change_graph(model, rewrite), model, layers)
 
 
-def write_tiled(
-    source: ModelSource, settings: Mapping[str, object], path: Path
-) -> tuple[Change, ...]:
+def write_tiled(source: ModelSource, settings: Settings, path: Path) -> tuple[Change, ...]:
     """Write the tiled twin of a file, which holds its weights; what became of each operation."""
     original = existing_file(source, "an ONNX model")
     if path.resolve() == original.resolve():
         raise TransformError(f"{path} is the file to be tiled: write the twin to another one")
-    found = _rewrite_of(settings, source.dims)(with_all_weights(original))
-    write_model(found.model, path)
-    return found.changes
+    tiled = tiled_as_asked(with_all_weights(original), settings=settings, dims=source.dims)
+    write_model(tiled.model, path)
+    return tiled.changes
 
 
-def _rewrite_of(
-    settings: Mapping[str, object], dims: Mapping[str, int], rules: OpTable | None = None
-) -> Rewrite:
+def tiled_as_asked(
+    proto: onnx.ModelProto,
+    *,
+    settings: Settings,
+    dims: Mapping[str, int],
+    rules: OpTable | None = None,
+) -> Rewritten:
+    """The model tiled as settings ask for; TransformError where an operation stayed whole."""
     tile = tile_of(settings)
+    if tile.m is not None:  # rows are cut where the graph is written, so their number is fixed
+        proto = bound(proto, dims)
     tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
-
-    def rewrite(model: onnx.ModelProto) -> Rewritten:
-        if tile.m is not None:  # rows are cut where the graph is written, so their number is fixed
-            model = bound(model, dims)
-        found = tiled_linears(model, tiling, rules)
-        must_be_complete(found.changes, "tile_linear", "linear operations")
-        return found
-
-    return rewrite
+    tiled = tiled_linears(proto, tiling, rules)
+    must_be_complete(tiled.changes, "tile_linear", "linear operations")
+    return tiled

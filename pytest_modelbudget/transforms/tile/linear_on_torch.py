@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
-from pytest_modelbudget.transforms.on_torch import transformed_operations
+from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile.grid import cut, must_be_complete, tile_of
 from pytest_modelbudget.transforms.tile.products_on_torch import (
     WHOLE,
@@ -35,10 +36,10 @@ from pytest_modelbudget.transforms.tile.products_on_torch import (
 )
 from pytest_modelbudget.transforms.transform import (
     LEFT_OUT,
-    Job,
-    Transformed,
+    Changed,
+    Settings,
     is_chosen,
-    with_known_layers,
+    must_name_layers,
 )
 
 
@@ -132,13 +133,14 @@ _ARGUMENTS = {
 }
 
 
-def transformed(job: Job) -> Transformed:
+def apply(model: TorchModel, settings: Settings) -> Changed:
     """The model with its linear operations tiled; raises TransformError where one stayed whole."""
-    if job.settings.get("form", "unrolled") != "unrolled":
+    if settings.get("form", "unrolled") != "unrolled":
         raise TransformError("form: batched is a form of ONNX graphs: leave it out")
+    layers = cast("tuple[str, ...]", settings["layers"])
 
-    def complete(rewrite: TileLinear) -> None:
-        must_be_complete(rewrite.changes, "tile_linear", "linear operations")
+    def check(changed: Changed) -> None:
+        must_be_complete(changed.changes, "tile_linear", "linear operations")
+        must_name_layers(layers, changed)
 
-    rewrite = TileLinear(tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"]))
-    return with_known_layers(transformed_operations(job, rewrite, must_be_complete=complete), job)
+    return change_operations(model, TileLinear(tile_of(settings), layers), check)
