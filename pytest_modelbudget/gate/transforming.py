@@ -16,7 +16,12 @@ from pytest_modelbudget.errors import ModelBudgetError, TransformError
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.measuring import collection_paused, costed, first_on_path, told
+from pytest_modelbudget.gate.measuring import (
+    collection_paused,
+    costed,
+    first_on_path,
+    without_graph,
+)
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
@@ -41,17 +46,17 @@ class Applied:
 
 
 def apply_transform(
-    source: ModelSource, key: str, settings: Mapping[str, object], using: Tables
+    source: ModelSource, key: str, settings: Mapping[str, object], registry: Tables
 ) -> Applied:
     """What a transform makes of the model that a source names.
 
     Raises SourceError where that cannot be loaded, and TransformError where the transform cannot be
     applied to it.
     """
-    apply = using.transforms[key].applied_to(using.front_ends[source.format])
-    original = using.front_ends[source.format].load(source, using.ops)
+    apply = registry.transforms[key].applied_to(registry.front_ends[source.format])
+    original = registry.front_ends[source.format].load(source, registry.ops)
     given = {
-        name: second_model(value, source, using) if isinstance(value, ModelSource) else value
+        name: second_model(value, source, registry) if isinstance(value, ModelSource) else value
         for name, value in settings.items()
     }
     changed = apply(original, given)
@@ -62,14 +67,14 @@ def apply_transform(
     return Applied(original, changed, remake)
 
 
-def second_model(second: ModelSource, first: ModelSource, using: Tables) -> Model:
+def second_model(second: ModelSource, first: ModelSource, registry: Tables) -> Model:
     """A model beside another one: on the inputs of that one, unless it brings its own."""
-    format = using.front_ends[second.format]
+    format = registry.front_ends[second.format]
     if format.brings_inputs:
         second = replace(second, dims=second.dims or first.dims)
     else:
         second = replace(second, inputs=first.inputs)
-    return format.load(second, using.ops)
+    return format.load(second, registry.ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ class TransformedModel:
 def transformed_model(
     source: ModelSource,
     check: TransformCheck,
-    using: Tables,
+    registry: Tables,
     *,
     root: Path,
     with_parts: bool = False,
@@ -100,12 +105,12 @@ def transformed_model(
     began = perf_counter()
     try:
         with first_on_path(root), user_code(f"applying {check.transform}", TransformError):
-            applied = apply_transform(source, check.transform, check.settings, using)
-            model = costed(applied.changed.model, using)
+            applied = apply_transform(source, check.transform, check.settings, registry)
+            model = costed(applied.changed.model, registry)
     except ModelBudgetError as error:
         failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
         return TransformedModel(failed)
-    measured = told(model, began, using, with_parts=with_parts)
+    measured = without_graph(model, began, registry, with_parts=with_parts)
     applied.release()
     return TransformedModel(measured, applied.changed.changes, applied)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import onnx
-from onnx import NodeProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.errors import InputError, TransformError
@@ -16,13 +15,11 @@ from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models.program import (
     FLOATING,
-    StoredTensors,
+    Body,
+    Node,
+    Program,
     ValueType,
-    attribute,
     dtype_of,
-    names_read,
-    op_name,
-    stored_tensors,
     value_type,
 )
 
@@ -75,7 +72,6 @@ def drawn_inputs(model: onnx.ModelProto, dims: Mapping[str, int]) -> DrawnInputs
     return DrawnInputs(specs, stacks, resizes=stacks, notes=range_notes(model, ranges))
 
 
-HAND_ON = frozenset({"onnx::Cast", "onnx::Identity"})
 SEE_NO_VALUE = frozenset({"onnx::Shape", "onnx::Size"})
 
 
@@ -84,35 +80,35 @@ def index_ranges(model: onnx.ModelProto) -> Mapping[str, int]:
 
     Inputs that are read in any other way than by Gather, or by nothing, are left out.
     """
-    stored = stored_tensors(model)
+    graph = Program(model).graph
     ranges = {}
-    for value in model.graph.input:
-        dtype = dtype_of(value.type.tensor_type.elem_type)
+    for name in graph.inputs:
+        dtype = dtype_of(graph.types[name].code)
         if "int" not in dtype.name:
             continue
-        sizes = list(_sizes(value.name, model, stored))
+        sizes = list(_sizes(name, graph))
         if sizes and all(sizes):
             signs = 0 if dtype.name.startswith("u") else 1
-            ranges[value.name] = min(*sizes, 2 ** (dtype.bits - signs))
+            ranges[name] = min(*sizes, 2 ** (dtype.bits - signs))
     return ranges
 
 
-def _sizes(name: str, model: onnx.ModelProto, stored: StoredTensors) -> Iterator[int]:
+def _sizes(name: str, graph: Body) -> Iterator[int]:
     """The size of every table that a value indexes; 0 for a reader of another kind."""
-    for node in model.graph.node:
-        if name not in names_read((node,)) or op_name(node) in SEE_NO_VALUE:
+    for use in graph.uses.get(name, ()):
+        if use.node.operator in SEE_NO_VALUE:
             continue
-        if op_name(node) in HAND_ON:
-            yield from _sizes(node.output[0], model, stored)
-        else:
-            yield _table_size(name, node, stored)
+        for result in use.carries_into:
+            yield from _sizes(result, graph)
+        if not use.carries_into:
+            yield _table_size(name, use.node, graph)
 
 
-def _table_size(name: str, node: NodeProto, stored: StoredTensors) -> int:
-    if op_name(node) != "onnx::Gather" or node.input[0] == name:
+def _table_size(name: str, node: Node, graph: Body) -> int:
+    if node.operator != "onnx::Gather" or node.inputs[0] == name:
         return 0
-    table = stored.origin(node.input[0])
-    return stored.shape(table)[attribute(node, "axis", 0)] if table in stored else 0
+    table = graph.stored.get(graph.origin(node.inputs[0]))
+    return table.shape[node.attributes.get("axis", 0)] if table and not table.is_sparse else 0
 
 
 def range_notes(model: onnx.ModelProto, ranges: Mapping[str, int]) -> tuple[str, ...]:

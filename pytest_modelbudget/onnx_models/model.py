@@ -28,8 +28,9 @@ from pytest_modelbudget.formats.model import (
 )
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.onnx_models import graph_reader
-from pytest_modelbudget.onnx_models.graph_reader import measured_graph, model_with_weights
-from pytest_modelbudget.onnx_models.inference import DeclaredTypes, inferred_types
+from pytest_modelbudget.onnx_models.files import model_with_weights
+from pytest_modelbudget.onnx_models.graph_reader import measured_graph
+from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import (
     declared_differences,
     drawn_inputs,
@@ -40,6 +41,7 @@ from pytest_modelbudget.onnx_models.inputs import (
     upcast,
 )
 from pytest_modelbudget.onnx_models.program import (
+    DeclaredTypes,
     ValueType,
     bound,
     floating_arrays,

@@ -25,7 +25,7 @@ from pytest_modelbudget.graph.scopes import is_in_scope, paths
 __all__ = ["Change", "Changed", "Setting", "SettingForm", "Transform"]  # for transforms of others
 
 # The extra that brings each package which an engine imports.
-EXTRAS = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnx", "onnx_ir": "onnx"}
+EXTRAS = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnx"}
 
 
 class SettingForm(str, Enum):

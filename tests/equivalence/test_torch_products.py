@@ -18,6 +18,8 @@ from pytest_modelbudget.gate.transforming import Applied, apply_transform
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.table import transform_table
 
+pytestmark = pytest.mark.needs_torch
+
 SMALL, LARGE = ("aten::linear", (4, 8)), ("aten::linear", (6, 8))
 LINEAR, MATMUL = ("aten::linear", ()), ("aten::matmul", ())
 

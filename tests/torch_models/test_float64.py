@@ -11,6 +11,8 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.module import load
 
+pytestmark = pytest.mark.needs_torch
+
 NOISE = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 

@@ -15,6 +15,8 @@ from pytest_modelbudget.formats.table import frontend_table
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.running import TorchModel
 
+pytestmark = pytest.mark.needs_torch
+
 X = torch.ones(2, 3)
 
 

@@ -28,6 +28,8 @@ from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.onnx_graphs import graph, model, node, scalar, stored, value
 
+pytestmark = pytest.mark.needs_torch
+
 TILING = Tiling(Tile(None, 4, 4))
 
 

@@ -13,6 +13,8 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.registry import tables
 
+pytestmark = pytest.mark.needs_torch
+
 
 class Net(nn.Module):
     def __init__(self) -> None:

@@ -21,6 +21,8 @@ from pytest_modelbudget.registry import tables
 from pytest_modelbudget.torch_models.weights import redraw
 from tests.builders.module_transforms import numbers
 
+pytestmark = pytest.mark.needs_torch
+
 CHANNELS = (1, 3, 63, 64, 65, 130)
 TYPES = ("float32", "bfloat16", "float16")
 ONCE = Claim(seeds=(0,))

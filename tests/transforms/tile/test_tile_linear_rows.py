@@ -17,6 +17,8 @@ from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.registry import tables
 from tests.builders.onnx_linears import linear, written
 
+pytestmark = pytest.mark.needs_torch
+
 K, N = 40, 50
 
 
