@@ -52,7 +52,7 @@ class InputSpecs:
 class ModelSource:
     """Where a model comes from, and what it is run on.
 
-    format is a key of the front-end table. target is "module:attribute" (called with args and
+    format is a key of the table of formats. target is "module:attribute" (called with args and
     kwargs), a file path (relative to base), or, from Python code, a module or factory itself.
     dtype converts the model's floating-point parameters and buffers; dims binds symbols.
     """

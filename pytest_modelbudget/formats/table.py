@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pytest_modelbudget.errors import MissingExtraError
+from pytest_modelbudget.errors import ExtensionError, MissingExtraError
 from pytest_modelbudget.formats.model import Model
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ Load = Callable[["ModelSource", "OpTable"], Model]
 
 
 @dataclass(frozen=True, slots=True)
-class FrontEnd:
+class Format:
     """One model format: its key, what its target is, and where its reader lives.
 
     The reader's module is named and not imported, because it brings a framework in; it has one
@@ -56,15 +56,15 @@ class FrontEnd:
         return reader(source, rules)
 
 
-FRONT_ENDS: tuple[FrontEnd, ...] = (
-    FrontEnd(
+FORMATS: tuple[Format, ...] = (
+    Format(
         "torch",
         "module:attribute",
         "pytest_modelbudget.torch_models.module",
         extra="torch",
         engine="torch",
     ),
-    FrontEnd(
+    Format(
         "torchscript",
         "path of a TorchScript file",
         "pytest_modelbudget.torch_models.script",
@@ -72,7 +72,7 @@ FRONT_ENDS: tuple[FrontEnd, ...] = (
         extra="torch",
         engine="torch",
     ),
-    FrontEnd(
+    Format(
         "exported",
         "path of an exported program",
         "pytest_modelbudget.torch_models.exported",
@@ -81,7 +81,7 @@ FRONT_ENDS: tuple[FrontEnd, ...] = (
         extra="torch",
         engine="torch",
     ),
-    FrontEnd(
+    Format(
         "onnx",
         "path of an ONNX model",
         "pytest_modelbudget.onnx_models.model",
@@ -93,6 +93,10 @@ FRONT_ENDS: tuple[FrontEnd, ...] = (
 )
 
 
-def frontend_table() -> Mapping[str, FrontEnd]:
-    """Front ends by their key."""
-    return {front_end.key: front_end for front_end in FRONT_ENDS}
+def format_table(extensions: Iterable[Format] = ()) -> Mapping[str, Format]:
+    """Formats by key, the project's own first; a key that is taken is refused."""
+    table: dict[str, Format] = {}
+    for known in (*FORMATS, *extensions):
+        if table.setdefault(known.key, known) is not known:
+            raise ExtensionError(f"the format '{known.key}' is declared twice")
+    return table

@@ -57,7 +57,7 @@ def model_source(
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base.
 
-    Raises SourceError for what no front end reads, and InputError for what is no input.
+    Raises SourceError for what no format reads, and InputError for what is no input.
     """
     specs = input_specs(inputs, registry)
     key = source_format(source, registry)
@@ -66,14 +66,14 @@ def model_source(
 
 
 def source_format(source: object, registry: Tables) -> str:
-    """The key of the front end that reads a source, told by its look; raises SourceError."""
+    """The key of the format of a source, told by its look; raises SourceError."""
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
     suffix = Path(source).suffix
-    for front_end in registry.front_ends.values():
-        if suffix in front_end.suffixes:
-            return front_end.key
-    known = ", ".join(each for front in registry.front_ends.values() for each in front.suffixes)
+    for model_format in registry.formats.values():
+        if suffix in model_format.suffixes:
+            return model_format.key
+    known = ", ".join(each for front in registry.formats.values() for each in front.suffixes)
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
 
 

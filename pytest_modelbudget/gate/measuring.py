@@ -73,7 +73,7 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     Raises ModelBudgetError where it cannot be loaded, or an operation's rule raises.
     """
     with first_on_path(root), user_code("loading the model", SourceError):
-        loaded = registry.front_ends[source.format].load(source, registry.ops)
+        loaded = registry.formats[source.format].load(source, registry.ops)
         loaded.graph  # noqa: B018  # a model is read when its graph is asked for
     return costed(loaded, registry)
 

@@ -53,8 +53,8 @@ def apply_transform(
     Raises SourceError where that cannot be loaded, and TransformError where the transform cannot be
     applied to it.
     """
-    apply = registry.transforms[key].applied_to(registry.front_ends[source.format])
-    original = registry.front_ends[source.format].load(source, registry.ops)
+    apply = registry.transforms[key].applied_to(registry.formats[source.format])
+    original = registry.formats[source.format].load(source, registry.ops)
     given = {
         name: second_model(value, source, registry) if isinstance(value, ModelSource) else value
         for name, value in settings.items()
@@ -69,7 +69,7 @@ def apply_transform(
 
 def second_model(second: ModelSource, first: ModelSource, registry: Tables) -> Model:
     """A model beside another one: on the inputs of that one, unless it brings its own."""
-    format = registry.front_ends[second.format]
+    format = registry.formats[second.format]
     if format.brings_inputs:
         second = replace(second, dims=second.dims or first.dims)
     else:

@@ -13,7 +13,7 @@ from torch import nn
 from pytest_modelbudget.errors import InputError, SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.ops.table import builtin_ops
 
 pytestmark = pytest.mark.needs_torch
@@ -25,7 +25,7 @@ SPEC = TensorSpec("float32", (2, 8))
 def loaded(form: str, path: Path, *specs: TensorSpec, **dims: int) -> LoadedModel:
     """A model file, read."""
     source = ModelSource(form, path.name, InputSpecs(specs), dims=dims, base=path.parent)
-    return frontend_table()[form].load(source, builtin_ops())
+    return format_table()[form].load(source, builtin_ops())
 
 
 def state_dict(path: Path) -> None:

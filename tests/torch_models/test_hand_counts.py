@@ -10,7 +10,7 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.gate.from_python import Measurements
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
@@ -145,7 +145,7 @@ def test_dtype_converts_the_model() -> None:
     source = ModelSource(
         "torch", "torchvision.models:alexnet", InputSpecs((spec,)), dtype="bfloat16"
     )
-    model = frontend_table()["torch"].load(source, builtin_ops())
+    model = format_table()["torch"].load(source, builtin_ops())
     graph = CostedGraph(model.graph, builtin_ops())
     assert weight_memory(graph).value == 244_403_360 // 2
     assert macs(graph).value == 714_188_480

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.running import TorchModel
 
@@ -64,7 +64,7 @@ def scripted(model: nn.Module) -> nn.Module:
 
 
 def runnable(source: ModelSource) -> TorchModel:
-    model = frontend_table()[source.format].load(source, builtin_ops())
+    model = format_table()[source.format].load(source, builtin_ops())
     assert isinstance(model, TorchModel)
     return model
 
