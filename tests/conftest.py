@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,12 @@ import pytest
 from tests.builders.marks import marks_of
 
 pytest_plugins = ["pytester"]
+if find_spec("hypothesis"):  # which ONNX alone is tested without
+    from hypothesis import settings
+
+    # Speed is measured in benchmarks/, never by a test on a machine that does other work besides.
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
 
 
 SIGNS = ("CI", "BUILD_NUMBER", "TF_BUILD")

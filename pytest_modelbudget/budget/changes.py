@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Union
 
+from pytest_modelbudget.budget.address import names_of, path_of
 from pytest_modelbudget.budget.budget import (
     EQUIVALENCE,
     AnyLimit,
@@ -76,14 +77,14 @@ def _dropped(before: Budget, places: Mapping[str, Place]) -> Iterator[Loosening]
     gone = [path for path, _ in before.places() if path not in places]
     transforms = {path for path, _ in before.transformed()}
     for path in gone:
-        if path.rpartition("::")[0] in gone:
+        names = names_of(path)
+        if path_of(*names[:-1]) in gone:
             continue
-        below = [lost for lost in gone if lost == path or lost.startswith(f"{path}::")]
+        below = [other for other in gone if names_of(other)[: len(names)] == names]
         count = sum(held.path in below for held in before.held())
         kind = "transform" if path in transforms else "model"
         text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
-        model = path.partition("::")[0]
-        place = next((at for name, at in places.items() if name.partition("::")[0] == model),
+        place = next((at for other, at in places.items() if names_of(other)[0] == names[0]),
                      Place(before.file, 1))  # fmt: skip
         yield Loosening(place, path, None, None, f"{kind} dropped", count, None, text)
 
@@ -310,7 +311,7 @@ def _of_transforms(
 
 
 def _transforms(model: ModelBudget) -> dict[str, TransformCheck]:
-    return {f"{model.path}::{check.name}": check for check in model.transforms}
+    return {path_of(model.path, check.name): check for check in model.transforms}
 
 
 def _of_transform(

@@ -293,11 +293,10 @@ def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
     """Every model of the file, each followed by its variants."""
     defaults: Defaults = file["defaults"]
     for values in file["models"].values():
-        name = values.key
+        name, source = values.key, model_source(values, defaults, reading)
         if not {*HELD, "variants"} & values.entries.keys():
             message = f"the model {shown(name.text)} has no limits: a gate must hold something"
             reading.refuse(name.place, message)
-        source = model_source(values, defaults, reading)
         places = declared_places(source, values, defaults) if source else {}
         yield from _budget(name, None, source, values, places, reading)
         for variant in (values["variants"] or {}).values():

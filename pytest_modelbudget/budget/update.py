@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 
+from pytest_modelbudget.budget.address import path_of
 from pytest_modelbudget.budget.budget import Budget, HeldLimit, Limit
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
@@ -67,7 +68,7 @@ def update(
 def _edit(held: HeldLimit, end: str, quantity: str) -> Edit:
     limit = held.limit
     part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
-    return Edit((*held.keys, *part, limit.metric, end), quantity, "::".join(held.check))
+    return Edit((*held.keys, *part, limit.metric, end), quantity, path_of(*held.check))
 
 
 def _quantities(

@@ -61,7 +61,7 @@ def init(options: argparse.Namespace) -> int:
         print(f"{path} written: pytest --model-budget {quote(str(path))} holds it")
     else:
         print(text, end="")
-    return DONE if all(each.complete for each in model.measurements.values()) else UNMEASURED
+    return DONE if all(number.complete for number in model.measurements.values()) else UNMEASURED
 
 
 def _share(text: str) -> Fraction:

@@ -44,7 +44,7 @@ def show(options: argparse.Namespace) -> int:
     model = shown_model(source_of(options, registry), registry)
     as_json = options.format == "json"
     print(record_text(model, options) if as_json else table_text(model, options))
-    return DONE if all(each.complete for each in model.measurements.values()) else UNMEASURED
+    return DONE if all(number.complete for number in model.measurements.values()) else UNMEASURED
 
 
 def table_text(model: CostedModel, options: argparse.Namespace) -> str:
@@ -55,8 +55,8 @@ def table_text(model: CostedModel, options: argparse.Namespace) -> str:
     else:
         shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
-    said = "\n".join(filter(None, [traced, *model.loaded.notes]))
-    return "\n\n".join(filter(None, [*shown, totals_text(model.measurements, width), said]))
+    remarks = "\n".join(filter(None, [traced, *model.loaded.notes]))
+    return "\n\n".join(filter(None, [*shown, totals_text(model.measurements, width), remarks]))
 
 
 def record_text(model: CostedModel, options: argparse.Namespace) -> str:

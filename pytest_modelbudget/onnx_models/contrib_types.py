@@ -104,7 +104,7 @@ def _product(code: int = 0) -> TypesOf:
         x = _turned(call.sizes(0), call.integer("transA"), call.integer("transBatchA"))
         y = _turned(call.sizes(1), call.integer("transB"), call.integer("transBatchB"))
         rank = max(len(x), len(y))
-        batches = [(1,) * (rank - len(each)) + each[:-2] for each in (x, y)]
+        batches = [(1,) * (rank - len(shape)) + shape[:-2] for shape in (x, y)]
         batch = tuple(max(sizes) for sizes in zip(*batches, strict=True))
         return (ValueType(code or call.code(0), (*batch, x[-2], y[-1])),)
 
@@ -125,9 +125,9 @@ def _packed_product(call: Call) -> Results:
 def _projected(call: Call) -> Results:
     """Attention, QAttention: (b, l, v) and the cache (2, b, h, s, e)."""
     batch, length, _ = call.sizes(0)
-    given = call.attributes.get("qkv_hidden_sizes")
+    widths = call.attributes.get("qkv_hidden_sizes")
     third = call.sizes(1)[1] // 3
-    width = int(given[2]) if isinstance(given, tuple) else third
+    width = int(widths[2]) if isinstance(widths, tuple) else third
     heads = call.integer("num_heads")
     past = max(
         (size.sizes[3] for size in call.operands[2:] if size.sizes and len(size.sizes) == 5),

@@ -24,7 +24,6 @@ from pytest_modelbudget.onnx_models.program import (
     Node,
     ValueType,
     declared_types,
-    elements_of,
     tensor_type,
     type_proto,
     value_type,
@@ -114,7 +113,7 @@ class Folding:
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = opsets
-        self._imports = [onnx.helper.make_opsetid(*each) for each in opsets.items()]
+        self._imports = [onnx.helper.make_opsetid(*opset) for opset in opsets.items()]
 
     def value(self, name: str, frame: Frame, depth: int = 0) -> TensorProto | None:
         """A value that is the same in every run, or None."""
@@ -209,7 +208,7 @@ class Folding:
         made = onnx.helper.make_node(
             standard, node.input[operands], node.output[: schema.max_output]
         )
-        made.attribute.extend(each for each in node.attribute if each.name in schema.attributes)
+        made.attribute.extend(a for a in node.attribute if a.name in schema.attributes)
         return made
 
 
@@ -232,7 +231,7 @@ def _grows_large(operands: Iterable[TensorProto], frame: Frame, node: Node) -> b
         return any(prod(sizes) > MOST_ELEMENTS for sizes in known if sizes is not None)
     largest = 1
     for value in operands:
-        if value.data_type == TensorProto.INT64 and elements_of(value) <= 16:
+        if value.data_type == TensorProto.INT64 and prod(value.dims) <= 16:
             entries = [abs(int(entry)) or 1 for entry in numpy_helper.to_array(value).flat]
             largest = max(largest, prod(entries))
     return largest > MOST_ELEMENTS and node.operator in _GROWING

@@ -19,7 +19,6 @@ from pytest_modelbudget.onnx_models.program import (
     Node,
     Program,
     ValueType,
-    dtype_of,
     value_type,
 )
 
@@ -83,7 +82,7 @@ def index_ranges(model: onnx.ModelProto) -> Mapping[str, int]:
     graph = Program(model).graph
     ranges = {}
     for name in graph.inputs:
-        dtype = dtype_of(graph.types[name].code)
+        dtype = graph.types[name].dtype
         if "int" not in dtype.name:
             continue
         sizes = list(_sizes(name, graph))
@@ -95,13 +94,12 @@ def index_ranges(model: onnx.ModelProto) -> Mapping[str, int]:
 
 def _sizes(name: str, graph: Body) -> Iterator[int]:
     """The size of every table that a value indexes; 0 for a reader of another kind."""
-    for use in graph.uses.get(name, ()):
-        if use.node.operator in SEE_NO_VALUE:
-            continue
-        for result in use.carries_into:
-            yield from _sizes(result, graph)
-        if not use.carries_into:
-            yield _table_size(name, use.node, graph)
+    names = [name]
+    for carried in names:  # which grows
+        for use in graph.uses.get(carried, ()):
+            names.extend(result for result in use.carries_into if result not in names)
+            if not use.carries_into and use.node.operator not in SEE_NO_VALUE:
+                yield _table_size(carried, use.node, graph)
 
 
 def _table_size(name: str, node: Node, graph: Body) -> int:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from pytest_modelbudget.errors import ExtensionError
-from pytest_modelbudget.ops.attention import ATTENTION, CONTRIB_ATTENTION
+from pytest_modelbudget.ops.attention import ATTENTION
 from pytest_modelbudget.ops.classical import CLASSICAL
 from pytest_modelbudget.ops.convolution import CONVOLUTION
 from pytest_modelbudget.ops.dense import DENSE
-from pytest_modelbudget.ops.elementwise import ELEMENTWISE, REDUCTION
-from pytest_modelbudget.ops.indexing import INDEXING, SEARCHING
-from pytest_modelbudget.ops.movement import CONTAINERS, CREATION, MOVEMENT
+from pytest_modelbudget.ops.elementwise import ELEMENTWISE
+from pytest_modelbudget.ops.indexing import INDEXING
+from pytest_modelbudget.ops.movement import MOVEMENT
 from pytest_modelbudget.ops.normalisation import NORMALISATION
 from pytest_modelbudget.ops.pooling import POOLING
 from pytest_modelbudget.ops.quantised import QUANTISED
@@ -20,23 +20,9 @@ from pytest_modelbudget.ops.recurrent import RECURRENT
 from pytest_modelbudget.ops.rule import OpRule
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
-    ATTENTION,
-    CLASSICAL,
-    CONTAINERS,
-    CONTRIB_ATTENTION,
-    CONVOLUTION,
-    CREATION,
-    DENSE,
-    ELEMENTWISE,
-    INDEXING,
-    MOVEMENT,
-    NORMALISATION,
-    POOLING,
-    QUANTISED,
-    RECURRENT,
-    REDUCTION,
-    SEARCHING,
-)
+    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, INDEXING, MOVEMENT, NORMALISATION,
+    POOLING, QUANTISED, RECURRENT,
+)  # fmt: skip
 
 
 class OpTable(Mapping[str, OpRule]):

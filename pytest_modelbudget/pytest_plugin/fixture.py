@@ -100,7 +100,7 @@ def budgeted_models(
         return budgeted[-1]
 
     yield measured_model
-    idle = sum(not each.is_held for each in budgeted)
+    idle = sum(not model.is_held for model in budgeted)
     if idle and not item.stash.get(_ENDED_EARLY, False):
         count = "a model" if idle == 1 else f"{idle} models"
         pytest.fail(

@@ -63,7 +63,7 @@ E = TypeVar("E", bound=Entry)
 
 def _like(entry_type: type[E], source: object, **others: Any) -> E:
     """An entry with the attributes of the same names of another object, but for these."""
-    names = (each.name for each in fields(entry_type) if each.name not in (*others, "more"))
+    names = (known.name for known in fields(entry_type) if known.name not in (*others, "more"))
     return entry_type(**{name: getattr(source, name) for name in names} | others)
 
 
@@ -199,7 +199,7 @@ def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
 
 def _output(output: OutputRecord) -> OutputReport:
     amounts: dict[str, Any] = {
-        each.name: getattr(output.figures, each.name) for each in fields(Figures)
+        figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)
     }
     amounts |= {"algebra": output.algebra, "precision": output.precision}
     figures: dict[str, Any] = {

@@ -195,7 +195,7 @@ def _from_operations(layer: _Layer, level: int) -> LayerRow:
         level,
         "+".join(dict.fromkeys(cost.kind for cost in layer.costs)),
         0,
-        inputs=_shapes(each for each in first.tensors() if each.storage.is_activation),
+        inputs=_shapes(tensor for tensor in first.tensors() if tensor.storage.is_activation),
         outputs=_shapes(last.outputs),
     )
 
@@ -205,10 +205,10 @@ def _summed(layer: _Layer, level: int, layers: Iterable[_Layer]) -> LayerRow:
     covered = tuple(layers)
     return replace(
         _described(layer, level),
-        params=sum(each.params for each in covered),
-        macs=sum(each.macs for each in covered),
-        output_nbytes=sum(each.output_nbytes for each in covered),
-        unmeasured=sum(each.unmeasured for each in covered),
+        params=sum(part.params for part in covered),
+        macs=sum(part.macs for part in covered),
+        output_nbytes=sum(part.output_nbytes for part in covered),
+        unmeasured=sum(part.unmeasured for part in covered),
     )
 
 

@@ -100,7 +100,7 @@ def _moved(traffic: Traffic | Unknown) -> Record | None:
 
 def _operand(operand: Operand) -> object:
     if isinstance(operand, tuple):
-        return [_operand(each) for each in operand]
+        return [_operand(inner) for inner in operand]
     return None if operand is None else _tensor(operand)
 
 
@@ -115,7 +115,7 @@ def _tensor(tensor: Tensor) -> Record:
 def _plain(value: object) -> object:
     """A JSON value; anything that is none as its text."""
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, (str, int, bool)) or value is None else str(value)
 
 
@@ -162,7 +162,7 @@ def operand_text(operand: Operand) -> str:
         return "none"
     if isinstance(operand, Tensor):
         return tensor_text(operand)
-    return f"[{', '.join(operand_text(each) for each in operand)}]"
+    return f"[{', '.join(operand_text(inner) for inner in operand)}]"
 
 
 def _attributes_text(attributes: Mapping[str, object]) -> str:
@@ -172,7 +172,7 @@ def _attributes_text(attributes: Mapping[str, object]) -> str:
 def _short(value: object) -> str:
     """A plain value; long sequences are cut."""
     if isinstance(value, Iterable) and not isinstance(value, str):
-        listed = [_short(each) for each in value]
+        listed = [_short(item) for item in value]
         more = [f"... {len(listed)} in all"] if len(listed) > 8 else []
         return f"[{', '.join(listed[:8] + more)}]"
     return str(value)

@@ -198,8 +198,8 @@ def _nearer_bound(check: Check) -> Fraction | None:
 
 def _reservations(case: Case) -> Iterator[str]:
     """Under a claim that holds, a line for each reason why it rests on less than usual."""
-    for said in reservations(case):
-        yield " " * OUTCOME_WIDTH + shorten(said, WIDTH - OUTCOME_WIDTH, placeholder="...")
+    for reservation in reservations(case):
+        yield " " * OUTCOME_WIDTH + shorten(reservation, WIDTH - OUTCOME_WIDTH, placeholder="...")
 
 
 def _layers(case: Case) -> Iterator[str]:

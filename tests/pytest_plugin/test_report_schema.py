@@ -12,8 +12,8 @@ from pytest_modelbudget.cli import main
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.reports.record import SCHEMA_FILE, Check, Report, schema_text
 from pytest_modelbudget.reports.typed_json import from_json, to_json
+from tests.builders.project import Project
 from tests.builders.repository import BUDGET, Repository
-from tests.pytest_plugin.conftest import Project
 
 SCHEMA = json.loads(schema_text())
 ADDING = """

@@ -65,7 +65,7 @@ def render(report: Report) -> str:
             ],
             files=_by_file(models),
             noticed=noticed[:MOST_NOTICED],
-            untold=len(noticed) - MOST_NOTICED,
+            left=len(noticed) - MOST_NOTICED,
             counts={status: sum(row.status == status for row in rows) for status in STATUSES},
             anchors={row.id: model.anchor for model in models for row in model.rows},
             counted=counted(report),
@@ -92,7 +92,7 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
         view = {
             "markup": json.dumps(markup),
             "limit": json.dumps(model.memory_limit),
-            "divergence": json.dumps([each.divergence for each in model.transforms]),
+            "divergence": json.dumps([transform.divergence for transform in model.transforms]),
             "profile": model.profile or "null",
         }
         text = ",".join(f'"{key}":{part}' for key, part in view.items())

@@ -128,7 +128,9 @@ def memory_profile(graph: Graph) -> Record:
     peak = max(live)
     step = live.index(peak)
     points = list(_points(live))
-    at_peak = [(each, life) for each, life in alive.items() if life.first <= step <= life.last]
+    at_peak = [
+        (storage, life) for storage, life in alive.items() if life.first <= step <= life.last
+    ]
     at_peak.sort(key=lambda entry: -entry[0].nbytes)  # stable: equals stay in order of appearance
     named, rest = at_peak[:MOST_OWNERS], at_peak[MOST_OWNERS:]
     makers = _makers(graph)
@@ -286,7 +288,7 @@ def packed(rows: Sequence[Record]) -> Record:
 def _readable_by_scripts(value: Any) -> Any:
     """The same with whole numbers as text where JavaScript would not know every digit."""
     if isinstance(value, dict):
-        return {key: _readable_by_scripts(each) for key, each in value.items()}
+        return {key: _readable_by_scripts(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_readable_by_scripts(each) for each in value]
+        return [_readable_by_scripts(inner) for inner in value]
     return str(value) if isinstance(value, int) and abs(value) > LARGEST_EXACT else value

@@ -113,9 +113,9 @@ def weight_behind(name: str, program: Program) -> StoredWeight | str | None:
         if maker.operator == "onnx::Transpose":
             turned ^= maker.attributes.get("perm", (1, 0)) == (1, 0)
         name = maker.inputs[0]
-    rank = len(graph.stored[name].shape)
-    if rank != 2:
-        return f"its weight has rank {rank}, not 2"
+    tensor = graph.stored[name]
+    if len(tensor.shape) != 2 and not tensor.is_sparse:
+        return f"its weight has rank {len(tensor.shape)}, not 2"
     return why_unusable(name, program) or StoredWeight(name, turned)
 
 

@@ -93,6 +93,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_right_tilings_are_never_over() -> None:
     """36 pairs of channels with every option; types, edges and biases by turns."""
     wrong = []

@@ -261,3 +261,16 @@ def test_shape_operands_are_no_weights() -> None:
     proto = model(nodes, [ids], [result], [weight, integers("unused", 1)])
     (change,) = tiled_linears(proto, Tiling(Tile(None, 1, 1))).changes
     assert change.why == "its weight 'w' is not floating"
+
+
+def test_a_sparse_weight_stays_whole() -> None:
+    """A weight of which the file holds the values that are not zero alone is listed with that."""
+    proto = linear(8, 4, bias=False)
+    (weight,) = proto.graph.initializer
+    del proto.graph.initializer[:]
+    values = numpy_helper.from_array(np.ones(3, np.float32), weight.name)
+    places = integers("places", 0, 1, 2)
+    sparse = onnx.helper.make_sparse_tensor(values, places, list(weight.dims))
+    proto.graph.sparse_initializer.append(sparse)
+    (change,) = tiled_linears(proto, Tiling(Tile(None, 4, 4))).changes
+    assert change.why == f"its weight '{weight.name}' is stored sparse"
