@@ -24,9 +24,7 @@ from pytest_modelbudget.registry import tables
 TABLES = tables()
 FILE = Path(__file__).parents[1] / "budgets" / "models" / "alexnet.onnx"
 FAMILIES, SHAPE = 4, (1, 3, 224, 224)
-TORCH = ModelSource(
-    "torch", "torchvision.models:alexnet", InputSpecs((TensorSpec("float32", SHAPE),))
-)
+TORCH = ModelSource("torch", "torchvision.models:alexnet", InputSpecs((TensorSpec("float32", SHAPE),)))
 ONNX = ModelSource("onnx", str(FILE), dims={"batch": 1})
 # (what is tiled, its source, its form, seconds that are asked for)
 CASES = (
@@ -67,10 +65,7 @@ def scoreboard(rounds: int) -> list[str]:
         settings = {"tile": (None, 64, 64), "edge": "ragged", "form": form, "layers": ("*",)}
         applied = [timed(source, settings) for _ in range(rounds + 1)][1:]
         first, second = (median(each[i] for each in applied) for i in (0, 1))
-        lines.append(
-            f"| {name} | {first:.1f} | {second:.1f} | {asked} | "
-            f"{second / own:.1f} | {applied[-1][2]} |"
-        )
+        lines.append(f"| {name} | {first:.1f} | {second:.1f} | {asked} | {second / own:.1f} | {applied[-1][2]} |")
     return lines
 
 

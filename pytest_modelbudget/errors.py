@@ -32,8 +32,7 @@ class MissingExtraError(ModelBudgetError):
 
     def __init__(self, needed_for: str, *, package: str, extra: str) -> None:
         super().__init__(
-            f"{needed_for} needs {package}, which is not installed: "
-            f"pip install 'pytest-modelbudget[{extra}]'"
+            f"{needed_for} needs {package}, which is not installed: pip install 'pytest-modelbudget[{extra}]'"
         )
 
 

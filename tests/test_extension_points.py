@@ -23,13 +23,7 @@ from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.reports import table as report_table
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.table import FileReport
-from pytest_modelbudget.transforms.transform import (
-    Change,
-    Changed,
-    Setting,
-    SettingForm,
-    Transform,
-)
+from pytest_modelbudget.transforms.transform import Change, Changed, Setting, SettingForm, Transform
 from tests.builders.graphs import tensor
 
 BUDGET = """
@@ -53,9 +47,7 @@ def pytest_model_budget_extensions(config):
 def load(source: object, rules: object) -> LoadedModel:
     """A model of one operation that no rule of the project knows, on six elements."""
     x, y = tensor("x", 1, 6), tensor("y", 1, 6)
-    return LoadedModel(
-        Graph((Op("dummy::mystery", (x,), (y,), scope="only"),), (x,), (y,)), "dummy"
-    )
+    return LoadedModel(Graph((Op("dummy::mystery", (x,), (y,), scope="only"),), (x,), (y,)), "dummy")
 
 
 def render(report: Report) -> str:
@@ -70,8 +62,7 @@ def mystery_macs(*, x: Tensor) -> int:
 RULE = OpRule("mystery", {"dummy::mystery": ("x",)}, "one per element", macs=mystery_macs)
 METRIC = Metric("op_count", "op", "operations", lambda costed: Measurement(len(costed.costs), "op"))
 CANNOT_RUN = (
-    "a dummy model can be measured and not run, so that its outputs cannot be compared: "
-    "leave out 'equivalence'"
+    "a dummy model can be measured and not run, so that its outputs cannot be compared: leave out 'equivalence'"
 )
 FORMAT = Format("dummy", "path of a dummy file", __name__, suffixes=(".dummy",))
 
@@ -151,9 +142,7 @@ def test_a_transform_is_one_entry(report: Any, pytester: pytest.Pytester) -> Non
     assert transform["equivalence"]["reason"] == CANNOT_RUN
 
 
-def test_a_report_is_one_entry(
-    report: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_is_one_entry(report: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report file needs its option and a module with ``render``."""
     entry = FileReport("--model-budget-count", "the number of models", __name__)
     monkeypatch.setattr(report_table, "FILE_REPORTS", (*report_table.FILE_REPORTS, entry))
@@ -161,9 +150,7 @@ def test_a_report_is_one_entry(
     assert (pytester.path / "count.txt").read_text() == "1"
 
 
-def test_installed_extensions_are_read_by_every_way_of_measuring(
-    monkeypatch: pytest.MonkeyPatch, report: Any
-) -> None:
+def test_installed_extensions_are_read_by_every_way_of_measuring(monkeypatch: pytest.MonkeyPatch, report: Any) -> None:
     """The entry point group joins pytest's tables as it joins those of measure()."""
     module = ModuleType("an_installed_extension")
     module.METRICS = (METRIC,)  # type: ignore[attr-defined]
@@ -205,6 +192,4 @@ def test_an_extension_that_cannot_be_imported_is_named(monkeypatch: pytest.Monke
         check.tables()
 
 
-assert (
-    pytest_modelbudget.pytest_plugin.items
-)  # loaded before pytester, which forgets what runs import
+assert pytest_modelbudget.pytest_plugin.items  # loaded before pytester, which forgets what runs import

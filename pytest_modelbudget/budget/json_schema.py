@@ -21,9 +21,7 @@ FILE_NAME = "model-budget.schema.json"
 
 
 def json_schema(
-    metrics: Mapping[str, Metric],
-    formats: Mapping[str, Format],
-    transforms: Mapping[str, Transform] | None = None,
+    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
 ) -> Schema:
     """The schema of budget files over these metrics and formats."""
     known = transform_table() if transforms is None else transforms
@@ -33,16 +31,12 @@ def json_schema(
         "title": "Model budget",
         "description": "Size limits of neural networks, held by pytest --model-budget",
         **grammar.schema,
-        "definitions": {
-            name: schema for form in grammar.uses for name, schema in form.definitions()
-        },
+        "definitions": {name: schema for form in grammar.uses for name, schema in form.definitions()},
     }
 
 
 def schema_text(
-    metrics: Mapping[str, Metric],
-    formats: Mapping[str, Format],
-    transforms: Mapping[str, Transform] | None = None,
+    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
 ) -> str:
     """The schema as the text of a file."""
     schema = json_schema(metrics, formats, transforms)

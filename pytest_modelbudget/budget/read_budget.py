@@ -10,14 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    Budget,
-    Loosen,
-    ModelBudget,
-    Place,
-    TransformCheck,
-)
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Loosen, ModelBudget, Place, TransformCheck
 from pytest_modelbudget.budget.grammar import (
     RESERVED,
     Entry,
@@ -45,16 +38,7 @@ from pytest_modelbudget.budget.source_forms import (
     target_fields,
 )
 from pytest_modelbudget.budget.transform_forms import transform_form
-from pytest_modelbudget.budget.yaml_text import (
-    Block,
-    BudgetFileError,
-    Node,
-    Problem,
-    Refused,
-    Text,
-    shown,
-    tree,
-)
+from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric
@@ -66,9 +50,7 @@ SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
 HELD = ("limits", "scopes", "transforms")  # the keys that hold a model to anything
 _MARKED = re.compile(rf"^(?:\ufeff|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
-_MISSPELT = re.compile(
-    r"^\ufeff?[\"']?(model[-_ ]?budgets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE
-)
+_MISSPELT = re.compile(r"^\ufeff?[\"']?(model[-_ ]?budgets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
 _FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -185,15 +167,9 @@ def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) ->
 VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
 _LOOSEN = " or ".join(loosen.value for loosen in Loosen)
 LOOSEN = one_word(
-    [loosen.value for loosen in Loosen],
-    _LOOSEN,
-    f"'loosen' is {_LOOSEN}, not {{word}}",
-    name="loosen",
-    meaning=Loosen,
+    [loosen.value for loosen in Loosen], _LOOSEN, f"'loosen' is {_LOOSEN}, not {{word}}", name="loosen", meaning=Loosen
 )
-DEFAULTS_GRAMMAR = Grammar(
-    "the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *RESERVED)
-)
+DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *RESERVED))
 
 
 def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
@@ -271,15 +247,8 @@ def file_grammar(tables: Tables) -> Grammar:
         "a budget file",
         (
             Field(MARKER, VERSION_FORM, "the version of this format", required=True),
-            Field(
-                "defaults",
-                DEFAULTS,
-                "what models say that do not say it themselves",
-                default=Defaults(),
-            ),
-            Field(
-                "models", models, "every model by a name of your choice", required=True, default={}
-            ),
+            Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
+            Field("models", models, "every model by a name of your choice", required=True, default={}),
             Field("loosen", LOOSEN, about_loosen, default=Loosen.WARN),
         ),
         reserved=RESERVED,
@@ -319,9 +288,7 @@ def _budget(
         yield ModelBudget(model.text, place, source, limits, name, transforms, places)
 
 
-def _must_fit(
-    check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading
-) -> None:
+def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading) -> None:
     """Refuse a transform that has a variant's name, or does not know the model's format."""
     variants = values.entries["variants"].value if "variants" in values else None
     entries = variants.entries if isinstance(variants, Block) else ()

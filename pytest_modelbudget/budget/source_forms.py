@@ -31,13 +31,7 @@ from pytest_modelbudget.budget.grammar import (
 )
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.source import (
-    InputSpec,
-    InputSpecs,
-    ModelSource,
-    TensorSpec,
-    names_attribute,
-)
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.formats.table import Format
 
 MOST_DIMENSIONS = 16
@@ -207,9 +201,7 @@ def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
     node = entry.value
     if isinstance(node, Listing):
         return InputSpecs(_arguments(node.items, reading))
-    is_spec = isinstance(node, Block) and any(
-        key.text in {"dtype", "shape"} for key, _ in node.entries
-    )
+    is_spec = isinstance(node, Block) and any(key.text in {"dtype", "shape"} for key, _ in node.entries)
     if isinstance(node, Block) and not is_spec:
         if not node.entries:
             reading.refuse(node.place, "expected inputs by name, found an empty mapping")
@@ -282,13 +274,7 @@ def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
 
 
 ARGS = Form(_read_args, {"type": "array"}, "values", lambda args: plain_text(list(args)))
-KWARGS = Form(
-    _read_kwargs,
-    {"type": "object"},
-    "named_values",
-    lambda kwargs: plain_text(dict(kwargs)),
-    _texts_by_name,
-)
+KWARGS = Form(_read_kwargs, {"type": "object"}, "named_values", lambda kwargs: plain_text(dict(kwargs)), _texts_by_name)
 DIMS = named(
     whole_number(
         "a size: a whole number",
@@ -317,9 +303,7 @@ def is_path_format(model_format: Format) -> bool:
 
 def target_form(model_format: Format) -> Form[str]:
     """The target under a format's key: a module's attribute, or a file inside the project."""
-    problem_of = (
-        partial(_path_problem, model_format) if is_path_format(model_format) else _no_attribute
-    )
+    problem_of = partial(_path_problem, model_format) if is_path_format(model_format) else _no_attribute
 
     def meaning(word: Text, key: str, reading: Reading) -> str:
         problem = problem_of(word.text, reading)
@@ -335,9 +319,7 @@ def _no_attribute(target: str, reading: Reading) -> str | None:
     if names_attribute(target) and not target.endswith(_WEIGHT_SUFFIXES):
         return None
     if target.endswith(_WEIGHT_SUFFIXES) or "/" in target or "\\" in target:
-        others = [
-            front for front in reading.tables.formats.values() if target.endswith(front.suffixes)
-        ]
+        others = [front for front in reading.tables.formats.values() if target.endswith(front.suffixes)]
         other = "".join(f", or for such a model file {front.key}:" for front in others)
         return (
             f"{shown(target)} is a file, and a state dict is no model: name a factory that "
@@ -369,9 +351,7 @@ def _path_problem(model_format: Format, target: str, reading: Reading) -> str | 
 
 INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
 DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
-DIMS_FIELD = Field(
-    "dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={}
-)
+DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
 ARGUMENT_FIELDS = (
     Field("args", ARGS, "positional arguments of the callable under torch:", default=()),
     Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
@@ -502,7 +482,5 @@ def second_source(formats: Mapping[str, Format]) -> Form[ModelSource]:
 
 def _second_source_texts(source: ModelSource) -> Texts:
     return {
-        f"{key} {name}".rstrip(): text
-        for key, texts in source_texts(source).items()
-        for name, text in texts.items()
+        f"{key} {name}".rstrip(): text for key, texts in source_texts(source).items() for name, text in texts.items()
     }

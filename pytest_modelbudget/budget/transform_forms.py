@@ -89,9 +89,7 @@ def _bounds(values: Values, reading: Reading) -> dict[Bound, Fraction]:
 BOUND_FIELDS = tuple(Field(bound.value, _number(bound), about) for bound, about in BOUNDS.items())
 OUTPUT_GRAMMAR = Grammar("the bounds of an output", BOUND_FIELDS)
 OUTPUT = OUTPUT_GRAMMAR.form(_bounds, "output")
-OUTPUTS = named(
-    OUTPUT, "outputs: a mapping of names to bounds", names={"minLength": 1}, name="output_bounds"
-)
+OUTPUTS = named(OUTPUT, "outputs: a mapping of names to bounds", names={"minLength": 1}, name="output_bounds")
 
 
 # Claims.
@@ -99,11 +97,7 @@ OUTPUTS = named(
 
 def _whole_numbers(least: int) -> Form[tuple[int, ...]]:
     return listed(
-        whole_number(
-            least=least,
-            most=2**31 - 1,
-            refusal=f"{{key}} of {{number}}: it must be at least {least}",
-        ),
+        whole_number(least=least, most=2**31 - 1, refusal=f"{{key}} of {{number}}: it must be at least {least}"),
         "{key}: a list of whole numbers",
         empty="{key} is empty: name at least one",
         name="whole_numbers",
@@ -112,11 +106,7 @@ def _whole_numbers(least: int) -> Form[tuple[int, ...]]:
 
 _KINDS = [kind.value for kind in Kind]
 KIND = one_word(
-    _KINDS,
-    f"a kind of claim: {', '.join(_KINDS)}",
-    "{word} is no kind of claim: {guess}",
-    name="kind",
-    meaning=Kind,
+    _KINDS, f"a kind of claim: {', '.join(_KINDS)}", "{word} is no kind of claim: {guess}", name="kind", meaning=Kind
 )
 SEEDS_FORM = _whole_numbers(0)
 CLAIM_GRAMMAR = Grammar(
@@ -124,9 +114,7 @@ CLAIM_GRAMMAR = Grammar(
     (
         Field("kind", KIND, "which test decides", required=True),
         Field("seeds", SEEDS_FORM, "seeds of the inputs; 0, 1 and 2", default=()),
-        Field(
-            "batch", _whole_numbers(1), "sizes of the first dimension of inputs: [1, 3]", default=()
-        ),
+        Field("batch", _whole_numbers(1), "sizes of the first dimension of inputs: [1, 3]", default=()),
         Field("same_non_finite", FLAG, "accept NaN and Inf at identical positions", default=False),
         *BOUND_FIELDS,
         Field("outputs", OUTPUTS, "bounds of single outputs, by name", default={}),
@@ -161,9 +149,7 @@ def _read_equivalence(entry: Entry, reading: Reading) -> EquivalenceCheck | None
     return EquivalenceCheck(entry.place, claim) if claim else None
 
 
-EQUIVALENCE = Form(
-    _read_equivalence, {"anyOf": [KIND.reference, CLAIM.schema]}, "equivalence", uses=(KIND, CLAIM)
-)
+EQUIVALENCE = Form(_read_equivalence, {"anyOf": [KIND.reference, CLAIM.schema]}, "equivalence", uses=(KIND, CLAIM))
 
 
 # Settings of a transform: the forms that stand for what transforms say of them.
@@ -232,20 +218,14 @@ def _plain_texts(value: object) -> Texts:
 SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Form[Any]]] = {
     SettingForm.TILE: lambda setting, _: _tile(setting),
     SettingForm.WORD: lambda setting, _: one_word(
-        setting.words,
-        f"{{key}}: {' or '.join(setting.words)}",
-        "{word} is no value of {key}: {guess}",
+        setting.words, f"{{key}}: {' or '.join(setting.words)}", "{word} is no value of {key}: {guess}"
     ),
     SettingForm.GLOBS: lambda setting, _: _globs(setting),
     SettingForm.INTEGER: lambda setting, _: whole_number(),
     SettingForm.FLAG: lambda setting, _: replace(FLAG, name=""),
-    SettingForm.TARGET: lambda setting, _: spelled(
-        "{key}: package.module:callable", _callable, SOME_TEXT
-    ),
+    SettingForm.TARGET: lambda setting, _: spelled("{key}: package.module:callable", _callable, SOME_TEXT),
     SettingForm.VALUES: lambda setting, _: Form(
-        lambda entry, reading: plain_value(entry.value, reading),
-        {"type": "object"},
-        texts=_plain_texts,
+        lambda entry, reading: plain_value(entry.value, reading), {"type": "object"}, texts=_plain_texts
     ),
     SettingForm.SOURCE: lambda setting, formats: second_source(formats),
 }
@@ -336,9 +316,7 @@ def _transform(values: Values, reading: Reading) -> TransformCheck | None:
         _must_have_a_bound(equivalence, transform, reading)
     settings, declared_at = values[transform.key]
     limits = held_limits(values)
-    return TransformCheck(
-        name.text, name.place, transform.key, settings, equivalence, limits, declared_at
-    )
+    return TransformCheck(name.text, name.place, transform.key, settings, equivalence, limits, declared_at)
 
 
 def _must_have_a_bound(check: EquivalenceCheck, transform: Transform, reading: Reading) -> None:

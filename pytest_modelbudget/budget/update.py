@@ -109,14 +109,10 @@ def _growth(limit: Limit, value: Number, against: Baseline) -> Iterator[tuple[st
         yield "grow", snug_quantity(Fraction(value - locked) / locked, "%", like="2%")
 
 
-def updated_lock(
-    mode: UpdateMode, budget: Budget, measured: Mapping[CheckKey, LockedValue], lock: Lock
-) -> Lock:
+def updated_lock(mode: UpdateMode, budget: Budget, measured: Mapping[CheckKey, LockedValue], lock: Lock) -> Lock:
     """The lock after an update; numbers of limits that did not run are kept."""
     declared = {held.check for held in budget.held()}
-    values = {
-        (path, name): value for path, model in lock.models.items() for name, value in model.items()
-    }
+    values = {(path, name): value for path, model in lock.models.items() for name, value in model.items()}
     if mode is UpdateMode.TRIM:
         values = {key: value for key, value in values.items() if key in declared}
     for key, today in measured.items():

@@ -26,13 +26,9 @@ FOLDER = "budgets"  # where a printed budget is taken to be saved
 def add_init(command: argparse.ArgumentParser) -> None:
     """The options of ``init``."""
     add_source(command)
-    command.add_argument(
-        "--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%"
-    )
+    command.add_argument("--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%")
     command.add_argument("--name", metavar="NAME", help="what the budget calls the model")
-    command.add_argument(
-        "--output", metavar="FILE", help="write the budget there, where nothing is yet"
-    )
+    command.add_argument("--output", metavar="FILE", help="write the budget there, where nothing is yet")
     command.set_defaults(command=init)
 
 

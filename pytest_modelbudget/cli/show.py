@@ -11,13 +11,7 @@ from pytest_modelbudget.cli.source_words import add_source, shown_model, source_
 from pytest_modelbudget.gate.measuring import CostedModel
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.layers import layer_table, layer_text
-from pytest_modelbudget.reports.show import (
-    census_text,
-    layer_record,
-    op_record,
-    ops_text,
-    totals_text,
-)
+from pytest_modelbudget.reports.show import census_text, layer_record, op_record, ops_text, totals_text
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
 

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.divergence import Divergence
-from pytest_modelbudget.equivalence.figures import (
-    ALGEBRA,
-    odd_kinds,
-    reals,
-    relative_error,
-    stores_other_values,
-)
+from pytest_modelbudget.equivalence.figures import ALGEBRA, odd_kinds, reals, relative_error, stores_other_values
 from pytest_modelbudget.equivalence.inputs import (
     FAMILIES,
     SCALES,
@@ -46,13 +40,7 @@ from pytest_modelbudget.equivalence.judgement import (
     algebra_error,
     judged,
 )
-from pytest_modelbudget.equivalence.layers import (
-    Search,
-    WrongLayers,
-    divergence_of,
-    first_divergence,
-    first_rounding,
-)
+from pytest_modelbudget.equivalence.layers import Search, WrongLayers, divergence_of, first_divergence, first_rounding
 from pytest_modelbudget.equivalence.products import disagreement, keeps
 from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError, TransformError
 from pytest_modelbudget.formats.model import (
@@ -109,11 +97,7 @@ class Pair:
     """
 
     def __init__(
-        self,
-        original: RunnableModel,
-        changed: Changed,
-        remake: Remake,
-        measured: Changed | None = None,
+        self, original: RunnableModel, changed: Changed, remake: Remake, measured: Changed | None = None
     ) -> None:
         self.original = original
         self.changed = changed
@@ -255,8 +239,7 @@ def layer_runs(layer: LayerPair, claim: Claim, dtype: str) -> LayerRuns:
     rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
     inputs = [drawn(specs, row, SCALES[0]) for row in rows]
     before, after = (
-        [_only(model.run(values), layer.scope) for values in inputs]
-        for model in (layer.original, layer.changed)
+        [_only(model.run(values), layer.scope) for values in inputs] for model in (layer.original, layer.changed)
     )
     moves = not specs or any(relative_error(x, y) > ALGEBRA for x, y in pairwise(before))
     pairs = []
@@ -314,9 +297,7 @@ class OriginalRuns:
         runs = [run for batch in self.exact for run in batch]
         rows = zip(*(run.outputs for run in runs), strict=False)
         return frozenset(
-            row[0].name
-            for row in rows
-            if row[0].values.ndim and not any(each.values.any() for each in row)
+            row[0].name for row in rows if row[0].values.ndim and not any(each.values.any() for each in row)
         )
 
 
@@ -372,9 +353,7 @@ def _exact(batch: Batch, runner: Runner) -> tuple[Batch, list[Run]]:
     if batch.stacked is not None:
         try:
             runs = batch.run_together(runner)
-            pairs = zip(
-                (runs[each] for each in batch.firsts), runs[len(batch.alone) :], strict=True
-            )
+            pairs = zip((runs[each] for each in batch.firsts), runs[len(batch.alone) :], strict=True)
             if all(_agree(together, alone) for together, alone in pairs):
                 return batch, runs
         except (TransformError, UnstackableError):
@@ -463,9 +442,7 @@ class Comparison:
         after = self._second_runs()
         wrong = self._wrong_layers(after)
         pairs, rounded = without_rounded_weights(
-            (*self._pairs(after), *wrong),
-            self.pair.original.dtype,
-            self.pair.stores_other_weights,
+            (*self._pairs(after), *wrong), self.pair.original.dtype, self.pair.stores_other_weights
         )
         unmoved = (f"{_these(still, names)} not move with its inputs",) if still else ()
         notes = (*self.pair.original.inputs.notes, *self.pair.changed.notes, *self.before.notes)
@@ -514,10 +491,7 @@ class Comparison:
         outputs = self.before.stored[0][0].outputs
         if len(run.outputs) != len(outputs):
             return run
-        renamed = (
-            replace(mine, name=theirs.name)
-            for mine, theirs in zip(run.outputs, outputs, strict=True)
-        )
+        renamed = (replace(mine, name=theirs.name) for mine, theirs in zip(run.outputs, outputs, strict=True))
         return replace(run, outputs=tuple(renamed), structure="")
 
     def _exact_runs(self) -> tuple[Results | None, tuple[str, ...]]:
@@ -535,9 +509,7 @@ class Comparison:
         watch = Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
         run = self._run_second(self.pair.exact_second, inputs, watch)
         for name, scope in shared.layers.items():
-            for before, after in zip(
-                _tensors(kept[name]), _tensors(run.values[name]), strict=False
-            ):
+            for before, after in zip(_tensors(kept[name]), _tensors(run.values[name]), strict=False):
                 if before.shape == after.shape:  # else one name for two things
                     self._remade.compare(scope, before, after)
         return replace(run, values={})
@@ -584,9 +556,7 @@ class Comparison:
                     pooled(after.stored),
                 )
 
-    def _first_difference(
-        self, found: Equivalence, wrong: Sequence[OutputPair]
-    ) -> Divergence | None:
+    def _first_difference(self, found: Equivalence, wrong: Sequence[OutputPair]) -> Divergence | None:
         """The layer where two models part: in float64, else by what they round.
 
         An operation that was compared in place, on the input of the one that stood there, decides.

@@ -62,9 +62,7 @@ def runs_of(families: tuple[str, ...], seeds: tuple[int, ...]) -> list[tuple[str
     return [(family, seed) for family in families for seed in seeds]
 
 
-def drawn_values(
-    spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]
-) -> NDArray[Any]:
+def drawn_values(spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]) -> NDArray[Any]:
     """Values of one input, as float64 or int64: the same for one name, family and seed.
 
     Integers are uniform in [low, high), 0 and 1 where a spec gives no range.
@@ -187,9 +185,7 @@ def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
     import numpy as np
 
     return {
-        name: drawn_values(spec, name, row.family, row.seed, scale=scale).astype(
-            np.dtype(spec.dtype)
-        )
+        name: drawn_values(spec, name, row.family, row.seed, scale=scale).astype(np.dtype(spec.dtype))
         for name, spec in specs.items()
     }
 
@@ -198,10 +194,7 @@ def resized(specs: Specs, sizes: tuple[int, ...]) -> list[Specs]:
     """The specs as they are, or with each of these sizes as first dimension."""
     if not sizes:
         return [specs]
-    return [
-        {name: replace(spec, shape=(size, *spec.shape[1:])) for name, spec in specs.items()}
-        for size in sizes
-    ]
+    return [{name: replace(spec, shape=(size, *spec.shape[1:])) for name, spec in specs.items()} for size in sizes]
 
 
 def joined(parts: Sequence[Values]) -> Values:
@@ -231,9 +224,5 @@ def _unstacked(run: Run, rows: int) -> Iterator[Run]:
     parts = [np.split(output.values, rows) for output in outputs]
     for row in range(rows):
         yield replace(
-            run,
-            outputs=tuple(
-                replace(output, values=part[row])
-                for output, part in zip(outputs, parts, strict=True)
-            ),
+            run, outputs=tuple(replace(output, values=part[row]) for output, part in zip(outputs, parts, strict=True))
         )

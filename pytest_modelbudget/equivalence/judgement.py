@@ -135,14 +135,10 @@ def judged(
         basis = Basis.DECLARED
     records = tuple(_record(claim, pair, basis, partial_sums) for pair in pairs)
     outcome, reason = _verdict(claim, records, structure)
-    return Equivalence(
-        outcome, claim.kind, reason, weights, basis, claim.seeds, records, notes=notes
-    )
+    return Equivalence(outcome, claim.kind, reason, weights, basis, claim.seeds, records, notes=notes)
 
 
-def _verdict(
-    claim: Claim, records: tuple[OutputRecord, ...], structure: Sequence[str]
-) -> tuple[Outcome, str]:
+def _verdict(claim: Claim, records: tuple[OutputRecord, ...], structure: Sequence[str]) -> tuple[Outcome, str]:
     if structure:
         return Outcome.OVER, f"the outputs are not the same: {'; '.join(structure)}"
     for outcome in (Outcome.OVER, Outcome.UNKNOWN):
@@ -269,9 +265,7 @@ def _precise(pair: OutputPair, partial_sums: int, algebra: float | None) -> _Sai
     if pair.dtype not in ROUNDING:
         return _Said(Outcome.UNKNOWN, f"nothing is known about rounding in {pair.dtype}", algebra)
     reference = reals(pair.reference)
-    allowed = precision_limit(
-        rms(reference), rmse(reference, pair.original), pair.dtype, partial_sums
-    )
+    allowed = precision_limit(rms(reference), rmse(reference, pair.original), pair.dtype, partial_sums)
     error = rmse(reference, pair.transformed)
     share = error / allowed if allowed else (inf if error else 0.0)
     if share <= 1:
@@ -333,10 +327,7 @@ def _non_finite(claim: Claim, pair: OutputPair) -> _Said | None:
         words = f"the original itself gives {_count(odd):,} NaN or Inf in float64"
         return _Said(Outcome.UNKNOWN, words)
     stored = odd if pair.original is None else odd_kinds(pair.original)
-    for values, own, run in (
-        (pair.algebra, odd, "float64"),
-        (pair.transformed, stored, pair.dtype),
-    ):
+    for values, own, run in ((pair.algebra, odd, "float64"), (pair.transformed, stored, pair.dtype)):
         if values is None:
             continue
         found = odd_kinds(values)

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_modelbudget.equivalence.divergence import Divergence, Worst, worst_element
 from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error, rms, rmse
-from pytest_modelbudget.equivalence.judgement import (
-    ALL_FAMILIES,
-    ROUNDING,
-    OutputPair,
-    algebra_error,
-    precision_limit,
-)
+from pytest_modelbudget.equivalence.judgement import ALL_FAMILIES, ROUNDING, OutputPair, algebra_error, precision_limit
 from pytest_modelbudget.formats.model import LayerOutput
 
 if TYPE_CHECKING:
@@ -23,9 +17,7 @@ if TYPE_CHECKING:
 Search = Callable[["Arrays"], "Divergence | None"]  # on one set of inputs
 
 
-def first_divergence(
-    original: Sequence[LayerOutput], changed: Sequence[LayerOutput]
-) -> Divergence | None:
+def first_divergence(original: Sequence[LayerOutput], changed: Sequence[LayerOutput]) -> Divergence | None:
     """The first layer of the original whose float64 output no layer of the changed model has.
 
     Layers are matched by name, else by value, so that names may have changed. A layer whose readers

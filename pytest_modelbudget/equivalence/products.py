@@ -46,10 +46,7 @@ def disagreement(executed: Counter[Product], promised: Counter[Product]) -> str:
         if promised[product] != done[product]:
             name, shape = product
             size = f" by weights {list(shape)}" if shape else ""
-            return (
-                f"the graph has {promised[product]:,} {name}{size}, "
-                f"and the run executes {done[product]:,}"
-            )
+            return f"the graph has {promised[product]:,} {name}{size}, and the run executes {done[product]:,}"
     return ""
 
 

@@ -90,9 +90,7 @@ def _imported(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise
-        raise SourceError(
-            f"there is no module '{error.name}': is it installed, or on the pythonpath?"
-        ) from error
+        raise SourceError(f"there is no module '{error.name}': is it installed, or on the pythonpath?") from error
 
 
 def _suggestion(name: str, owner: object) -> str:

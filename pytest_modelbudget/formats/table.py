@@ -57,13 +57,7 @@ class Format:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format(
-        "torch",
-        "module:attribute",
-        "pytest_modelbudget.torch_models.module",
-        extra="torch",
-        engine="torch",
-    ),
+    Format("torch", "module:attribute", "pytest_modelbudget.torch_models.module", extra="torch", engine="torch"),
     Format(
         "torchscript",
         "path of a TorchScript file",

@@ -18,20 +18,8 @@ from pytest_modelbudget.budget.transform_forms import amount_of, wanted_for
 from pytest_modelbudget.budget.yaml_text import Text, suggestion, tree
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import (
-    BudgetError,
-    InputError,
-    ModelBudgetError,
-    SourceError,
-    TransformError,
-)
-from pytest_modelbudget.formats.source import (
-    InputSpec,
-    InputSpecs,
-    ModelSource,
-    TensorSpec,
-    names_attribute,
-)
+from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.measuring import first_on_path, measure_model
 from pytest_modelbudget.gate.transforming import apply_transform
@@ -99,10 +87,7 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
         return tuple(_spec(inner, registry) for inner in spec)
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:
-        raise InputError(
-            f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or "
-            "a tensor"
-        )
+        raise InputError(f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor")
     sizes = tuple(int(size) for size in shape)
     return TensorSpec(str(dtype).removeprefix("torch."), sizes, *_value_range(spec, str(dtype)))
 
@@ -191,9 +176,7 @@ def measure(
     """
     registry, here = tables(), Path.cwd()
     model = measure_model(
-        model_source(
-            source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here
-        ),
+        model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here),
         registry,
         root=here,
     )

@@ -12,14 +12,7 @@ from time import perf_counter
 
 from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
-from pytest_modelbudget.budget.verdict import (
-    NO_BASELINE,
-    Verdict,
-    judge,
-    judge_ops,
-    known_scopes,
-    with_blame,
-)
+from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError
 from pytest_modelbudget.formats.model import Model
@@ -96,12 +89,7 @@ def costed(loaded: Model, registry: Tables) -> CostedModel:
 
 @collection_paused()
 def measure_model(
-    source: ModelSource,
-    registry: Tables,
-    *,
-    root: Path,
-    with_parts: bool = False,
-    profile: Profile | None = None,
+    source: ModelSource, registry: Tables, *, root: Path, with_parts: bool = False, profile: Profile | None = None
 ) -> MeasuredModel:
     """The numbers of a model, or why there are none; its graph is gone.
 
@@ -119,9 +107,7 @@ def measure_model(
     return replace(measured, profile=profile(model.loaded, model.costed))
 
 
-def without_graph(
-    model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False
-) -> MeasuredModel:
+def without_graph(model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False) -> MeasuredModel:
     """All that is kept of a model when its graph goes; began is when its measuring did."""
     return MeasuredModel(
         model.loaded.format,
@@ -160,9 +146,7 @@ class MeasuredModels:
         """The measured model of a source; inputs and arguments belong to it."""
         key = (_key(source), with_parts)
         if key not in self._known:
-            model = measure_model(
-                source, self.registry, root=self.root, with_parts=with_parts, profile=self._profile
-            )
+            model = measure_model(source, self.registry, root=self.root, with_parts=with_parts, profile=self._profile)
             self._known[key] = (source, model)
         return self._known[key][1]
 
@@ -195,9 +179,7 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     return with_blame(verdict, model.parts.get(limit.metric, ()))
 
 
-def lockable(
-    verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]
-) -> LockedValue | None:
+def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]) -> LockedValue | None:
     """The number of a check as a lock file holds it; without a model, not what it is made of.
 
     None where the number is not known, or a lower bound.

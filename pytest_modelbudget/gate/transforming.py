@@ -16,12 +16,7 @@ from pytest_modelbudget.errors import ModelBudgetError, TransformError
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.measuring import (
-    collection_paused,
-    costed,
-    first_on_path,
-    without_graph,
-)
+from pytest_modelbudget.gate.measuring import collection_paused, costed, first_on_path, without_graph
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
@@ -45,9 +40,7 @@ class Applied:
                 model.release()
 
 
-def apply_transform(
-    source: ModelSource, key: str, settings: Mapping[str, object], registry: Tables
-) -> Applied:
+def apply_transform(source: ModelSource, key: str, settings: Mapping[str, object], registry: Tables) -> Applied:
     """What a transform makes of the model that a source names.
 
     Raises SourceError where that cannot be loaded, and TransformError where the transform cannot be
@@ -91,12 +84,7 @@ class TransformedModel:
 
 @collection_paused()
 def transformed_model(
-    source: ModelSource,
-    check: TransformCheck,
-    registry: Tables,
-    *,
-    root: Path,
-    with_parts: bool = False,
+    source: ModelSource, check: TransformCheck, registry: Tables, *, root: Path, with_parts: bool = False
 ) -> TransformedModel:
     """A model after a transform, measured; or why it could not be.
 

@@ -66,9 +66,7 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     return model
 
 
-def _stored(
-    graphs: Iterable[onnx.GraphProto], functions: Iterable[onnx.FunctionProto]
-) -> Iterator[TensorProto]:
+def _stored(graphs: Iterable[onnx.GraphProto], functions: Iterable[onnx.FunctionProto]) -> Iterator[TensorProto]:
     """Every tensor that the file stores, inside bodies and functions too."""
     for graph in graphs:
         yield from graph.initializer
@@ -92,8 +90,7 @@ def _in_attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
 def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
     if min(tensor.dims, default=0) < 0:
         raise SourceError(
-            f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: "
-            f"{list(tensor.dims)}"
+            f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: {list(tensor.dims)}"
         )
     if tensor.data_location == TensorProto.EXTERNAL and not _is_below(_location(tensor)):
         raise SourceError(
@@ -241,9 +238,7 @@ def _write_values(model: onnx.ModelProto, data: Path) -> list[TensorProto]:
             if _nbytes(tensor) < LEAST_BESIDE or tensor.data_location == TensorProto.EXTERNAL:
                 stored.append(tensor)
                 continue
-            values = (
-                tensor.raw_data or numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
-            )
+            values = tensor.raw_data or numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
             file.write(bytes(-file.tell() % PAGE))
             place = {"location": data.name, "offset": file.tell(), "length": file.write(values)}
             outside = strip_values(tensor)

@@ -80,8 +80,7 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
     results = body.outputs[1:]
     carried = list(zip(node.outputs, results, inputs, strict=False))
     stacked = [
-        Stacked(result, name)
-        for result, name in zip(node.outputs[len(states) :], results[len(states) :], strict=True)
+        Stacked(result, name) for result, name in zip(node.outputs[len(states) :], results[len(states) :], strict=True)
     ]
     _repeat(reader, Repeated(node, body, count, fed, carried, stacked), frame)
 
@@ -160,9 +159,7 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
         inside.types[name] = known
     reader.find_types(inside)
     stacks = {part: _stack(inside, part, repeated.count) for part in repeated.stacked}
-    inside.placed.update(
-        (part.inside, stack.storage) for part, stack in stacks.items() if stack is not None
-    )
+    inside.placed.update((part.inside, stack.storage) for part, stack in stacks.items() if stack is not None)
     reader.read(inside)
     scope = repeated.node.scope
     grows = any(
@@ -197,9 +194,7 @@ def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
     shape = (*known.sizes[:axis], count, *known.sizes[axis:])
     dtype = known.dtype
     nbytes = dense("", shape, dtype, Storage("", 0, StorageKind.ACTIVATION)).nbytes
-    return dense(
-        stacked.result, shape, dtype, Storage(stacked.result, nbytes, StorageKind.ACTIVATION)
-    )
+    return dense(stacked.result, shape, dtype, Storage(stacked.result, nbytes, StorageKind.ACTIVATION))
 
 
 def _land(reader: GraphReader, inside: Frame, name: str, stack: Tensor, scope: str) -> None:
@@ -240,9 +235,7 @@ def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch
     inside = frame.inside(body)
     reader.find_types(inside)
     reader.read(inside)
-    outputs = tuple(
-        (reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs
-    )
+    outputs = tuple((reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs)
     ops = tuple(reader.ops[before:])
     del reader.ops[before:]
     return Branch(ops, outputs)
@@ -272,11 +265,7 @@ def _register(name: str, code: int) -> Tensor:
 
 
 ReadNode = Callable[["GraphReader", Node, Frame], None]
-CONTROL_FLOW: Mapping[str, ReadNode] = {
-    "onnx::Loop": read_loop,
-    "onnx::Scan": read_scan,
-    "onnx::If": read_if,
-}
+CONTROL_FLOW: Mapping[str, ReadNode] = {"onnx::Loop": read_loop, "onnx::Scan": read_scan, "onnx::If": read_if}
 
 
 def fresh(name: str, known: ValueType, why: str = "", storage: Storage | None = None) -> Tensor:
@@ -435,18 +424,12 @@ class GraphReader:
         if declared and None not in [known.sizes for known in declared]:
             return declared
         pairs = zip(declared, self.folding.types(node, frame), strict=True)
-        types = tuple(
-            known if known.sizes is not None or not other.code else other for known, other in pairs
-        )
+        types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
         frame.types.update(zip(node.outputs, types, strict=True))
         return types
 
     def _results(
-        self,
-        node: Node,
-        operands: tuple[Operand, ...],
-        types: tuple[ValueType, ...],
-        frame: Frame,
+        self, node: Node, operands: tuple[Operand, ...], types: tuple[ValueType, ...], frame: Frame
     ) -> tuple[Tensor, ...]:
         """Results on the memory where they belong; further ones of a view only where read."""
         results: list[Tensor] = []
@@ -536,9 +519,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     return loaded_model(read_model(path, rules), path.name, source.dims, rules)
 
 
-def loaded_model(
-    model: ReadModel, file: str, dims: Mapping[str, int], rules: OpTable
-) -> LoadedModel:
+def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
     """The graph of a model without weights, which is written to: its dims are bound."""
     bind_dims(model.proto, dims, file)
     reader = GraphReader(Program(with_shapes(model, file), rules), model.masks)
@@ -546,9 +527,7 @@ def loaded_model(
     return LoadedModel(graph, "onnx", notes=tuple(reader.notes))
 
 
-def measured_graph(
-    model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable
-) -> LoadedModel:
+def measured_graph(model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
     light = ReadModel(weightless(model), masks(tuple(all_graphs(model.graph)), rules))
     return loaded_model(light, name, dims, rules)

@@ -151,9 +151,7 @@ class Folding:
         from onnx.reference import ReferenceEvaluator
 
         inputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in operands]
-        outputs = [
-            onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.outputs if name
-        ]
+        outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.outputs if name]
         graph = onnx.helper.make_graph([node.proto], "one", inputs, outputs)
         model = onnx.helper.make_model(graph, opset_imports=self._imports)
         feeds = {name: numpy_helper.to_array(value) for name, value in operands.items()}
@@ -198,16 +196,12 @@ class Folding:
             )
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
             return nothing
-        return tuple(
-            value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs
-        )
+        return tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
 
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
         """The standard operator that gives results of the same types, with what it knows."""
         schema = onnx.defs.get_schema(standard, self._opsets.get("", 1))
-        made = onnx.helper.make_node(
-            standard, node.input[operands], node.output[: schema.max_output]
-        )
+        made = onnx.helper.make_node(standard, node.input[operands], node.output[: schema.max_output])
         made.attribute.extend(a for a in node.attribute if a.name in schema.attributes)
         return made
 

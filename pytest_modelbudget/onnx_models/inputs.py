@@ -13,14 +13,7 @@ from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import DrawnInputs, Output
 from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import least_precise
-from pytest_modelbudget.onnx_models.program import (
-    FLOATING,
-    Body,
-    Node,
-    Program,
-    ValueType,
-    value_type,
-)
+from pytest_modelbudget.onnx_models.program import FLOATING, Body, Node, Program, ValueType, value_type
 
 Feeds = Mapping[str, Any]  # arrays by name
 
@@ -33,10 +26,7 @@ def given_inputs(model: onnx.ModelProto) -> tuple[onnx.ValueInfoProto, ...]:
 
 def upcast(inputs: Feeds) -> Feeds:
     """The same values, floating ones in float64."""
-    return {
-        name: value if value.dtype.kind in "biuc" else value.astype("float64")
-        for name, value in inputs.items()
-    }
+    return {name: value if value.dtype.kind in "biuc" else value.astype("float64") for name, value in inputs.items()}
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -174,9 +164,7 @@ def declared_differences(original: onnx.ModelProto, other: onnx.ModelProto) -> l
     """How what two models declare of their inputs and outputs differs, in one line each."""
     differences = []
     for side, of in (("input", given_inputs), ("output", lambda model: model.graph.output)):
-        was, now = (
-            {value.name: _type_name(value.type) for value in of(m)} for m in (original, other)
-        )
+        was, now = ({value.name: _type_name(value.type) for value in of(m)} for m in (original, other))
         if list(was) != list(now):
             differences.append(f"{side}s are {_listed(now)} and were {_listed(was)}")
             continue

@@ -189,12 +189,7 @@ class OnnxModel(RunnableModel):
         self._read = wholly_in_float64(self.proto), self.missing
 
     def _over(
-        self,
-        proto: onnx.ModelProto,
-        *,
-        weights: str,
-        is_exact: bool = False,
-        copy_of: OnnxModel | None = None,
+        self, proto: onnx.ModelProto, *, weights: str, is_exact: bool = False, copy_of: OnnxModel | None = None
     ) -> OnnxModel:
         source = InMemory(proto, self.source.name, self.source.dims)
         return OnnxModel(source, self.rules, weights=weights, is_exact=is_exact, copy_of=copy_of)
@@ -208,9 +203,7 @@ class OnnxModel(RunnableModel):
             outputs_of(values, output_types(self.proto)),
             values={name: values[name] for name in names},
             layers=self._layer_outputs(layers, values) if layers else (),
-            executed=Counter((name, None) for name in session.executed().elements())
-            if watch.counts
-            else None,
+            executed=Counter((name, None) for name in session.executed().elements()) if watch.counts else None,
         )
 
     def _session(self, watched: tuple[str, ...], given: frozenset[str]) -> OnnxRun:
@@ -222,9 +215,7 @@ class OnnxModel(RunnableModel):
 
         key = watched, given
         if key not in self._sessions:
-            self._sessions[key] = OnnxRun(
-                self.proto, float64=self.is_exact, watched=watched, given=given
-            )
+            self._sessions[key] = OnnxRun(self.proto, float64=self.is_exact, watched=watched, given=given)
         return self._sessions[key]
 
     def _watched_layers(self, names: Collection[str]) -> Mapping[str, str]:
@@ -233,14 +224,10 @@ class OnnxModel(RunnableModel):
         wanted = set(names)
         if any(not wanted.isdisjoint(node.output) for node in nodes):
             wanted |= set({scope_of(node): _result(node) for node in nodes}.values())
-            return {
-                name: scope_of(node) for node in nodes for name in node.output if name in wanted
-            }
+            return {name: scope_of(node) for node in nodes for name in node.output if name in wanted}
         return {_result(node): scope_of(node) for node in nodes}
 
-    def _layer_outputs(
-        self, layers: Mapping[str, str], values: Mapping[str, Any]
-    ) -> tuple[LayerOutput, ...]:
+    def _layer_outputs(self, layers: Mapping[str, str], values: Mapping[str, Any]) -> tuple[LayerOutput, ...]:
         """Those of the watched values that are floating tensors."""
         names = [name for name in layers if getattr(values[name], "dtype", NO_TYPE).kind == "f"]
         places = {name: at for at, name in enumerate(names)}
@@ -251,8 +238,7 @@ class OnnxModel(RunnableModel):
                     readers[name].append(places[_result(node)])
         outputs = {value.name for value in self.proto.graph.output}
         return tuple(
-            LayerOutput(name, layers[name], values[name], tuple(readers[name]), name in outputs)
-            for name in names
+            LayerOutput(name, layers[name], values[name], tuple(readers[name]), name in outputs) for name in names
         )
 
     def differences_from(self, original: RunnableModel) -> tuple[str, ...]:
@@ -303,9 +289,7 @@ class StoredInBoth:
 
 def stored_in_both(original: onnx.ModelProto, other: onnx.ModelProto) -> StoredInBoth:
     """The initialisers of two models' outermost graphs."""
-    before, after = (
-        {tensor.name: tensor for tensor in model.graph.initializer} for model in (original, other)
-    )
+    before, after = ({tensor.name: tensor for tensor in model.graph.initializer} for model in (original, other))
     return StoredInBoth(before, after)
 
 
@@ -353,9 +337,7 @@ def changed_layers(original: onnx.ModelProto, other: onnx.ModelProto) -> Mapping
     return {
         node.output[0]: scope_of(node)
         for node in original.graph.node
-        if node.output
-        and node.output[0] in makers
-        and not stored.makes_alike(node, makers[node.output[0]])
+        if node.output and node.output[0] in makers and not stored.makes_alike(node, makers[node.output[0]])
     }
 
 
@@ -376,10 +358,7 @@ def layer_pairs(original: OnnxModel, changed: OnnxModel) -> Iterator[LayerPair]:
     types = inferred_types(bound(first, original.source.dims))
     for name in before:
         if name in both and not (alike and stored.makes_alike(before[name], after[name])):
-            cuts = (
-                model.changed(_cut_out(model, name, both - {name}, types))
-                for model in (original, changed)
-            )
+            cuts = (model.changed(_cut_out(model, name, both - {name}, types)) for model in (original, changed))
             yield LayerPair(scope_of(before[name]), *cuts)
 
 
@@ -387,9 +366,7 @@ def _makers(model: onnx.ModelProto) -> Mapping[str, NodeProto]:
     return {name: node for node in model.graph.node for name in node.output if name}
 
 
-def _cut_out(
-    whole: OnnxModel, output: str, borders: Collection[str], types: DeclaredTypes
-) -> onnx.ModelProto:
+def _cut_out(whole: OnnxModel, output: str, borders: Collection[str], types: DeclaredTypes) -> onnx.ModelProto:
     """The nodes that lead from border values to an output, fed with those in their true shapes."""
     model = whole.proto
     stored = {tensor.name: tensor for tensor in model.graph.initializer}

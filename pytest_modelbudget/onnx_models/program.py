@@ -38,15 +38,9 @@ _WIDTHS = {
     "COMPLEX128": ("complex128", 128),
     "BOOL": ("bool", 8),
     "STRING": ("string", 0),
-} | {
-    f"{sign.upper()}INT{bits}": (f"{sign}int{bits}", bits)
-    for sign in ("", "u")
-    for bits in (2, 4, 8, 16, 32, 64)
-}
+} | {f"{sign.upper()}INT{bits}": (f"{sign}int{bits}", bits) for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)}
 _UNKNOWN = DType("unknown", 0)
-_DTYPES = {
-    code: DType(*_WIDTHS[name]) for name, code in TensorProto.DataType.items() if name in _WIDTHS
-}
+_DTYPES = {code: DType(*_WIDTHS[name]) for name, code in TensorProto.DataType.items() if name in _WIDTHS}
 
 
 def dtype_of(code: int) -> DType:
@@ -96,9 +90,7 @@ def value_type(proto: onnx.TypeProto) -> ValueType:
     tensor = proto.tensor_type
     if not tensor.HasField("shape"):
         return ValueType(tensor.elem_type)
-    return ValueType(
-        tensor.elem_type, tuple(size.dim_value or _dimension(size) for size in tensor.shape.dim)
-    )
+    return ValueType(tensor.elem_type, tuple(size.dim_value or _dimension(size) for size in tensor.shape.dim))
 
 
 def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
@@ -496,10 +488,7 @@ def _text(raw: bytes) -> str:
 
 def opsets_of(model: onnx.ModelProto) -> Mapping[str, int]:
     """Version of each operator set that a model uses, by domain; the standard one is ""."""
-    return {
-        "" if opset.domain in STANDARD else opset.domain: opset.version
-        for opset in model.opset_import
-    }
+    return {"" if opset.domain in STANDARD else opset.domain: opset.version for opset in model.opset_import}
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -613,11 +602,7 @@ def write_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
                 size.dim_value = dims[size.dim_param]
 
 
-def with_graph(
-    model: onnx.ModelProto,
-    nodes: Iterable[NodeProto],
-    stored: Iterable[TensorProto],
-) -> onnx.ModelProto:
+def with_graph(model: onnx.ModelProto, nodes: Iterable[NodeProto], stored: Iterable[TensorProto]) -> onnx.ModelProto:
     """A copy of a model whose outermost graph has other nodes and other initialisers.
 
     All the rest (inputs, outputs, functions, metadata) stays as it is. What is replaced is never

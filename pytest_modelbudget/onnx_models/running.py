@@ -341,9 +341,7 @@ class OnnxRun:
         return self._weights.array(name)
 
 
-def needed(
-    nodes: Sequence[NodeProto], results: AbstractSet[str], given: AbstractSet[str]
-) -> list[NodeProto]:
+def needed(nodes: Sequence[NodeProto], results: AbstractSet[str], given: AbstractSet[str]) -> list[NodeProto]:
     """The nodes that lead to some results, where these values are given."""
     wanted = set(results) - given
     kept = []
@@ -394,20 +392,12 @@ def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights
     large: dict[str, Any] = {}
     for name in piece.stored:
         array = weights.array(name)
-        if (
-            piece.engine == RUNTIME
-            and array.size > MOST_ELEMENTS_INSIDE
-            and array.dtype.kind != "V"
-        ):
+        if piece.engine == RUNTIME and array.size > MOST_ELEMENTS_INSIDE and array.dtype.kind != "V":
             large[name] = array
             made.graph.initializer.append(_beside(array, name))
         else:
             made.graph.initializer.append(numpy_helper.from_array(array, name))
-    return (
-        session(made, large)
-        if piece.engine == RUNTIME
-        else ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
-    )
+    return session(made, large) if piece.engine == RUNTIME else ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
 
 
 def _beside(array: Any, name: str) -> TensorProto:
@@ -430,9 +420,7 @@ def session(model: onnx.ModelProto, large: Feeds) -> onnxruntime.InferenceSessio
     options.log_severity_level = FATAL_ONLY
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in large.values()]
     options.add_external_initializers(list(large), values)
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _type_of(value: Any) -> onnx.TypeProto:

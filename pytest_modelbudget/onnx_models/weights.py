@@ -131,9 +131,7 @@ def masks(graphs: Sequence[onnx.GraphProto], rules: OpTable) -> frozenset[str]:
     parameter. Only values inside the file are looked at, and of tensors that nobody adds none.
     """
     added = frozenset(_added(graphs, rules))
-    return frozenset(
-        name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor)
-    )
+    return frozenset(name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor))
 
 
 def _added(graphs: Sequence[onnx.GraphProto], rules: OpTable) -> Iterator[str]:
@@ -214,6 +212,4 @@ def _fan_in(shape: tuple[int, ...], uses: Sequence[Use]) -> int:
 def without_values(model: onnx.ModelProto) -> Mapping[str, TensorProto]:
     """Stored tensors whose values lie in a file that is not there."""
     stored = model.graph.initializer
-    return {
-        tensor.name: tensor for tensor in stored if tensor.data_location == TensorProto.EXTERNAL
-    }
+    return {tensor.name: tensor for tensor in stored if tensor.data_location == TensorProto.EXTERNAL}

@@ -28,9 +28,7 @@ def attention_flops(*, key: Tensor, out: Tensor, attributes: Attributes, mask: M
     return prod(out.shape[:-1]) * key.shape[-2] * (6 + masked)
 
 
-def native_attention_macs(
-    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes
-) -> int:
+def native_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:
     """A whole multi-head attention: four projections around the two products.
 
     query (b, l, d), key and value (b, s, d); all projections are (d, d).
@@ -86,9 +84,7 @@ def _heads(attributes: Attributes, name: str) -> int:
     return heads
 
 
-def _scores(
-    query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Maybe
-) -> Scores:
+def _scores(query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Maybe) -> Scores:
     """Attention-23: (b, h, l, e), or (b, l, h·e) with the heads as attributes."""
     past = past_key.shape[2] if past_key is not None else 0
     if len(query.shape) == 4:
@@ -107,13 +103,7 @@ def attention_23_macs(
 
 
 def attention_23_flops(
-    *,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attributes: Attributes,
-    mask: Maybe = None,
-    past_key: Maybe = None,
+    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, mask: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Softmax, scale and mask per score, and 3 for a soft cap (quotient, tanh, product)."""
     scores = _scores(query, key, value, attributes, past_key)
@@ -122,9 +112,7 @@ def attention_23_flops(
     return scores.flops(masked) + scores.rows * scores.keys * capped
 
 
-def _multi_head_scores(
-    query: Tensor, key: Maybe, value: Maybe, attributes: Attributes, past_key: Maybe
-) -> Scores:
+def _multi_head_scores(query: Tensor, key: Maybe, value: Maybe, attributes: Attributes, past_key: Maybe) -> Scores:
     """MultiHeadAttention: q (b, l, h·e), all in (b, l, h, 3, e), or k and v in (b, s, h, 2, e)."""
     heads = _heads(attributes, "num_heads")
     batch, length = query.shape[:2]
@@ -143,12 +131,7 @@ def _multi_head_scores(
 
 
 def multi_head_macs(
-    *,
-    query: Tensor,
-    attributes: Attributes,
-    key: Maybe = None,
-    value: Maybe = None,
-    past_key: Maybe = None,
+    *, query: Tensor, attributes: Attributes, key: Maybe = None, value: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Two products per head, without projections."""
     return _multi_head_scores(query, key, value, attributes, past_key).macs
@@ -169,9 +152,7 @@ def multi_head_flops(
     scores = _multi_head_scores(query, key, value, attributes, past_key)
     given = (query, key, value)
     added = sum(each.elements for each in given if each is not None) if bias is not None else 0
-    return added + scores.flops(
-        mask is not None or padding_mask is not None or bool(attributes.get("unidirectional"))
-    )
+    return added + scores.flops(mask is not None or padding_mask is not None or bool(attributes.get("unidirectional")))
 
 
 def _grouped_scores(
@@ -189,24 +170,14 @@ def _grouped_scores(
 
 
 def grouped_query_macs(
-    *,
-    query: Tensor,
-    attributes: Attributes,
-    outputs: tuple[Tensor, ...],
-    key: Maybe = None,
-    past_key: Maybe = None,
+    *, query: Tensor, attributes: Attributes, outputs: tuple[Tensor, ...], key: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Two products per query head; a buffer that is longer than its content counts in full."""
     return _grouped_scores(query, key, attributes, past_key, outputs).macs
 
 
 def grouped_query_flops(
-    *,
-    query: Tensor,
-    attributes: Attributes,
-    outputs: tuple[Tensor, ...],
-    key: Maybe = None,
-    past_key: Maybe = None,
+    *, query: Tensor, attributes: Attributes, outputs: tuple[Tensor, ...], key: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Softmax, scale and the causal mask per score."""
     return _grouped_scores(query, key, attributes, past_key, outputs).flops(masked=True)
@@ -245,9 +216,7 @@ def projected_flops(
     return added + _projected_scores(x, weight, attributes, past).flops(masked)
 
 
-def linear_attention_macs(
-    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes
-) -> int:
+def linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:
     """A state (d_k, d_v) per head: k·vᵀ is added to it, q reads it, a delta rule reads it twice.
 
     query (b, t, h·d_k), key (b, t, h'·d_k), value (b, t, h'·d_v).
@@ -267,15 +236,12 @@ QUERY, KEY, VALUE, MASK = ATTENDED = roles("query key value mask", learnt=True)
 PAST = roles("past_key past_value", learnt=True)
 PROJECTIONS = roles("in_weight in_bias out_weight out_bias", weight=True)
 ENCODER = roles(
-    "norm_weight_1 norm_bias_1 norm_weight_2 norm_bias_2 feed_forward feed_forward_bias feed_back "
-    "feed_back_bias",
+    "norm_weight_1 norm_bias_1 norm_weight_2 norm_bias_2 feed_forward feed_forward_bias feed_back feed_back_bias",
     weight=True,
 )
 ATTENTION_OF = Contraction(Over.FEATURES, ("query", "key", "value"))
 NATIVE_OF = Contraction(Over.FEATURES, ("query", "key", "value", "in_weight", "out_weight"))
-ENCODER_OF = Contraction(
-    Over.FEATURES, ("x", "in_weight", "out_weight", "feed_forward", "feed_back")
-)
+ENCODER_OF = Contraction(Over.FEATURES, ("x", "in_weight", "out_weight", "feed_forward", "feed_back"))
 ATTENTION: tuple[OpRule, ...] = (
     OpRule(
         "attention",

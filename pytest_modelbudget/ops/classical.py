@@ -38,28 +38,16 @@ CLASSICAL: tuple[OpRule, ...] = (
     ),
     OpRule(
         "trees",
-        under(
-            "ai.onnx.ml::TreeEnsemble ai.onnx.ml::TreeEnsembleClassifier "
-            "ai.onnx.ml::TreeEnsembleRegressor",
-            "x",
-        ),
+        under("ai.onnx.ml::TreeEnsemble ai.onnx.ml::TreeEnsembleClassifier ai.onnx.ml::TreeEnsembleRegressor", "x"),
         "comparisons along paths that the data choose: nothing is contracted",
         flops=None,
     ),
     one_each("scaler", under("ai.onnx.ml::Scaler", "x"), "a shift and a scale, element by element"),
     one_each(
-        "normaliser",
-        under("ai.onnx.ml::Normalizer", "x"),
-        "entries divided by their norm: no pairs are contracted",
+        "normaliser", under("ai.onnx.ml::Normalizer", "x"), "entries divided by their norm: no pairs are contracted"
     ),
-    one_each(
-        "comparison",
-        under("ai.onnx.ml::Binarizer ai.onnx.ml::Imputer", "x"),
-        "one comparison per element",
-    ),
-    free(
-        "cat", under("ai.onnx.ml::FeatureVectorizer", CARRIED_PARTS), "columns are put side by side"
-    ),
+    one_each("comparison", under("ai.onnx.ml::Binarizer ai.onnx.ml::Imputer", "x"), "one comparison per element"),
+    free("cat", under("ai.onnx.ml::FeatureVectorizer", CARRIED_PARTS), "columns are put side by side"),
     free(
         "labels",
         under(

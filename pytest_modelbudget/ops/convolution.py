@@ -7,16 +7,7 @@ from math import prod
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.dense import bias_flops
 from pytest_modelbudget.ops.role import BIAS, LAYER, WEIGHT, shapes
-from pytest_modelbudget.ops.rule import (
-    Attributes,
-    Contraction,
-    Formula,
-    Maybe,
-    Names,
-    OpRule,
-    Over,
-    under,
-)
+from pytest_modelbudget.ops.rule import Attributes, Contraction, Formula, Maybe, Names, OpRule, Over, under
 
 
 def convolution_macs(*, weight: Tensor, out: Tensor) -> int:
@@ -36,9 +27,7 @@ def transposed_convolution_macs(*, x: Tensor, weight: Tensor) -> int:
     return x.elements * prod(weight.shape[1:])
 
 
-def either_convolution_macs(
-    *, x: Tensor, weight: Tensor, out: Tensor, attributes: Attributes
-) -> int:
+def either_convolution_macs(*, x: Tensor, weight: Tensor, out: Tensor, attributes: Attributes) -> int:
     """The general operator, which is told by a flag whether it is transposed."""
     if attributes.get("transposed"):
         return transposed_convolution_macs(x=x, weight=weight)
@@ -51,9 +40,7 @@ def time_first_macs(*, weight: Tensor, out: Tensor) -> int:
     return out.elements * kernel * channels
 
 
-def fused_convolution_flops(
-    *, out: Tensor, attributes: Attributes, bias: Maybe = None, residual: Maybe = None
-) -> int:
+def fused_convolution_flops(*, out: Tensor, attributes: Attributes, bias: Maybe = None, residual: Maybe = None) -> int:
     """One operation per output element for each of bias, residual and activation."""
     activated = str(attributes.get("activation") or "none") != "none"
     return out.elements * ((bias is not None) + (residual is not None) + activated)
@@ -62,9 +49,7 @@ def fused_convolution_flops(
 CONVOLUTION_OF = Contraction(Over.CHANNELS, ("x", "weight"))
 
 
-def convolution(
-    names: Names, because: str, *, macs: Formula = convolution_macs, flops: Formula = bias_flops
-) -> OpRule:
+def convolution(names: Names, because: str, *, macs: Formula = convolution_macs, flops: Formula = bias_flops) -> OpRule:
     """A rule for a convolution, and what comes behind it."""
     return OpRule("convolution", names, because, macs=macs, contracts=CONVOLUTION_OF, flops=flops)
 
@@ -94,11 +79,7 @@ CONVOLUTION: tuple[OpRule, ...] = (
         "one multiply-add per input element and weight of its filter",
         macs=transposed_convolution_macs,
     ),
-    convolution(
-        under("conv_tbc", LAYER),
-        "a 1-D convolution over (time, batch, channels)",
-        macs=time_first_macs,
-    ),
+    convolution(under("conv_tbc", LAYER), "a 1-D convolution over (time, batch, channels)", macs=time_first_macs),
     OpRule(
         "deformable_convolution",
         under("torchvision::deform_conv2d", "x", WEIGHT, "offset mask", BIAS)
@@ -109,10 +90,7 @@ CONVOLUTION: tuple[OpRule, ...] = (
         flops=None,
     ),
     convolution(
-        under(
-            "com.microsoft::FusedConv com.microsoft::NhwcFusedConv com.microsoft.nchwc::Conv",
-            (LAYER, "residual"),
-        )
+        under("com.microsoft::FusedConv com.microsoft::NhwcFusedConv com.microsoft.nchwc::Conv", (LAYER, "residual"))
         | under("com.microsoft::NhwcConv", LAYER),
         "a convolution with a sum and an activation behind it, in any memory layout",
         flops=fused_convolution_flops,

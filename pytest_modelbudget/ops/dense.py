@@ -151,9 +151,7 @@ def _expanded(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[st
         letters = "".join(terms).replace("...", "")
         result = "..." + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     ranks = [len(s) - len(t.replace("...", "")) for t, s in zip(terms, shapes, strict=True)]
-    widest = max(
-        (rank for rank, term in zip(ranks, terms, strict=True) if "..." in term), default=0
-    )
+    widest = max((rank for rank, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
     batch = [chr(0x100 + axis) for axis in range(widest)]  # letters no equation uses
     spelt = [
         term.replace("...", "".join(batch[widest - rank :]) if rank else "")
@@ -192,20 +190,13 @@ EACH_OUTPUT = "x (..., k) · y (k, ...): one multiply-add per output and contrac
 
 
 def linear(
-    names: Names,
-    because: str,
-    *,
-    of: Contraction = LINEAR_OF,
-    macs: Formula = linear_macs,
-    flops: Formula = bias_flops,
+    names: Names, because: str, *, of: Contraction = LINEAR_OF, macs: Formula = linear_macs, flops: Formula = bias_flops
 ) -> OpRule:
     """A rule for a product with a weight, and what comes behind it."""
     return OpRule("linear", names, because, macs=macs, contracts=of, flops=flops)
 
 
-def _matmul(
-    names: Names, because: str, *, macs: Formula = linear_macs, flops: Formula = nothing
-) -> OpRule:
+def _matmul(names: Names, because: str, *, macs: Formula = linear_macs, flops: Formula = nothing) -> OpRule:
     return OpRule("matmul", names, because, macs=macs, contracts=PRODUCT_OF, flops=flops)
 
 
@@ -231,9 +222,7 @@ DENSE: tuple[OpRule, ...] = (
     ),
     _matmul(under("matmul mm bmm mv dot vdot linalg_matmul inner _int_mm", X, Y), EACH_OUTPUT),
     _matmul(
-        under("MatMul com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", X, Y),
-        EACH_OUTPUT,
-        macs=turned_macs,
+        under("MatMul com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", X, Y), EACH_OUTPUT, macs=turned_macs
     ),
     _matmul(
         under("baddbmm baddbmm_", BIAS, X, Y),

@@ -136,40 +136,23 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     one_each("where", _spelt("where", "x y z") | under("Where", "condition x y")),
     one_each("maximum", under("max.other min.other", "x y") | under("Max Min", "*parts")),
     one_each("prelu", _spelt("prelu _prelu_kernel PRelu", "x", SLOPE)),
-    one_each(
-        "addcmul", _spelt("addcmul addcdiv", "x y z"), "x + a·y·z (or y / z) element by element"
-    ),
-    one_each(
-        "addr",
-        _spelt("addr", "x y z"),
-        "an outer product added to a matrix: nothing is accumulated",
-    ),
-    one_each(
-        "glu", _spelt("glu", "x"), "half of the input gates the other half, element by element"
-    ),
+    one_each("addcmul", _spelt("addcmul addcdiv", "x y z"), "x + a·y·z (or y / z) element by element"),
+    one_each("addr", _spelt("addr", "x y z"), "an outer product added to a matrix: nothing is accumulated"),
+    one_each("glu", _spelt("glu", "x"), "half of the input gates the other half, element by element"),
     one_each("add", under("Sum", Role("*parts", learnt=True, added=True))),
     one_each("mean_of", under("Mean", "*parts")),
-    one_each(
-        "swiglu",
-        under("SwiGLU", "x y"),
-        "an activation gates the other operand, element by element",
-    ),
+    one_each("swiglu", under("SwiGLU", "x y"), "an activation gates the other operand, element by element"),
     OpRule(
         "gelu",
         under(
-            "com.microsoft::Gelu com.microsoft::QuickGelu com.microsoft::FastGelu "
-            "com.microsoft::BiasGelu",
-            "x",
-            BIAS,
+            "com.microsoft::Gelu com.microsoft::QuickGelu com.microsoft::FastGelu com.microsoft::BiasGelu", "x", BIAS
         ),
         "an activation per element, and a sum where a bias comes with it",
         flops=biased,
     ),
     OpRule(
         "dropout",
-        _spelt(
-            "dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", CARRIED
-        )
+        _spelt("dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", CARRIED)
         | under("Dropout", CARRIED, "ratio training"),
         "at inference the input passes through untouched; in training it is a masked product",
         flops=dropout_flops,
@@ -188,10 +171,5 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         flops=one_per_input,
     ),
     *(_reduction(kind, names) for kind, names in REDUCTIONS.items()),
-    OpRule(
-        "mean",
-        under("com.microsoft::QLinearReduceMean", REQUANTISED),
-        REDUCED,
-        flops=one_per_input,
-    ),
+    OpRule("mean", under("com.microsoft::QLinearReduceMean", REQUANTISED), REDUCED, flops=one_per_input),
 )

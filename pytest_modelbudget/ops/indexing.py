@@ -8,15 +8,7 @@ from math import prod
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
 from pytest_modelbudget.ops.role import OVERWRITTEN, WEIGHT, WEIGHT_SCALES, X, shapes
-from pytest_modelbudget.ops.rule import (
-    Attributes,
-    Contraction,
-    Maybe,
-    OpRule,
-    Over,
-    free,
-    under,
-)
+from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, free, under
 
 ROWS = "copies the elements that the indices name: reads as many bytes as it writes"
 NAMED = "writes the elements that the indices name"
@@ -75,9 +67,7 @@ def scattered_read(*, source: Tensor) -> Mapping[str, int]:
     return {"x": source.nbytes}
 
 
-def put_read(
-    *, x: Tensor, indices: tuple[Maybe, ...], source: Tensor, attributes: Attributes
-) -> Mapping[str, int]:
+def put_read(*, x: Tensor, indices: tuple[Maybe, ...], source: Tensor, attributes: Attributes) -> Mapping[str, int]:
     """x[indices] = source does not read x; accumulating reads what it writes."""
     accumulates = attributes.get("accumulate")
     return {"x": put_written(x=x, indices=indices, source=source) if accumulates else 0}
@@ -108,9 +98,7 @@ def put_written(*, x: Tensor, indices: tuple[Maybe, ...], source: Tensor) -> int
             return source.nbytes
         raise UnmeasurableError("how much a boolean mask writes is decided by the data")
     positions = prod(_broadcast([index.shape for index in given]))
-    untouched = [
-        size for axis, size in enumerate(x.shape) if axis >= len(indices) or indices[axis] is None
-    ]
+    untouched = [size for axis, size in enumerate(x.shape) if axis >= len(indices) or indices[axis] is None]
     return nbytes_of(positions * prod(untouched), x.dtype)
 
 
@@ -130,10 +118,7 @@ INDEXING: tuple[OpRule, ...] = (
     free("embedding", under("embedding", "x indices"), ROWS, reads=rows_read),
     OpRule(
         "embedding_bag",
-        under(
-            "embedding_bag _embedding_bag _embedding_bag_forward_only",
-            "x indices offsets per_sample_weights",
-        ),
+        under("embedding_bag _embedding_bag _embedding_bag_forward_only", "x indices offsets per_sample_weights"),
         "adds up the rows that the indices name, weighted where each has a weight",
         macs=bag_macs,
         contracts=BAG_OF,
@@ -142,23 +127,14 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     free(
         "gather",
-        under(
-            "index_select gather take take_along_dim masked_select index _unsafe_index",
-            (X, "*indices"),
-        )
-        | under(
-            "Gather GatherElements GatherND Compress ai.onnx.ml::ArrayFeatureExtractor",
-            (X, "indices"),
-        ),
+        under("index_select gather take take_along_dim masked_select index _unsafe_index", (X, "*indices"))
+        | under("Gather GatherElements GatherND Compress ai.onnx.ml::ArrayFeatureExtractor", (X, "indices")),
         ROWS,
         reads=rows_read,
     ),
     OpRule(
         "gather",
-        under(
-            "com.microsoft::GatherBlockQuantized",
-            (WEIGHT, "indices", WEIGHT_SCALES),
-        ),
+        under("com.microsoft::GatherBlockQuantized", (WEIGHT, "indices", WEIGHT_SCALES)),
         "rows of a packed table, dequantised: one product per element",
         flops=one_per_output,
         reads=packed_rows_read,
@@ -175,11 +151,7 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     # An indexed write in place does not read its target, unless it accumulates.
     free(
-        "scatter",
-        under("index_put_ _index_put_impl_", "x indices source"),
-        NAMED,
-        reads=put_read,
-        writes=put_written,
+        "scatter", under("index_put_ _index_put_impl_", "x indices source"), NAMED, reads=put_read, writes=put_written
     ),
     free("scatter", under("scatter_", OVERWRITTEN, "index source"), NAMED, writes=indexed_written),
     free(
@@ -239,11 +211,7 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "sort",
-        under(
-            "sort argsort topk msort kthvalue median nanmedian mode quantile searchsorted "
-            "bucketize",
-            "x y order",
-        )
+        under("sort argsort topk msort kthvalue median nanmedian mode quantile searchsorted bucketize", "x y order")
         | under("TopK", "x", shapes("count"))
         | under("Hardmax", "x"),
         "comparisons only",
@@ -251,8 +219,7 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "unique",
-        under("_unique2 _unique unique_dim unique_consecutive bincount histc isin", "x y")
-        | under("Unique", "x"),
+        under("_unique2 _unique unique_dim unique_consecutive bincount histc isin", "x y") | under("Unique", "x"),
         "comparisons and counts only",
         flops=None,
     ),
@@ -282,10 +249,7 @@ INDEXING: tuple[OpRule, ...] = (
             "normal normal_ uniform_ random_ exponential_ multinomial poisson trunc_normal_",
             "x y z",
         )
-        | under(
-            "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
-            "like",
-        ),
+        | under("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike", "like"),
         "numbers are drawn, not contracted",
         flops=None,
     ),

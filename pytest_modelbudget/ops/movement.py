@@ -58,8 +58,7 @@ MOVEMENT: tuple[OpRule, ...] = (
     free(
         "transpose",
         under(
-            "transpose permute t swapaxes swapdims movedim moveaxis numpy_T mT matrix_H mH adjoint "
-            "transpose_ t_",
+            "transpose permute t swapaxes swapdims movedim moveaxis numpy_T mT matrix_H mH adjoint transpose_ t_",
             CARRIED,
         ),
         VIEW,
@@ -81,17 +80,11 @@ MOVEMENT: tuple[OpRule, ...] = (
         "copies the part that is kept, and reads no more of it",
         reads=part_read,
     ),
-    free(
-        "split",
-        under("Split", Role("x", carried=True, into_all=True), shapes("split")),
-        MOVED,
-    ),
+    free("split", under("Split", Role("x", carried=True, into_all=True), shapes("split")), MOVED),
     free(
         "expand",
         under(
-            "expand expand_as broadcast_to broadcast_tensors meshgrid atleast_1d atleast_2d "
-            "atleast_3d",
-            (CARRIED, LIKE),
+            "expand expand_as broadcast_to broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d", (CARRIED, LIKE)
         ),
         "a view with stride-0 dimensions: nothing moves",
     ),
@@ -128,10 +121,7 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     free(
         "cat",
-        under(
-            "cat concat concatenate stack hstack vstack dstack column_stack row_stack Concat",
-            CARRIED_PARTS,
-        ),
+        under("cat concat concatenate stack hstack vstack dstack column_stack row_stack Concat", CARRIED_PARTS),
         "reads every part and writes it into the result",
     ),
     free(
@@ -151,10 +141,7 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     free(
         "cast",
-        under(
-            "to _to_copy type_as _autocast_to_reduced_precision _autocast_to_full_precision",
-            (CARRIED, LIKE),
-        ),
+        under("to _to_copy type_as _autocast_to_reduced_precision _autocast_to_full_precision", (CARRIED, LIKE)),
         "the same values in another type or place; a view where nothing changes",
     ),
     free("cast", under("Cast", CARRIED), "the same values in another type, written anew"),
@@ -165,24 +152,10 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     free("copy_into", under("copy_", TARGET, "source"), WRITTEN),
     free("fill", under("fill_ zero_", TARGET, "value"), WRITTEN),
-    free(
-        "fill",
-        under("fill_diagonal_", TARGET),
-        "writes the diagonal of the target",
-        writes=diagonal_written,
-    ),
-    free(
-        "fill",
-        under("fill zero", TARGET, "value"),
-        "writes a constant; the operand lends its shape",
-    ),
+    free("fill", under("fill_diagonal_", TARGET), "writes the diagonal of the target", writes=diagonal_written),
+    free("fill", under("fill zero", TARGET, "value"), "writes a constant; the operand lends its shape"),
     free("allocation", under("empty empty_strided"), UNWRITTEN, writes=nothing),
-    free(
-        "allocation",
-        under("empty_like new_empty new_empty_strided empty_permuted", LIKE),
-        UNWRITTEN,
-        writes=nothing,
-    ),
+    free("allocation", under("empty_like new_empty new_empty_strided empty_permuted", LIKE), UNWRITTEN, writes=nothing),
     free(
         "creation",
         under(

@@ -36,9 +36,7 @@ def neighbourhood_flops(*, x: Tensor, attributes: Attributes) -> int:
     return x.elements * (int(str(attributes["size"])) + 5)
 
 
-def embedding_norm_flops(
-    *, out: Tensor, second_weight: Maybe = None, third_weight: Maybe = None
-) -> int:
+def embedding_norm_flops(*, out: Tensor, second_weight: Maybe = None, third_weight: Maybe = None) -> int:
     """One sum per further table, then a layer norm of 5 per element."""
     return out.elements * (5 + (second_weight is not None) + (third_weight is not None))
 
@@ -74,29 +72,12 @@ NORMALISATION: tuple[OpRule, ...] = (
         flops=batch_norm_flops,
     ),
     _norm(
-        "batch_norm",
-        2,
-        under("BatchNormalization", NORM),
-        "with fixed statistics, one scale and one shift per element",
+        "batch_norm", 2, under("BatchNormalization", NORM), "with fixed statistics, one scale and one shift per element"
     ),
     _norm("layer_norm", 5, under("layer_norm native_layer_norm LayerNormalization", LAYER)),
-    _norm(
-        "group_norm",
-        5,
-        under("group_norm native_group_norm GroupNormalization com.microsoft::GroupNorm", LAYER),
-    ),
-    _norm(
-        "instance_norm",
-        5,
-        under("instance_norm", NORM) | under("InstanceNormalization", LAYER),
-    ),
-    _norm(
-        "rms_norm",
-        4,
-        under(
-            "rms_norm _fused_rms_norm RMSNormalization SimplifiedLayerNormalization", "x", WEIGHT
-        ),
-    ),
+    _norm("group_norm", 5, under("group_norm native_group_norm GroupNormalization com.microsoft::GroupNorm", LAYER)),
+    _norm("instance_norm", 5, under("instance_norm", NORM) | under("InstanceNormalization", LAYER)),
+    _norm("rms_norm", 4, under("rms_norm _fused_rms_norm RMSNormalization SimplifiedLayerNormalization", "x", WEIGHT)),
     OpRule(
         "weight_norm",
         under("_weight_norm _weight_norm_interface", "x magnitude"),
@@ -106,22 +87,11 @@ NORMALISATION: tuple[OpRule, ...] = (
     _norm(
         "softmax",
         5,
-        under("softmax _softmax special_softmax _safe_softmax _masked_softmax", "x mask")
-        | under("Softmax", "x"),
+        under("softmax _softmax special_softmax _safe_softmax _masked_softmax", "x mask") | under("Softmax", "x"),
         SOFTMAX,
     ),
-    _norm(
-        "softmax",
-        5,
-        under("com.microsoft::QLinearSoftmax", REQUANTISED),
-        "a softmax over integers, requantised",
-    ),
-    _norm(
-        "softmax",
-        6,
-        under("com.microsoft::BiasSoftmax", "x mask"),
-        "a sum with a mask, then a softmax",
-    ),
+    _norm("softmax", 5, under("com.microsoft::QLinearSoftmax", REQUANTISED), "a softmax over integers, requantised"),
+    _norm("softmax", 6, under("com.microsoft::BiasSoftmax", "x mask"), "a sum with a mask, then a softmax"),
     _norm(
         "log_softmax",
         5,
@@ -158,12 +128,7 @@ NORMALISATION: tuple[OpRule, ...] = (
         under("MeanVarianceNormalization", "x"),
         "a mean, a variance, a shift and a scale per element, as in a layer norm",
     ),
-    _norm(
-        "lp_norm",
-        4,
-        under("LpNormalization", "x"),
-        "a norm and a quotient per element, counted as an RMS norm",
-    ),
+    _norm("lp_norm", 4, under("LpNormalization", "x"), "a norm and a quotient per element, counted as an RMS norm"),
     OpRule(
         "local_response_norm",
         under("LRN", "x"),

@@ -56,12 +56,7 @@ WINDOWED = {
     2: "max_pool2d max_pool2d_with_indices avg_pool2d quantized_max_pool2d mkldnn_max_pool2d",
     3: "max_pool3d max_pool3d_with_indices avg_pool3d quantized_max_pool3d mkldnn_max_pool3d",
 }
-INTERPOLATED = {
-    2: "upsample_linear1d",
-    4: "upsample_bilinear2d",
-    8: "upsample_trilinear3d",
-    16: "upsample_bicubic2d",
-}
+INTERPOLATED = {2: "upsample_linear1d", 4: "upsample_bilinear2d", 8: "upsample_trilinear3d", 16: "upsample_bicubic2d"}
 POOLING: tuple[OpRule, ...] = (
     *(
         OpRule("pooling", under(names, "x"), WINDOWS, flops=window_flops(dimensions))
@@ -101,10 +96,7 @@ POOLING: tuple[OpRule, ...] = (
         TAPS,
         flops=nothing,  # nearest neighbours are copied
     ),
-    *(
-        OpRule("interpolation", under(name, "x"), TAPS, flops=one_per_tap(taps))
-        for taps, name in INTERPOLATED.items()
-    ),
+    *(OpRule("interpolation", under(name, "x"), TAPS, flops=one_per_tap(taps)) for taps, name in INTERPOLATED.items()),
     OpRule(
         "interpolation",
         under("_upsample_bilinear2d_aa _upsample_bicubic2d_aa", "x"),
@@ -132,9 +124,7 @@ POOLING: tuple[OpRule, ...] = (
     OpRule(
         "region_pooling",
         under(
-            "torchvision::roi_align torchvision::roi_pool torchvision::ps_roi_align "
-            "torchvision::ps_roi_pool",
-            "x boxes",
+            "torchvision::roi_align torchvision::roi_pool torchvision::ps_roi_align torchvision::ps_roi_pool", "x boxes"
         )
         | under("RoiAlign MaxRoiPool com.microsoft::CropAndResize", "x boxes indices"),
         "interpolation inside boxes that the data gives: nothing is contracted",

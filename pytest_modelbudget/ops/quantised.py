@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.convolution import convolution, transposed_convolution_macs
-from pytest_modelbudget.ops.dense import (
-    COLUMNS_OF,
-    GEMM_OF,
-    activated_flops,
-    linear,
-    linear_macs,
-    turned_macs,
-)
+from pytest_modelbudget.ops.dense import COLUMNS_OF, GEMM_OF, activated_flops, linear, linear_macs, turned_macs
 from pytest_modelbudget.ops.elementwise import one_each
 from pytest_modelbudget.ops.normalisation import SOFTMAX, per_element
 from pytest_modelbudget.ops.pooling import REQUANTISED
@@ -58,8 +51,7 @@ def two_per_element(*, out: Tensor) -> int:
 QUANTISED: tuple[OpRule, ...] = (
     convolution(
         under(
-            "quantized::conv1d quantized::conv2d quantized::conv3d quantized::conv2d_dynamic "
-            "quantized::conv1d_dynamic",
+            "quantized::conv1d quantized::conv2d quantized::conv3d quantized::conv2d_dynamic quantized::conv1d_dynamic",
             LAYER,
         ),
         PACKED,
@@ -70,26 +62,15 @@ QUANTISED: tuple[OpRule, ...] = (
         flops=activated_flops,
     ),
     convolution(
-        under(
-            "quantized::conv_transpose1d quantized::conv_transpose2d quantized::conv_transpose3d",
-            LAYER,
-        ),
+        under("quantized::conv_transpose1d quantized::conv_transpose2d quantized::conv_transpose3d", LAYER),
         PACKED,
         macs=transposed_convolution_macs,
     ),
-    linear(
-        under("quantized::linear quantized::linear_dynamic quantized::linear_dynamic_fp16", LAYER),
-        PACKED,
-    ),
-    linear(
-        under("quantized::linear_relu quantized::linear_relu_dynamic", LAYER),
-        PACKED,
-        flops=activated_flops,
-    ),
+    linear(under("quantized::linear quantized::linear_dynamic quantized::linear_dynamic_fp16", LAYER), PACKED),
+    linear(under("quantized::linear_relu quantized::linear_relu_dynamic", LAYER), PACKED, flops=activated_flops),
     one_each(
         "add",
-        under("quantized::add quantized::add_scalar", X, Y, "into")
-        | under("com.microsoft::QLinearAdd", INTEGER_PAIR),
+        under("quantized::add quantized::add_scalar", X, Y, "into") | under("com.microsoft::QLinearAdd", INTEGER_PAIR),
         "one sum per output element, requantised",
     ),
     OpRule(
@@ -116,9 +97,7 @@ QUANTISED: tuple[OpRule, ...] = (
         for kind in ("hardswish", "leaky_relu", "sigmoid", "relu6", "elu", "celu", "prelu")
     ),
     one_each(
-        "activation",
-        under("com.microsoft::QLinearSigmoid com.microsoft::QLinearLeakyRelu", REQUANTISED),
-        EACH_ELEMENT,
+        "activation", under("com.microsoft::QLinearSigmoid com.microsoft::QLinearLeakyRelu", REQUANTISED), EACH_ELEMENT
     ),
     OpRule("softmax", under("quantized::softmax", "x"), SOFTMAX, flops=per_element(5)),
     free(
@@ -150,10 +129,7 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     one_each(
         "fake_quantize",
-        under(
-            "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine",
-            ("x", SCALE, ZERO_POINT),
-        ),
+        under("fake_quantize_per_tensor_affine fake_quantize_per_channel_affine", ("x", SCALE, ZERO_POINT)),
         "rounds each element to the grid, counted as one operation",
     ),
     free("int_representation", under("int_repr", "x"), "the stored integers under another type"),
@@ -161,17 +137,13 @@ QUANTISED: tuple[OpRule, ...] = (
     convolution(under("ConvInteger", UNSCALED), INTEGERS, flops=nothing),
     OpRule(
         "matmul",
-        under("QLinearMatMul", INTEGER_PRODUCT)
-        | under("MatMulInteger com.microsoft::MatMulInteger16", UNSCALED),
+        under("QLinearMatMul", INTEGER_PRODUCT) | under("MatMulInteger com.microsoft::MatMulInteger16", UNSCALED),
         INTEGERS,
         macs=linear_macs,
         contracts=COLUMNS_OF,
     ),
     linear(
-        under(
-            "com.microsoft::QGemm",
-            ("x x_scale x_zero_point", INTEGER_WEIGHT, BIAS, "out_scale out_zero_point"),
-        ),
+        under("com.microsoft::QGemm", ("x x_scale x_zero_point", INTEGER_WEIGHT, BIAS, "out_scale out_zero_point")),
         INTEGERS,
         of=GEMM_OF,
         macs=turned_macs,
@@ -186,10 +158,7 @@ QUANTISED: tuple[OpRule, ...] = (
         of=COLUMNS_OF,
     ),
     linear(
-        under(
-            "com.microsoft::MatMulNBits",
-            ("x", WEIGHT_IN_BITS, WEIGHT_SCALE, WEIGHT_ZERO_POINT, "group_index", BIAS),
-        )
+        under("com.microsoft::MatMulNBits", ("x", WEIGHT_IN_BITS, WEIGHT_SCALE, WEIGHT_ZERO_POINT, "group_index", BIAS))
         | under("com.microsoft::MatMulBnb4", "x", WEIGHT_IN_BITS, WEIGHT_SCALE),
         "x (..., K) times a weight of K·N packed elements: the MACs of the float product",
     ),

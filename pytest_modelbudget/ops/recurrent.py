@@ -89,9 +89,7 @@ def stacked_macs(*, x: Tensor, weight: Tensor, hidden_weight: Tensor) -> int:
 def stacked_flops(per_unit: int) -> Callable[..., int]:
     """FLOPs per hidden unit and step, and the biases; a peephole is a product and a sum."""
 
-    def flops(
-        *, x: Tensor, hidden_weight: Tensor, bias: Maybe = None, peephole: Maybe = None
-    ) -> int:
+    def flops(*, x: Tensor, hidden_weight: Tensor, bias: Maybe = None, peephole: Maybe = None) -> int:
         units = hidden_weight.shape[0] * hidden_weight.shape[-1]
         added = bias.elements if bias is not None else 0
         peeped = 2 * peephole.elements if peephole is not None else 0
@@ -129,23 +127,15 @@ def _stacked(kind: str, names: Names, per_unit: int, because: str) -> OpRule:
 
 
 RECURRENT: tuple[OpRule, ...] = (
-    _layer(
-        "lstm",
-        "lstm",
-        lstm_flops,
-        "four gates of W_ih·x + W_hh·h a step, and the projection: torch.nn.LSTM",
-    ),
+    _layer("lstm", "lstm", lstm_flops, "four gates of W_ih·x + W_hh·h a step, and the projection: torch.nn.LSTM"),
     _layer("gru", "gru", gru_flops, "three gates of W_ih·x + W_hh·h a step: torch.nn.GRU"),
     _layer("rnn", "rnn_tanh rnn_relu", rnn_flops, "W_ih·x + W_hh·h a step: torch.nn.RNN"),
     _cell("lstm_cell", "lstm_cell", lstm_cell_flops, "one LSTM step: torch.nn.LSTMCell"),
     _cell("gru_cell", "gru_cell", gru_cell_flops, "one GRU step: torch.nn.GRUCell"),
-    _cell(
-        "rnn_cell", "rnn_tanh_cell rnn_relu_cell", rnn_cell_flops, "one RNN step: torch.nn.RNNCell"
-    ),
+    _cell("rnn_cell", "rnn_tanh_cell rnn_relu_cell", rnn_cell_flops, "one RNN step: torch.nn.RNNCell"),
     _stacked(
         "lstm",
-        under("LSTM", LSTM)
-        | under("com.microsoft::DynamicQuantizeLSTM", LSTM, WEIGHT_SCALES, HIDDEN_SCALES),
+        under("LSTM", LSTM) | under("com.microsoft::DynamicQuantizeLSTM", LSTM, WEIGHT_SCALES, HIDDEN_SCALES),
         9,
         "four gates of W·x + R·h a step: ONNX LSTM",
     ),

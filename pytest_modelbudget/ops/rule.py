@@ -108,9 +108,7 @@ class OpRule:
     def __post_init__(self) -> None:
         roles = {name: tuple(map(_role, words)) for name, words in self.names.items()}
         object.__setattr__(self, "roles", roles)
-        object.__setattr__(
-            self, "names", {name: tuple(role.name for role in roles[name]) for name in roles}
-        )
+        object.__setattr__(self, "names", {name: tuple(role.name for role in roles[name]) for name in roles})
         unread = frozenset(role.word for words in roles.values() for role in words if role.unread)
         asked = [_required(f) for f in (self.macs, self.flops, self.reads, self.writes) if f]
         if unread and self.reads is None:
@@ -139,9 +137,7 @@ class OpRule:
         words = {role.word for roles in self.roles.values() for role in roles if not role.shape}
         return Contraction(None, tuple(sorted(words)))
 
-    def multiplied(
-        self, name: str, over: Over, attributes: Attributes, count: int
-    ) -> tuple[tuple[int, Role], ...]:
+    def multiplied(self, name: str, over: Over, attributes: Attributes, count: int) -> tuple[tuple[int, Role], ...]:
         """Those of count operands whose products are summed over something, by position."""
         contraction = self.contraction
         if contraction is None or contraction.over not in {None, over}:
@@ -153,10 +149,7 @@ class OpRule:
 
     def fully_declared(self) -> OpRule:
         """The same rule, in which a plain word says that an operand is an activation."""
-        names = {
-            name: tuple(replace(role, declared=True) for role in roles)
-            for name, roles in self.roles.items()
-        }
+        names = {name: tuple(replace(role, declared=True) for role in roles) for name, roles in self.roles.items()}
         return replace(self, names=names)
 
     def bind(self, op: Op) -> dict[str, Operand]:
@@ -178,9 +171,7 @@ class OpRule:
         bound.update(zip(roles, operands))  # noqa: B905  # trailing operands may be absent
         return bound
 
-    def evaluate(
-        self, formula: Callable[..., Result], op: Op, bound: Mapping[str, Operand]
-    ) -> Result:
+    def evaluate(self, formula: Callable[..., Result], op: Op, bound: Mapping[str, Operand]) -> Result:
         """The value of one of this rule's formulas for one op.
 
         Raises UnmeasurableError where the formula does, or cannot be worked out.
@@ -205,9 +196,7 @@ def free(
     reads: RoleBytes | None = None, writes: Formula | None = None,
 ) -> OpRule:  # fmt: skip
     """A rule for what computes nothing: data movement, views, bookkeeping."""
-    return OpRule(
-        kind, names, because, reads=reads, writes=writes, shares_storage_of=shares_storage_of
-    )
+    return OpRule(kind, names, because, reads=reads, writes=writes, shares_storage_of=shares_storage_of)
 
 
 def under(names: str, *roles: Roles) -> dict[str, Words]:

@@ -34,9 +34,7 @@ class OpTable(Mapping[str, OpRule]):
             for name in rule.names:
                 taken = self._by_name.setdefault(name, rule)
                 if taken is not rule:
-                    raise ExtensionError(
-                        f"op {name} is claimed by two rules, '{taken.kind}' and '{rule.kind}'"
-                    )
+                    raise ExtensionError(f"op {name} is claimed by two rules, '{taken.kind}' and '{rule.kind}'")
         self.kinds = frozenset(rule.kind for rule in self._by_name.values())
 
     def __getitem__(self, name: str) -> OpRule:

@@ -167,9 +167,7 @@ class Gate:
         statement = getattr(report, STATEMENT, None)
         if statement:
             self.assembly.add(Statement.parse(statement))
-        elif report.failed and self.paths.claims(
-            self.config.rootpath / Address.parse(report.nodeid).file
-        ):
+        elif report.failed and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file):
             self.assembly.lose(report.nodeid, _first_line(report))
 
     @pytest.hookimpl(optionalhook=True)
@@ -205,9 +203,7 @@ class Gate:
             self.locks.mode = None
             self.remarks.append("nothing written: the session was interrupted")
         files = [Path(file) for file in self.budgets]
-        report = self.locks.compared(
-            report, self.assembly.numbers, files, gone_from=self.paths.roots
-        )
+        report = self.locks.compared(report, self.assembly.numbers, files, gone_from=self.paths.roots)
         self.remarks.extend(self.locks.remarks)
         return report
 

@@ -237,9 +237,7 @@ class TransformNode(pytest.Collector):
         for limit in self.check.limits:
             yield LimitItem.from_parent(self, name=limit.name, limit=limit)
         if self.check.equivalence is not None:
-            yield EquivalenceItem.from_parent(
-                self, name=EQUIVALENCE, equivalence=self.check.equivalence
-            )
+            yield EquivalenceItem.from_parent(self, name=EQUIVALENCE, equivalence=self.check.equivalence)
 
     @property
     def budget_path(self) -> str:
@@ -277,9 +275,7 @@ class TransformNode(pytest.Collector):
 class EquivalenceItem(BudgetItem):
     """The claim that a transformed model computes the same."""
 
-    def __init__(
-        self, *, equivalence: EquivalenceCheck, parent: TransformNode, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, equivalence: EquivalenceCheck, parent: TransformNode, **kwargs: Any) -> None:
         super().__init__(place=equivalence.place, parent=parent, **kwargs)
         self.check = equivalence
         self.transform = parent
@@ -294,9 +290,7 @@ class EquivalenceItem(BudgetItem):
             result = replace(result, first_divergence=divergence)
         self.ihook.pytest_model_budget_verified(item=self, equivalence=result)
         check = claim_report(self.nodeid, self.check, result)
-        self.statement = replace(
-            self.transform.statement(check), equivalence=equivalence_report(result)
-        )
+        self.statement = replace(self.transform.statement(check), equivalence=equivalence_report(result))
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
             self._fail(equivalence_lines(result, self.check.place, repeat))
@@ -423,6 +417,4 @@ class VariantNode(ModelNode):
 
 def promises(model: ModelBudget) -> int:
     """How many items a model's budget makes: limits, those of transforms, and equivalences."""
-    return len(model.limits) + sum(
-        len(check.limits) + (check.equivalence is not None) for check in model.transforms
-    )
+    return len(model.limits) + sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)

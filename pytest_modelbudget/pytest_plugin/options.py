@@ -48,9 +48,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="tell growth, loosened limits and redefined models from the files of this revision "
         "(on GitHub's pull requests: the target branch)",
     )
-    group.addoption(
-        LOCK, choices=("check",), help="fail where a lock file is not what was measured"
-    )
+    group.addoption(LOCK, choices=("check",), help="fail where a lock file is not what was measured")
     parser.addini(
         PATHS,
         "where --model-budget looks for budgets, relative to rootdir (default: budgets)",

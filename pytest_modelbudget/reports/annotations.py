@@ -14,21 +14,9 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.reports.cases import (
-    Case,
-    cases,
-    changes,
-    failing_locks,
-    unmeasured,
-    worst_first,
-)
+from pytest_modelbudget.reports.cases import Case, cases, changes, failing_locks, unmeasured, worst_first
 from pytest_modelbudget.reports.record import Report
-from pytest_modelbudget.reports.sentences import (
-    evidence_lines,
-    grown_lines,
-    headline,
-    largest_lines,
-)
+from pytest_modelbudget.reports.sentences import evidence_lines, grown_lines, headline, largest_lines
 from pytest_modelbudget.reports.text import one_line
 from pytest_modelbudget.units import several
 

@@ -13,13 +13,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    EquivalenceCheck,
-    Limit,
-    OpsLimit,
-    TransformCheck,
-)
+from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, Limit, OpsLimit, TransformCheck
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -80,9 +74,7 @@ def metric_report(measurement: Measurement) -> MeasuredMetric:
         parts=dict(measurement.parts),
         exact=measurement.unreduced,
         convention=measurement.convention or "",
-        shares=tuple(
-            [ScopeShare(scope=share.scope, value=share.value) for share in measurement.shares]
-        ),
+        shares=tuple([ScopeShare(scope=share.scope, value=share.value) for share in measurement.shares]),
     )
 
 
@@ -198,13 +190,9 @@ def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
 
 
 def _output(output: OutputRecord) -> OutputReport:
-    amounts: dict[str, Any] = {
-        figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)
-    }
+    amounts: dict[str, Any] = {figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)}
     amounts |= {"algebra": output.algebra, "precision": output.precision}
-    figures: dict[str, Any] = {
-        name: decimal(amount) for name, amount in amounts.items() if amount is not None
-    }
+    figures: dict[str, Any] = {name: decimal(amount) for name, amount in amounts.items() if amount is not None}
     return OutputReport(
         name=output.name,
         family=output.family,
@@ -347,11 +335,7 @@ class Assembly:
             )
         lost = {key: _lost_model(key) for key in checks.keys() - self._transforms.keys()}
         models = (
-            replace(
-                model,
-                checks=tuple(checks.get(model.id, ())),
-                transforms=tuple(transforms.get(model.id, ())),
-            )
+            replace(model, checks=tuple(checks.get(model.id, ())), transforms=tuple(transforms.get(model.id, ())))
             for model in {**lost, **self._models}.values()
         )
         return Report(

@@ -170,8 +170,7 @@ def _from_to(number: NumberChange) -> str:
     least = "" if number.complete else ">= "
     if number.before is None or number.after is None:
         before, after = (
-            "-" if value is None else least + readable(value, number.unit)
-            for value in (number.before, number.after)
+            "-" if value is None else least + readable(value, number.unit) for value in (number.before, number.after)
         )
         return after if number.before is None else f"{before} -> {after}"
     before, after = readable_pair(number.before, number.after, number.unit)

@@ -55,9 +55,7 @@ class LayerRow:
     @property
     def never_called(self) -> bool:
         """Whether neither a call nor an operation of it was recorded."""
-        return self.params is not None and not (
-            self.calls or self.macs or self.output_nbytes or self.unmeasured
-        )
+        return self.params is not None and not (self.calls or self.macs or self.output_nbytes or self.unmeasured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +267,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("Params", lambda row: _count(row.params), lambda table: _count(table.params)),
     Column("Kernel", lambda row: shape_text(row.kernel) if row.kernel else ""),
     Column("MACs", _macs_text, lambda table: _count(table.macs)),
-    Column(
-        "Output B", lambda row: _count(row.output_nbytes), lambda table: _count(table.output_nbytes)
-    ),
+    Column("Output B", lambda row: _count(row.output_nbytes), lambda table: _count(table.output_nbytes)),
 )
 
 
@@ -314,14 +310,7 @@ def _lines(table: LayerTable, columns: Sequence[Column], width: int) -> Iterator
 
 def _cells(table: LayerTable, columns: Sequence[Column]) -> list[list[str]]:
     """Each column's texts: heading, one per row, total."""
-    return [
-        [
-            column.heading,
-            *(column.cell(row) for row in table.rows),
-            column.total(table),
-        ]
-        for column in columns
-    ]
+    return [[column.heading, *(column.cell(row) for row in table.rows), column.total(table)] for column in columns]
 
 
 def _shortened(text: str, size: int) -> str:

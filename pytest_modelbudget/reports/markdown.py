@@ -25,12 +25,7 @@ from pytest_modelbudget.reports.cases import (
     worst_first,
 )
 from pytest_modelbudget.reports.record import Check, LoosenedLimit, RedefinedModel, Report
-from pytest_modelbudget.reports.sentences import (
-    detail_lines,
-    figure,
-    headline,
-    reservations,
-)
+from pytest_modelbudget.reports.sentences import detail_lines, figure, headline, reservations
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.reports.typed_json import number_json
 from pytest_modelbudget.units import several
@@ -129,9 +124,7 @@ def changed(case: Case) -> bool:
 
 def fitted(summary: list[Section], most_bytes: int) -> str:
     """Openings and closings of all sections, and as many of their rows as there is room for."""
-    frames = "".join(
-        section.opening + section.closing + section.left_out(0) + "\n" for section in summary
-    )
+    frames = "".join(section.opening + section.closing + section.left_out(0) + "\n" for section in summary)
     left = most_bytes - nbytes(frames)
     text = ""
     for section in summary:
@@ -243,10 +236,6 @@ def _change(change: LoosenedLimit | RedefinedModel) -> str:
 
 def _notes(report: Report) -> Iterator[Section]:
     """Lock files that are not what was measured, in a sentence each."""
-    rows = [
-        f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}"
-        for lock in report.lock
-        if not lock.is_fresh
-    ]
+    rows = [f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}" for lock in report.lock if not lock.is_fresh]
     if rows:
         yield Section("### Lock files\n\n", rows)

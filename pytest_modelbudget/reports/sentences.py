@@ -67,10 +67,7 @@ def shapes(entry: OtherGrowth | Growth) -> str:
     """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone", or ""."""
     if isinstance(entry, OtherGrowth):
         return ""
-    before, after = (
-        "" if sizes is None else str(list(sizes))
-        for sizes in (entry.shape_before, entry.shape_after)
-    )
+    before, after = ("" if sizes is None else str(list(sizes)) for sizes in (entry.shape_before, entry.shape_after))
     if entry.before is None:
         return f"new {after}".rstrip()
     if entry.after is None:
@@ -81,9 +78,7 @@ def shapes(entry: OtherGrowth | Growth) -> str:
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
     inside = (
-        (share.scope, Fraction(share.value))
-        for share in case.shares
-        if is_in_scope(share.scope, case.check.scope)
+        (share.scope, Fraction(share.value)) for share in case.shares if is_in_scope(share.scope, case.check.scope)
     )
     return sorted(inside, key=lambda share: -share[1])[:MOST_SHARES]
 
@@ -99,9 +94,7 @@ def largest_lines(case: Case) -> Iterator[str]:
 # An item that fails.
 
 
-def failure_lines(
-    check: Check, measurement: Measurement | None, place: Place, accept: str = ""
-) -> tuple[str, ...]:
+def failure_lines(check: Check, measurement: Measurement | None, place: Place, accept: str = "") -> tuple[str, ...]:
     """The first line says everything; the others help to mend it.
 
     measurement is the check's own, which for a scope's limit is that of the scope. accept is the

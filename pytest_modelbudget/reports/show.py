@@ -24,9 +24,7 @@ SCHEMA = "model-budget-layers/1"
 Record = dict[str, Any]
 
 
-def layer_record(
-    model: Model, table: LayerTable, measurements: Mapping[str, Measurement]
-) -> Record:
+def layer_record(model: Model, table: LayerTable, measurements: Mapping[str, Measurement]) -> Record:
     """The JSON of ``modelbudget show --format json``, but for the operations."""
     return {
         "schema": SCHEMA,
@@ -34,14 +32,8 @@ def layer_record(
         "traced": model.traced,
         "notes": list(model.notes),
         "layers": [_row(row) for row in table.rows],
-        "totals": {
-            "params": table.params,
-            "macs": table.macs,
-            "output_bytes": table.output_nbytes,
-        },
-        "metrics": {
-            key: to_json(metric_report(measurement)) for key, measurement in measurements.items()
-        },
+        "totals": {"params": table.params, "macs": table.macs, "output_bytes": table.output_nbytes},
+        "metrics": {key: to_json(metric_report(measurement)) for key, measurement in measurements.items()},
     }
 
 
@@ -105,11 +97,7 @@ def _operand(operand: Operand) -> object:
 
 
 def _tensor(tensor: Tensor) -> Record:
-    return {
-        "dtype": tensor.dtype.name,
-        "shape": list(tensor.shape),
-        "kind": tensor.storage.kind.value,
-    }
+    return {"dtype": tensor.dtype.name, "shape": list(tensor.shape), "kind": tensor.storage.kind.value}
 
 
 def _plain(value: object) -> object:

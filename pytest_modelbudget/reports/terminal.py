@@ -117,10 +117,7 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
         tightest = [min(some, key=_tightness) for _, some in by_owner]
         shown = [case for case in shown if _is_always_shown(case) or case in tightest]
     last = {id(case.owner): case.id for case in shown}
-    return [
-        _row(case, detail, costed=model if last[id(case.owner)] == case.id else None)
-        for case in shown
-    ]
+    return [_row(case, detail, costed=model if last[id(case.owner)] == case.id else None) for case in shown]
 
 
 def _is_always_shown(case: Case) -> bool:
@@ -222,14 +219,10 @@ def _wrapped(text: str) -> list[str]:
 def _aligned(table: Sequence[Row]) -> list[str]:
     """Lines: the name, cut in its middle if need be, and its columns right-aligned."""
     measured, limit, bar = (
-        max((len(getattr(row, column)) for row in table), default=0)
-        for column in ("measured", "limit", "bar")
+        max((len(getattr(row, column)) for row in table), default=0) for column in ("measured", "limit", "bar")
     )
     beside = measured + limit + bar + HEADROOM_WIDTH + 2 + (1 if bar else 0)
-    cells = [
-        (_first_cell(row, WIDTH - beside), row.measured, row.limit, row.headroom, row.bar)
-        for row in table
-    ]
+    cells = [(_first_cell(row, WIDTH - beside), row.measured, row.limit, row.headroom, row.bar) for row in table]
     return aligned(f"{{}} {{:>}} {{:>}}{{:>{HEADROOM_WIDTH}}} {{}}", cells)
 
 

@@ -122,9 +122,7 @@ _PLAIN: Mapping[Any, Codec] = {
     int: _plain(int, {"type": "integer"}),
     bool: _plain(bool, {"type": "boolean"}),
     NoneType: _plain(NoneType, {"type": "null"}),
-    Fraction: Codec(
-        lambda value: type(value) is str, WrittenRatio, number_json, lambda _: _DECIMAL
-    ),
+    Fraction: Codec(lambda value: type(value) is str, WrittenRatio, number_json, lambda _: _DECIMAL),
     Any: Codec(lambda value: True, _same, _same, lambda _: {}),
 }
 
@@ -190,10 +188,7 @@ def _mapping(item: Codec) -> Codec:
         lambda value: isinstance(value, dict),
         lambda value: {key: _read(item, inner, key) for key, inner in value.items()},
         lambda value: {key: item.write(inner) for key, inner in value.items()},
-        lambda definitions: {
-            "type": "object",
-            "additionalProperties": item.describe(definitions),
-        },
+        lambda definitions: {"type": "object", "additionalProperties": item.describe(definitions)},
     )
 
 
@@ -212,9 +207,7 @@ def _object(cls: Any) -> Codec:
     hints = get_type_hints(cls)
     declared = [known for known in fields(cls) if known.name != "more"]
     codecs = {known.name: _codec(hints[known.name]) for known in declared}
-    required = [
-        known.name for known in declared if known.default is known.default_factory is MISSING
-    ]
+    required = [known.name for known in declared if known.default is known.default_factory is MISSING]
     rares = {known.name: known.metadata[RARE] for known in declared if RARE in known.metadata}
     plain = [(name, codec.write, name in rares, rares.get(name)) for name, codec in codecs.items()]
 
@@ -249,9 +242,4 @@ def _object(cls: Any) -> Codec:
             }
         return {"$ref": f"#/definitions/{cls.__name__}"}
 
-    return Codec(
-        lambda value: isinstance(value, dict) and all(key in value for key in required),
-        read,
-        write,
-        describe,
-    )
+    return Codec(lambda value: isinstance(value, dict) and all(key in value for key in required), read, write, describe)

@@ -16,9 +16,7 @@ from pytest_modelbudget.formats.source import ModelSource, resolved
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.torch_models.isolation import untouched_globals
 
-INITIALISERS = frozenset(
-    name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")
-)
+INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_"))
 OTHER_FILLS = (
     "fill_ zero_ copy_ exponential_ random_ bernoulli_ log_normal_ cauchy_ geometric_ erfinv_ "
     "mul_ add_ sub_ div_ clamp_"
@@ -38,9 +36,7 @@ class UnfilledParameters(TorchFunctionMode):
         self.skipped = 0
         self._unwrapped: dict[int, torch.Tensor] = {}  # results of parameter.data, kept alive
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Return the parameter as it is for a fill; call everything else."""
         if getattr(func, "__name__", "") in FILLS:  # by name: libraries wrap torch.nn.init
             target = args[0] if args else kwargs.get("tensor")
@@ -110,8 +106,7 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
     model = build() if initialised else _built_unfilled(build)
     if not isinstance(model, nn.Module):
         raise SourceError(
-            f"{what} returned {type(model).__name__}, not a torch.nn.Module: "
-            "name a callable that builds the model"
+            f"{what} returned {type(model).__name__}, not a torch.nn.Module: name a callable that builds the model"
         )
     return model
 

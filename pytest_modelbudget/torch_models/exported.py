@@ -12,25 +12,13 @@ from torch import fx, nn
 
 from pytest_modelbudget.errors import InputError, SourceError
 from pytest_modelbudget.formats.model import LoadedModel
-from pytest_modelbudget.formats.source import (
-    InputSpec,
-    InputSpecs,
-    ModelSource,
-    TensorSpec,
-    existing_file,
-    must_be,
-)
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, existing_file, must_be
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import silenced
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
-from pytest_modelbudget.torch_models.tracing import (
-    Subject,
-    WatchedScopes,
-    over_instance,
-    traced,
-)
+from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of
 
 
@@ -114,9 +102,7 @@ def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, A
             yield node.name, node.meta.get("val")
 
 
-def input_specs(
-    program: torch.export.ExportedProgram, source: ModelSource
-) -> Mapping[str, InputSpec]:
+def input_specs(program: torch.export.ExportedProgram, source: ModelSource) -> Mapping[str, InputSpec]:
     """A spec for every tensor input by name: the budget's where it gives one, else the file's.
 
     Raises InputError for inputs that the program does not take, and for dims that it lacks.
@@ -131,10 +117,7 @@ def input_specs(
     given = {**dict(zip(own, positional)), **named}  # noqa: B905  # fewer may be given
     for name, spec in given.items():
         _must_fit(name, spec, own[name])
-    return {
-        name: given[name] if name in given else _own_spec(name, value, source.dims)
-        for name, value in own.items()
-    }
+    return {name: given[name] if name in given else _own_spec(name, value, source.dims) for name, value in own.items()}
 
 
 def _dims_must_exist(own: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -> None:
@@ -158,8 +141,7 @@ def _must_fit(name: str, spec: InputSpec, value: torch.Tensor) -> None:
         and spec.dtype == dtype_of(value.dtype).name
         and len(spec.shape) == len(value.shape)
         and all(
-            size == fixed or not isinstance(fixed, int)
-            for size, fixed in zip(spec.shape, value.shape, strict=True)
+            size == fixed or not isinstance(fixed, int) for size, fixed in zip(spec.shape, value.shape, strict=True)
         )
     )
     if not fits:

@@ -15,11 +15,7 @@ from typing import Any
 import torch
 import torch.backends.opt_einsum as opt_einsum
 
-from pytest_modelbudget.torch_models.weights import (
-    CONTAINERS,
-    CONTENTLESS,
-    ModuleTree,
-)
+from pytest_modelbudget.torch_models.weights import CONTAINERS, CONTENTLESS, ModuleTree
 
 
 @contextmanager

@@ -17,12 +17,7 @@ from pytest_modelbudget.torch_models.building import built, converted, is_an_ins
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.script import saved_copy, script_graph, script_subject
-from pytest_modelbudget.torch_models.tracing import (
-    Subject,
-    WatchedScopes,
-    over_instance,
-    traced,
-)
+from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import copied
 

@@ -134,9 +134,7 @@ def signature(func: Any) -> Signature:
     )
     devices = [i for i, arg in enumerate(arguments) if arg.name == "device"]
     queries = schema.name.startswith("prim::")  # asks for a property; no dispatcher entry
-    composite = not queries and torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd"
-    )
+    composite = not queries and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     return Signature(
         name=schema.name,
         overload=f"{schema.name}.{schema.overload_name}",
@@ -163,15 +161,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
     without memory is replaced by its twin, and nothing is computed.
     """
 
-    def __init__(
-        self,
-        rules: OpTable,
-        values: TorchValues,
-        packed: PackedWeights,
-        scopes: Scopes,
-        *,
-        way: str,
-    ) -> None:
+    def __init__(self, rules: OpTable, values: TorchValues, packed: PackedWeights, scopes: Scopes, *, way: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
@@ -186,9 +176,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         """No guard against compiling around every call: the trace runs everything eagerly."""
         return False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
         called = signature(func)
         kwargs = kwargs or {}
@@ -256,9 +244,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             )
         )
 
-    def _operands(
-        self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Operand, ...]:
+    def _operands(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Operand, ...]:
         if called.name == LITERAL and self._values.known(args[0]) is None:
             return (self._constant(args[0]),)
         operands: list[Operand] = []
@@ -336,9 +322,7 @@ class Leaks(TorchFunctionMode):
         super().__init__()
         self._recorder = recorder
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Call the function; record one that hands a tensor's values over, as an unknown op."""
         if getattr(func, "__name__", "") in LEAVING and args:
             self._recorder.leave(func.__name__, args[0])
@@ -368,9 +352,7 @@ def _written(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ]
 
 
-def attributes_of(
-    called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, object]:
+def attributes_of(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
     """Arguments that are no tensors, as plain values by their schema names."""
     written = {arg.name: value for arg, value in zip(called.arguments, args, strict=False)}
     found: dict[str, object] = {}

@@ -45,20 +45,8 @@ from pytest_modelbudget.torch_models.isolation import (
 )
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
-from pytest_modelbudget.torch_models.tracing import (
-    AUTOGRAD_COMPLAINTS,
-    NameOf,
-    Rewriting,
-    Subject,
-    output_tensors,
-)
-from pytest_modelbudget.torch_models.values import (
-    CallInputs,
-    TorchValues,
-    call_inputs,
-    dtype_named,
-    dtype_of,
-)
+from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject, output_tensors
+from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, call_inputs, dtype_named, dtype_of
 from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, redraw
 
 if TYPE_CHECKING:
@@ -93,9 +81,7 @@ class InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     the difference between two right programs would be that rounding.
     """
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator in float64."""
         if _writes(func):
             return func(*args, **(kwargs or {}))
@@ -241,12 +227,7 @@ class TorchModel(RunnableModel):
         subject, specs = self.source.build()
         redraw(subject.model)
         return TorchModel(
-            self.source,
-            self.rules,
-            rewrite=self.rewrite,
-            built=(subject, specs),
-            weights=DRAWN,
-            copy_of=self,
+            self.source, self.rules, rewrite=self.rewrite, built=(subject, specs), weights=DRAWN, copy_of=self
         )
 
     def in_float64(self) -> TorchModel:
@@ -267,12 +248,7 @@ class TorchModel(RunnableModel):
         """A changed model of the same kind: another source, or the same under a rewrite."""
         built = self._subject_and_specs() if source is self.source and self.is_copy else None
         return TorchModel(
-            source,
-            self.rules,
-            rewrite=rewrite,
-            built=built,
-            weights=self.weights,
-            is_exact=self.is_exact,
+            source, self.rules, rewrite=rewrite, built=built, weights=self.weights, is_exact=self.is_exact
         )
 
     def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
@@ -318,9 +294,7 @@ class TorchModel(RunnableModel):
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             arguments = upcast(inputs) if self.is_exact else inputs
             structure, tensors = result_of(subject.run(arguments, scopes))
-        outputs = tuple(
-            Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors
-        )
+        outputs = tuple(Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
         counts = None if executed is None else executed.counts
         return Run(outputs, structure, layers=layer_outputs(seen), executed=counts)
 
@@ -413,9 +387,7 @@ class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self._rules = rules
         self._weight_name = weight_name
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, and count it if it multiplies."""
         if is_taken_apart(func, self._rules):
             with self:

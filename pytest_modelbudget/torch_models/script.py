@@ -20,13 +20,7 @@ from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import WeightScopes
-from pytest_modelbudget.torch_models.tracing import (
-    Rewriting,
-    Subject,
-    WatchedScopes,
-    over_instance,
-    traced,
-)
+from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, over_instance, traced
 from pytest_modelbudget.torch_models.values import CallInputs
 
 Opener = Callable[[str], torch.jit.ScriptModule]
@@ -87,11 +81,7 @@ def _read(file: Any, device: str) -> torch.jit.ScriptModule:
 
 
 def script_graph(
-    format: str,
-    opened: Opener,
-    specs: InputSpecs,
-    rules: OpTable,
-    rewriting: Rewriting | None = None,
+    format: str, opened: Opener, specs: InputSpecs, rules: OpTable, rewriting: Rewriting | None = None
 ) -> LoadedModel:
     """The graph of a script module: without its weights, else with them and meta inputs, else run.
 

@@ -40,9 +40,7 @@ class SeenStorage:
         known = self._tensors.get(key)
         if known is None:
             offset, shape, strides, dtype, _ = key
-            known = Tensor(
-                called, tuple(shape), dtype_of(dtype), self.storage, int(offset), strides
-            )
+            known = Tensor(called, tuple(shape), dtype_of(dtype), self.storage, int(offset), strides)
             self._tensors[key] = known
         return known
 
@@ -71,18 +69,13 @@ class TorchValues:
         return seen.storage.name if seen is not None and seen.storage.kind in STORED else ""
 
     def value(
-        self,
-        tensor: torch.Tensor,
-        kind: StorageKind = StorageKind.ACTIVATION,
-        name: Callable[[], str] | None = None,
+        self, tensor: torch.Tensor, kind: StorageKind = StorageKind.ACTIVATION, name: Callable[[], str] | None = None
     ) -> Tensor:
         """The graph tensor of a torch tensor; new memory gets this kind and name."""
         seen = self._seen_storage(tensor, kind, name)
         return seen.tensor(tensor, name() if name else seen.storage.name)
 
-    def _seen_storage(
-        self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None
-    ) -> SeenStorage:
+    def _seen_storage(self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None) -> SeenStorage:
         untyped = tensor.untyped_storage()
         seen = self._seen.get(untyped._cdata)
         if seen is None:
@@ -149,8 +142,7 @@ def call_inputs(specs: InputSpecs, make: Maker) -> CallInputs:
         return make(spec) if isinstance(spec, TensorSpec) else [made(part) for part in spec]
 
     return CallInputs(
-        tuple(made(spec) for spec in specs.positional),
-        {name: made(spec) for name, spec in specs.named.items()},
+        tuple(made(spec) for spec in specs.positional), {name: made(spec) for name, spec in specs.named.items()}
     )
 
 

@@ -14,21 +14,14 @@ def apply(model: Model, settings: Settings) -> Changed:
         assert isinstance(second, (LoadedModel, RunnableModel)), "the gate loads second models"
         return Changed(second)  # to be measured; comparing it says that it does not run
     if model.engine != second.engine or not model.engine:
-        return Changed(
-            second, upcasts=True, follows=False, made_apart=True, by_position=True, stacks=False
-        )
+        return Changed(second, upcasts=True, follows=False, made_apart=True, by_position=True, stacks=False)
     follows = second.can_be_redrawn and second.is_factory()
     notes: tuple[str, ...] = ()
     if follows and model.weights != LOADED:
         notes = without_partner(model.drawn_names, second.drawn_names)
         second = second.redrawn()
     return Changed(
-        second,
-        promised=second.counted_products(),
-        upcasts=True,
-        follows=follows,
-        made_apart=True,
-        notes=notes,
+        second, promised=second.counted_products(), upcasts=True, follows=follows, made_apart=True, notes=notes
     )
 
 

@@ -32,12 +32,7 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
             raise MissingExtraError("export_onnx", package=package, extra=extra)
     specs = wide(model.specs) if model.is_exact else model.specs
     proto = exported(model.subject, specs, settings["opset"])
-    second = OnnxModel(
-        InMemory(proto, "the export", {}),
-        model.rules,
-        weights=model.weights,
-        is_exact=model.is_exact,
-    )
+    second = OnnxModel(InMemory(proto, "the export", {}), model.rules, weights=model.weights, is_exact=model.is_exact)
     return Changed(second, made_apart=True, by_position=True, stacks=False)
 
 

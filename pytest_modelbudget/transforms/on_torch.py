@@ -46,9 +46,7 @@ def change_module(
     return Changed(changed, changes(model.subject.model, changed.subject.model), promised=promised)
 
 
-def change_operations(
-    model: TorchModel, rewrite: Rewrite, check: Callable[[Changed], None]
-) -> Changed:
+def change_operations(model: TorchModel, rewrite: Rewrite, check: Callable[[Changed], None]) -> Changed:
     """The model under a rewrite; check raises where that left out what it may not.
 
     Copies of a model are rewritten alike, and neither traced nor checked again.
@@ -140,9 +138,7 @@ def _changed(model: nn.Module, changer: Changer) -> nn.Module:
     with untouched_globals():
         changed = changer(model)
     if not isinstance(changed, nn.Module):
-        raise TransformError(
-            f"the transform returned {type(changed).__name__}, not a torch.nn.Module"
-        )
+        raise TransformError(f"the transform returned {type(changed).__name__}, not a torch.nn.Module")
     _still_in_eval_mode(changed, own)
     return changed
 

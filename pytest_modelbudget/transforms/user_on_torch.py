@@ -52,9 +52,7 @@ def _changes(before: nn.Module, after: nn.Module) -> Iterator[Change]:
 def _same_weights(module: nn.Module, other: Any) -> bool:
     """Whether two layers store tensors of the same names, types and values."""
     mine, theirs = module.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(
-        _same(value, theirs[name]) for name, value in mine.items()
-    )
+    return mine.keys() == theirs.keys() and all(_same(value, theirs[name]) for name, value in mine.items())
 
 
 def _same(value: Any, other: Any) -> bool:

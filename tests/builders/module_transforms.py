@@ -18,9 +18,7 @@ LOSSY = Claim(Kind.LOSSY, seeds=(0,))
 EXACT = Claim(seeds=(0,))
 
 
-def applied(
-    key: str, target: object, shape: tuple[int, ...], dtype: str = "float32", **settings: Any
-) -> Applied:
+def applied(key: str, target: object, shape: tuple[int, ...], dtype: str = "float32", **settings: Any) -> Applied:
     transform = transform_table()[key]
     given = {each.key: each.default for each in transform.settings} | settings
     specs = InputSpecs((TensorSpec(dtype, shape),))

@@ -36,9 +36,7 @@ class Mutant(TileLinear):
     With cut, only so many columns of that layer are in tiles; what is right anyway is one product.
     """
 
-    def __init__(
-        self, wrong: Callable[..., Any], scope: str, *, tile: int = TILE, cut: int | None = None
-    ) -> None:
+    def __init__(self, wrong: Callable[..., Any], scope: str, *, tile: int = TILE, cut: int | None = None) -> None:
         super().__init__(Tile(None, tile, tile), layers=("*",))
         self.wrong = wrong
         self.scope = scope
@@ -63,9 +61,7 @@ class Mutant(TileLinear):
         tiled = super().columns(Linear(x, weight[:edge], bias[:edge]))
         return torch.cat([tiled, F.linear(x, weight[edge:], bias[edge:])], -1)
 
-    def column(
-        self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def column(self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         right = super().column(rows, weight, bias)
         self.position += 1
         found = right
@@ -202,11 +198,7 @@ class Place:
 
 # Significands at least five bits shorter. Bfloat16's is three bits shorter than float16's, and sums
 # rounded to it are within what step 2 allows: eight roundings for each that a tiling makes.
-NARROWER = {
-    torch.float32: torch.float16,
-    torch.float16: torch.float8_e5m2,
-    torch.bfloat16: torch.float8_e5m2,
-}
+NARROWER = {torch.float32: torch.float16, torch.float16: torch.float8_e5m2, torch.bfloat16: torch.float8_e5m2}
 
 
 class NarrowSums(TileLinear):
@@ -215,9 +207,7 @@ class NarrowSums(TileLinear):
     def __init__(self, tile: Tile) -> None:
         super().__init__(tile, layers=("*",))
 
-    def column(
-        self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def column(self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         def narrowed(values: torch.Tensor) -> torch.Tensor:
             narrow = NARROWER.get(weight.dtype, weight.dtype)
             return values.to(narrow).to(weight.dtype)
@@ -230,11 +220,7 @@ class NarrowSums(TileLinear):
 
 
 def verified(
-    model: nn.Module,
-    shape: tuple[int, ...],
-    rewrite: TileLinear,
-    dtype: str = "float32",
-    **claim: Any,
+    model: nn.Module, shape: tuple[int, ...], rewrite: TileLinear, dtype: str = "float32", **claim: Any
 ) -> Equivalence:
     """What the gate says about a rewritten module, on its own weights."""
     specs = InputSpecs((TensorSpec(dtype, shape),))

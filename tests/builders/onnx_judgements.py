@@ -24,9 +24,7 @@ def in_memory(proto: onnx.ModelProto, dims: Mapping[str, int] = NO_DIMS) -> Onnx
     return OnnxModel(InMemory(proto, "model.onnx", dims), tables().ops)
 
 
-def judged_beside(
-    original: OnnxModel, twin: onnx.ModelProto, claim: Claim, **known: Any
-) -> Equivalence:
+def judged_beside(original: OnnxModel, twin: onnx.ModelProto, claim: Claim, **known: Any) -> Equivalence:
     """Whether a twin of a model is the same, whatever weights that one has."""
 
     def remake(model: Model) -> Changed:
@@ -36,9 +34,7 @@ def judged_beside(
     return compare(original, remake, claim)
 
 
-def judged(
-    original: onnx.ModelProto, twin: onnx.ModelProto, sums: int = 1, seeds: int = 1
-) -> Equivalence:
+def judged(original: onnx.ModelProto, twin: onnx.ModelProto, sums: int = 1, seeds: int = 1) -> Equivalence:
     """Whether two models are the same, as exact algebra."""
     claim = Claim(seeds=tuple(range(seeds)))
     return judged_beside(in_memory(original), twin, claim, partial_sums=sums)

@@ -14,12 +14,7 @@ from onnx import numpy_helper
 
 from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
-from pytest_modelbudget.equivalence.comparison import (
-    Comparison,
-    Pair,
-    SharedValues,
-    original_runs,
-)
+from pytest_modelbudget.equivalence.comparison import Comparison, Pair, SharedValues, original_runs
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.onnx_models import running
@@ -196,9 +191,7 @@ def test_a_graph_that_is_not_what_runs() -> None:
     right = Counter(operators(found.model))["MatMul"]
     for promised, outcome in ((right, Outcome.WITHIN), (right - 1, Outcome.OVER)):
         counts = Counter({("onnx::MatMul", None): promised})
-        result = judged_beside(
-            in_memory(proto), found.model, Claim(seeds=(0,)), partial_sums=4, promised=counts
-        )
+        result = judged_beside(in_memory(proto), found.model, Claim(seeds=(0,)), partial_sums=4, promised=counts)
         assert result.outcome is outcome
     assert f"the graph has {right - 1} onnx::MatMul, and the run executes {right}" in result.reason
 
@@ -208,19 +201,14 @@ def test_a_network_that_ignores_its_input_is_redrawn() -> None:
     proto = linear(130, 70)
     change(proto, "fc.weight", np.zeros_like)
     tiling = Tiling(Tile(None, 64, 64))
-    found = judged_rewrite(
-        in_memory(proto), lambda each: tiled_linears(each, tiling), Claim(seeds=(0,))
-    )
+    found = judged_rewrite(in_memory(proto), lambda each: tiled_linears(each, tiling), Claim(seeds=(0,)))
     assert (found.outcome, found.weights) == (Outcome.WITHIN, "drawn, seed 0")
 
 
 def test_a_constant_reference_is_unknown() -> None:
     """A network whose output never moves shows nothing, whatever its weights are."""
     nodes = [node("Mul", "x zero", "z"), node("Add", "z one", "y")]
-    stored = [
-        numpy_helper.from_array(np.array(number, np.float32), name)
-        for name, number in (("zero", 0), ("one", 1))
-    ]
+    stored = [numpy_helper.from_array(np.array(number, np.float32), name) for name, number in (("zero", 0), ("one", 1))]
     proto = model(nodes, [value("x", 3)], [value("y", 3)], stored)
     found = judged(proto, proto)
     assert found.outcome is Outcome.UNKNOWN

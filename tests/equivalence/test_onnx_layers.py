@@ -13,15 +13,7 @@ from onnx import numpy_helper
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.formats.model import (
-    DRAWN,
-    UNWATCHED,
-    LayerPair,
-    Run,
-    RunnableModel,
-    Shared,
-    Watch,
-)
+from pytest_modelbudget.formats.model import DRAWN, UNWATCHED, LayerPair, Run, RunnableModel, Shared, Watch
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.onnx_models import model as model_module
 from pytest_modelbudget.onnx_models.files import write_model
@@ -125,9 +117,7 @@ def test_a_function_that_changed_changes_its_calls(tmp_path: Path) -> None:
         return found
 
     opsets = [onnx.helper.make_opsetid("", 23)]
-    twice = onnx.helper.make_function(
-        "own", "twice", ["a"], ["b"], [node("Add", "a a", "b")], opsets
-    )
+    twice = onnx.helper.make_function("own", "twice", ["a"], ["b"], [node("Add", "a a", "b")], opsets)
     proto = fused()
     proto.graph.node.insert(1, node("twice", "fc0", "doubled", domain="own"))
     proto.graph.node[2].input[0] = "doubled"
@@ -381,19 +371,14 @@ def test_a_twin_that_does_not_run_is_unknown(tmp_path: Path) -> None:
         return found
 
     nodes = [node("Gemm", "x w", "fc"), node("Reshape", "fc shape", "y")]
-    weights = [
-        numpy_helper.from_array(drawn(0, 100, 70), "w"),
-        numpy_helper.from_array(np.array([-1, 35]), "shape"),
-    ]
+    weights = [numpy_helper.from_array(drawn(0, 100, 70), "w"), numpy_helper.from_array(np.array([-1, 35]), "shape")]
     proto = model(nodes, [value("x", 4, 100)], [value("y", None, 35)], weights)
     found = verified(proto, broken, tmp_path)
     assert found.outcome is Outcome.UNKNOWN
     assert "running on onnxruntime raised" in found.reason
 
 
-@pytest.mark.parametrize(
-    ("first", "outcome"), [("batch", Outcome.WITHIN), (4, Outcome.UNKNOWN)], ids=["open", "fixed"]
-)
+@pytest.mark.parametrize(("first", "outcome"), [("batch", Outcome.WITHIN), (4, Outcome.UNKNOWN)], ids=["open", "fixed"])
 def test_a_second_batch_size(first: int | str, outcome: Outcome, tmp_path: Path) -> None:
     """batch: [1, 3] needs a file that leaves the first axis open."""
     write_model(linear(100, 70, leading=(first,)), tmp_path / "model.onnx")

@@ -59,9 +59,7 @@ def test_an_onnx_layer_that_rounds_to_half_is_named() -> None:
     """The second of three layers rounds its float32 to float16: off by 2⁻¹²."""
     proto = network("float32")
     twin = onnx.ModelProto.FromString(proto.SerializeToString())
-    position, layer = next(
-        (i, each) for i, each in enumerate(twin.graph.node) if each.output[0] == "fc1"
-    )
+    position, layer = next((i, each) for i, each in enumerate(twin.graph.node) if each.output[0] == "fc1")
     layer.name, layer.output[0] = "wide", "wide"
     twin.graph.node.insert(position + 1, node("Cast", "wide", "half", to=TensorProto.FLOAT16))
     twin.graph.node.insert(position + 2, node("Cast", "half", "fc1", to=TensorProto.FLOAT))

@@ -41,9 +41,7 @@ LINEAR, MATMUL = ("aten::linear", ()), ("aten::matmul", ())
     ],
 )
 def test_a_nameless_product_stands_for_one_of_its_operator(
-    graph: dict[tuple[str, tuple[int, ...]], int],
-    run: dict[tuple[str, tuple[int, ...]], int],
-    keeps: bool,
+    graph: dict[tuple[str, tuple[int, ...]], int], run: dict[tuple[str, tuple[int, ...]], int], keeps: bool
 ) -> None:
     """Totals by operator are equal, and no known weight is read more often than promised."""
     promised = Counter(graph)

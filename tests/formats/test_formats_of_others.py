@@ -126,9 +126,7 @@ def other() -> nn.Module:
     return layer
 
 
-def test_a_format_that_runs_is_compared_and_changed(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_format_that_runs_is_compared_and_changed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """2·3·4 MACs; equal to the module with its weight, and not to one with another or twice it."""
     pytester.syspathinsert()
     pytester.makepyfile(matrices_of_this_test=MATRICES)
@@ -155,6 +153,4 @@ def test_a_format_that_runs_is_compared_and_changed(
     assert np.shape(WEIGHT) == (4, 3)
 
 
-assert (
-    pytest_modelbudget.pytest_plugin.items
-)  # loaded before pytester, which forgets what runs import
+assert pytest_modelbudget.pytest_plugin.items  # loaded before pytester, which forgets what runs import

@@ -65,9 +65,7 @@ def text(path: Path) -> None:
         ("torchscript", lambda path: None, "does not exist"),
     ],
 )
-def test_the_file_says_what_it_is(
-    form: str, write: Callable[[Path], object], words: str, tmp_path: Path
-) -> None:
+def test_the_file_says_what_it_is(form: str, write: Callable[[Path], object], words: str, tmp_path: Path) -> None:
     """Each mistake ends in what the file is and what to write instead."""
     path = tmp_path / "model.pt2"
     write(path)

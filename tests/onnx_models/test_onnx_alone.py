@@ -92,9 +92,7 @@ def test_a_gate_without_torch(written: Path, tmp_path: Path) -> None:
     (project / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     (project / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "--model-budget", "budgets"]
-    run = subprocess.run(
-        command, cwd=project, capture_output=True, text=True, check=False, env=os.environ
-    )
+    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, env=os.environ)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "5 limits: 0 over, 0 warn, 5 within, 0 unknown" in run.stdout
 
@@ -151,8 +149,6 @@ def test_three_gigabytes_beside_the_file_cost_nothing(tmp_path: Path) -> None:
     tensor = TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=(40_000, 20_000))
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="gone.bin")
-    proto = model(
-        [node("MatMul", "x w", "y")], [value("x", 1, 40_000)], [value("y", 1, 20_000)], [tensor]
-    )
+    proto = model([node("MatMul", "x w", "y")], [value("x", 1, 40_000)], [value("y", 1, 20_000)], [tensor])
     path.write_bytes(proto.SerializeToString())
     assert measure(path)["weight_memory"].value == 4 * 40_000 * 20_000

@@ -24,9 +24,7 @@ WEIGHT, LIKE = Role("weight", weight=True), Role("like", unread=True)
         ("com.microsoft::FusedConv", "com.microsoft::FusedConv"),
     ],
 )
-def test_a_name_without_a_domain_is_torchs_or_with_a_capital_onnx_own(
-    short: str, name: str
-) -> None:
+def test_a_name_without_a_domain_is_torchs_or_with_a_capital_onnx_own(short: str, name: str) -> None:
     """The tables write names in short; what says its domain stays."""
     assert under(short, "x") == {name: ("x",)}
 
@@ -34,9 +32,7 @@ def test_a_name_without_a_domain_is_torchs_or_with_a_capital_onnx_own(
 def test_roles_may_stand_in_one_word_one_string_or_one_tuple() -> None:
     """However they are grouped, operands keep their order."""
     operands = ("x", "x_scale", WEIGHT, "y", LIKE)
-    assert under("a B", "x x_scale", (WEIGHT, ("y", LIKE))) == {"aten::a": operands} | {
-        "onnx::B": operands
-    }
+    assert under("a B", "x x_scale", (WEIGHT, ("y", LIKE))) == {"aten::a": operands} | {"onnx::B": operands}
 
 
 def test_a_rule_reads_nothing_of_an_unread_operand() -> None:

@@ -36,9 +36,7 @@ def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32],
-    ids=str,
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32], ids=str
 )
 def test_casts_do_not_round(dtype: torch.dtype) -> None:
     """Twice a float64 number is exact; a cast to any narrower type would round it."""
@@ -65,8 +63,7 @@ class Halves(Complex):
 
 
 @pytest.mark.parametrize(
-    ("scale", "outcome"),
-    [pytest.param(1, "within", id="same"), pytest.param(1.001, "over", id="scaled")],
+    ("scale", "outcome"), [pytest.param(1, "within", id="same"), pytest.param(1.001, "over", id="scaled")]
 )
 def test_complex_sums_in_another_order_agree(scale: float, outcome: str) -> None:
     """In complex64 they would differ by 1e-7 of their size, where 1e-10 is allowed."""

@@ -78,15 +78,9 @@ def measured(build: Callable[[], nn.Module], tokens: int) -> tuple[int, int]:
 
 DECODERS = [
     pytest.param(gpt2, Decoder(12, 768, 3072, 768, 50_257, 2), 124_439_808, 1024, id="gpt2"),
+    pytest.param(llama_7b, Decoder(32, 4096, 11_008, 4096, 32_000, 3), 6_738_415_616, 2048, id="llama-2-7b"),
     pytest.param(
-        llama_7b, Decoder(32, 4096, 11_008, 4096, 32_000, 3), 6_738_415_616, 2048, id="llama-2-7b"
-    ),
-    pytest.param(
-        llama_405b,
-        Decoder(126, 16_384, 53_248, 8 * 128, 128_256, 3),
-        405_853_388_800,
-        8192,
-        id="llama-3-405b",
+        llama_405b, Decoder(126, 16_384, 53_248, 8 * 128, 128_256, 3), 405_853_388_800, 8192, id="llama-3-405b"
     ),
 ]
 

@@ -164,9 +164,7 @@ def test_values_beside_the_graph_are_those_of_the_model(tmp_path: Path, kind: st
     places = {each.name: {e.key: e.value for e in each.external_data} for each in stored}
     assert [name for name, place in places.items() if place] == ["linear.weight", "first", "second"]
     assert all(int(place["offset"]) % 4096 == 0 for place in places.values() if place)
-    for before, after in zip(
-        proto.graph.initializer, onnx.load(path).graph.initializer, strict=True
-    ):
+    for before, after in zip(proto.graph.initializer, onnx.load(path).graph.initializer, strict=True):
         assert before.name == after.name
         assert (numpy_helper.to_array(before) == numpy_helper.to_array(after)).all()
 
@@ -180,11 +178,7 @@ def test_other_inputs_are_other_models(tmp_path: Path) -> None:
 
 def sequence(factor: float) -> onnx.ModelProto:
     """x and factor · relu(x) as one output that is a sequence."""
-    nodes = [
-        node("Relu", "x", "r"),
-        node("Mul", "r factor", "scaled"),
-        node("SequenceConstruct", "x scaled", "s"),
-    ]
+    nodes = [node("Relu", "x", "r"), node("Mul", "r factor", "scaled"), node("SequenceConstruct", "x scaled", "s")]
     result = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
     stored = numpy_helper.from_array(np.array(factor, np.float32), "factor")
     return model(nodes, [value("x", 2, 3)], [result], [stored])

@@ -68,9 +68,7 @@ def restored() -> Iterator[None]:
     [
         pytest.param(lambda net: net.first.bias.add_(0.5), "first.bias", id="a parameter"),
         pytest.param(lambda net: net.first.bias[-1].neg_(), "first.bias", id="a sign"),
-        pytest.param(
-            lambda net: net.last.bias.copy_(net.last.bias.flip(0)), "last.bias", id="an order"
-        ),
+        pytest.param(lambda net: net.last.bias.copy_(net.last.bias.flip(0)), "last.bias", id="an order"),
         pytest.param(lambda net: net.last.weight.data.mul_(2), "first.weight", id="tied memory"),
         pytest.param(lambda net: net.calls.add_(1), "calls", id="an integer buffer"),
         pytest.param(added, "first.extra", id="one more"),

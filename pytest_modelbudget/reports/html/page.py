@@ -60,9 +60,7 @@ def render(report: Report) -> str:
             report=report,
             unmeasured=unmeasured(report),
             base=_short_name(report.base),
-            views=[
-                (model.anchor, view) for model, view in zip(models, _views(models), strict=True)
-            ],
+            views=[(model.anchor, view) for model, view in zip(models, _views(models), strict=True)],
             files=_by_file(models),
             noticed=noticed[:MOST_NOTICED],
             left=len(noticed) - MOST_NOTICED,
@@ -130,9 +128,5 @@ def _text(name: str) -> str:
 def _templates() -> Environment:
     """Templates that escape whatever they are given, and refuse names that nobody gave them."""
     return Environment(
-        loader=FileSystemLoader(FILES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

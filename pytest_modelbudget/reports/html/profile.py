@@ -103,17 +103,8 @@ def _largest(rows: list[Record]) -> list[Record]:
 
 
 def _summed(rows: list[Record]) -> Record:
-    figures: Mapping[str, int] = {
-        figure: sum(row[figure] or 0 for row in rows) for figure in FIGURES
-    }
-    nowhere: Record = {
-        "scope": None,
-        "depth": 1,
-        "type": SMALLER,
-        "calls": 0,
-        "inputs": [],
-        "outputs": [],
-    }
+    figures: Mapping[str, int] = {figure: sum(row[figure] or 0 for row in rows) for figure in FIGURES}
+    nowhere: Record = {"scope": None, "depth": 1, "type": SMALLER, "calls": 0, "inputs": [], "outputs": []}
     return {**nowhere, **figures}
 
 
@@ -128,9 +119,7 @@ def memory_profile(graph: Graph) -> Record:
     peak = max(live)
     step = live.index(peak)
     points = list(_points(live))
-    at_peak = [
-        (storage, life) for storage, life in alive.items() if life.first <= step <= life.last
-    ]
+    at_peak = [(storage, life) for storage, life in alive.items() if life.first <= step <= life.last]
     at_peak.sort(key=lambda entry: -entry[0].nbytes)  # stable: equals stay in order of appearance
     named, rest = at_peak[:MOST_OWNERS], at_peak[MOST_OWNERS:]
     makers = _makers(graph)
@@ -162,18 +151,14 @@ def _name(ops: Sequence[Op], step: int) -> list[str]:
 
 def _makers(graph: Graph) -> Mapping[Storage, tuple[Tensor, Op | None]]:
     """For each storage the first tensor on it, and the op that allocated it; none made inputs."""
-    makers: dict[Storage, tuple[Tensor, Op | None]] = {
-        tensor.storage: (tensor, None) for tensor in graph.inputs
-    }
+    makers: dict[Storage, tuple[Tensor, Op | None]] = {tensor.storage: (tensor, None) for tensor in graph.inputs}
     for op in graph.ops:
         for output in op.fresh_outputs:
             makers.setdefault(output.storage, (output, op))
     return makers
 
 
-def _owner(
-    storage: Storage, life: Lifetime, makers: Mapping[Storage, tuple[Tensor, Op | None]]
-) -> Record:
+def _owner(storage: Storage, life: Lifetime, makers: Mapping[Storage, tuple[Tensor, Op | None]]) -> Record:
     """One activation that lives at the peak; op is "" for an input of the model."""
     tensor, op = makers[storage]
     return {
@@ -208,10 +193,7 @@ def op_profile(costed: CostedGraph) -> Record:
     return {
         "points": _bounded(points),
         "free": free,
-        "unknown": [
-            {"scope": scope, "name": name, "count": count}
-            for (scope, name), count in unknown.items()
-        ],
+        "unknown": [{"scope": scope, "name": name, "count": count} for (scope, name), count in unknown.items()],
     }
 
 

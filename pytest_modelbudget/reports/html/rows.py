@@ -16,13 +16,7 @@ from pytest_modelbudget.budget.address import path_of
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.reports.cases import Case, headroom, headroom_text, is_lower_bound, maximum
-from pytest_modelbudget.reports.record import (
-    AskedOps,
-    Check,
-    Growth,
-    ModelReport,
-    OtherGrowth,
-)
+from pytest_modelbudget.reports.record import AskedOps, Check, Growth, ModelReport, OtherGrowth
 from pytest_modelbudget.reports.sentences import grown_name, largest_shares, shapes
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 

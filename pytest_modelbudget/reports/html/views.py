@@ -90,9 +90,7 @@ def transform_view(model: ModelReport, transform: TransformReport) -> TransformV
         outputs=tuple(_output(output, columns) for output in outputs),
         first_divergence=tuple(_divergence(equivalence.first_divergence)),
         divergence=tuple(
-            (f"{output.name}, {output.family}", output.algebra)
-            for output in outputs
-            if output.algebra is not None
+            (f"{output.name}, {output.family}", output.algebra) for output in outputs if output.algebra is not None
         ),
     )
 

@@ -17,19 +17,8 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models.model import OnnxModel
-from pytest_modelbudget.onnx_models.program import (
-    Body,
-    Node,
-    Program,
-    names_read,
-    with_graph,
-)
-from pytest_modelbudget.onnx_models.rewriting import (
-    WholeOperation,
-    operations_of,
-    why_unusable,
-    without_spent,
-)
+from pytest_modelbudget.onnx_models.program import Body, Node, Program, names_read, with_graph
+from pytest_modelbudget.onnx_models.rewriting import WholeOperation, operations_of, why_unusable, without_spent
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph
 from pytest_modelbudget.transforms.transform import Changed, Settings
 
@@ -128,10 +117,7 @@ def _folded_layer(folding: Folding, graph: Body) -> tuple[NodeProto, list[Tensor
     weight = whole.array()
     has_bias = len(layer.inputs) > 2 and layer.inputs[2]
     bias = _wide(graph, layer.inputs[2]) if has_bias else 0.0
-    values = {
-        "weight": _scaled(layer, weight.astype("float64"), scale),
-        "bias": (bias - mean) * scale + beta,
-    }
+    values = {"weight": _scaled(layer, weight.astype("float64"), scale), "bias": (bias - mean) * scale + beta}
     made = NodeProto()
     made.CopyFrom(layer.proto)
     tensors = [

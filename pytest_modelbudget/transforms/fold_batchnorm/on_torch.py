@@ -58,11 +58,7 @@ def batch_norms_and_feeders(graph: Graph) -> Iterator[tuple[str, str]]:
             continue
         source = op.tensors()[0].storage
         feeder = made.get(source)
-        if (
-            feeder is not None
-            and readers[source] == 1
-            and runs[feeder.scope] == runs[op.scope] == 1
-        ):
+        if feeder is not None and readers[source] == 1 and runs[feeder.scope] == runs[op.scope] == 1:
             yield op.scope, feeder.scope
 
 

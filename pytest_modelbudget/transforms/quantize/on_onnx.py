@@ -58,9 +58,7 @@ class Layer:
     axis: int
 
 
-def quantised_weights(
-    model: onnx.ModelProto, grid: Grid, rules: OpTable | None = None
-) -> Rewritten:
+def quantised_weights(model: onnx.ModelProto, grid: Grid, rules: OpTable | None = None) -> Rewritten:
     """The model with the weights of its selected layers stored as integers.
 
     rules are the project's own where none are given.
@@ -174,9 +172,7 @@ class DequantisedGraph:
         tensors[0].metadata_props.extend(whole.proto.metadata_props)
         self._tensors += tensors
         result = self._names.stem(name, ".dequantized")
-        made = helper.make_node(
-            "DequantizeLinear", reads, [result], name=f"{path_within(node)}.weight"
-        )
+        made = helper.make_node("DequantizeLinear", reads, [result], name=f"{path_within(node)}.weight")
         made.metadata_props.extend(node.metadata_props)
         if found.axis is not None:
             made.attribute.append(helper.make_attribute("axis", found.axis))
@@ -218,9 +214,7 @@ def quantised(weight: Any, grid: Grid, axis: int | None) -> Quantised:
     scale = np.maximum(-least, most) / high if grid.symmetric else (most - least) / (high - low)
     scale = _rounded_up(np.where(scale > 0, scale, 1.0), weight.dtype)
     step = scale.astype(np.float64)
-    zero = (
-        np.zeros_like(step) if grid.symmetric else np.clip(np.rint(low - least / step), low, high)
-    )
+    zero = np.zeros_like(step) if grid.symmetric else np.clip(np.rint(low - least / step), low, high)
     integers = np.clip(np.rint(wide / step) + zero, low, high)
     few = () if axis is None else (-1,)
     return Quantised(integers, scale.reshape(few), zero.reshape(few), axis)

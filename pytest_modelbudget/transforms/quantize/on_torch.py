@@ -24,12 +24,7 @@ from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.weights import GRID
 from pytest_modelbudget.transforms.on_torch import change_module
 from pytest_modelbudget.transforms.quantize.grid import Grid, floor_of, grid_of
-from pytest_modelbudget.transforms.transform import (
-    LEFT_OUT,
-    Changed,
-    Settings,
-    must_name_layers,
-)
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, must_name_layers
 
 LAYERS = (nn.Linear, _ConvNd, nn.MultiheadAttention)
 
@@ -76,11 +71,7 @@ def is_selected(path: str, module: nn.Module, grid: Grid) -> bool:
 
 def weights_of(module: nn.Module) -> list[str]:
     """Names of the floating matrices and kernels among a layer's own parameters."""
-    return [
-        name
-        for name, tensor in module._parameters.items()
-        if is_matrix(tensor) and name.endswith("weight")
-    ]
+    return [name for name, tensor in module._parameters.items() if is_matrix(tensor) and name.endswith("weight")]
 
 
 def is_matrix(tensor: torch.Tensor | None) -> bool:
@@ -132,14 +123,10 @@ def put_on_grid(module: Any, name: str, grid: Grid, stored: StoredOnce) -> None:
         return cast(torch.Tensor, integers * scale)
 
     kind = type(module)
-    module.__class__ = type(
-        kind.__name__, (kind,), {name: property(worked_out), "__module__": kind.__module__}
-    )
+    module.__class__ = type(kind.__name__, (kind,), {name: property(worked_out), "__module__": kind.__module__})
 
 
-def on_grid(
-    weight: torch.Tensor, grid: Grid, axis: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def on_grid(weight: torch.Tensor, grid: Grid, axis: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Integers, scales and zero points; scales in the weight's own type, as they are stored."""
     wide = weight.double()
     others = [each for each in range(wide.dim()) if not (grid.per_channel and each == axis)]
@@ -177,16 +164,10 @@ def layer_changes(before: nn.Module, after: nn.Module, grid: Grid) -> Iterator[C
         yield Change(path, kind, grid.text)
 
 
-def unlisted(
-    graph: Graph, rules: OpTable, changes: Sequence[Change], grid: Grid
-) -> Iterator[Change]:
+def unlisted(graph: Graph, rules: OpTable, changes: Sequence[Change], grid: Grid) -> Iterator[Change]:
     """Operations that still multiply by a parameter, of modules that nobody listed as layers."""
     listed = {change.scope for change in changes}
-    owners = {
-        weight.tensor.storage: weight.scope
-        for weight in graph.weights
-        if weight.kind is StorageKind.PARAMETER
-    }
+    owners = {weight.tensor.storage: weight.scope for weight in graph.weights if weight.kind is StorageKind.PARAMETER}
     for op in graph.ops:
         for tensor in multiplied_tensors(op, rules):
             scope = owners.get(tensor.storage)
@@ -250,6 +231,4 @@ def _packed(weight: Weight, bits: int) -> Weight:
     tensor = weight.tensor
     if not tensor.name.endswith("_integers"):
         return weight
-    return replace(
-        weight, tensor=replace(tensor, dtype=replace(tensor.dtype, name="int4", bits=bits))
-    )
+    return replace(weight, tensor=replace(tensor, dtype=replace(tensor.dtype, name="int4", bits=bits)))

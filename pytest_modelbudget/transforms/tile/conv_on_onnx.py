@@ -21,21 +21,8 @@ from pytest_modelbudget.onnx_models.rewriting import (
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
-from pytest_modelbudget.transforms.tile.graph_on_onnx import (
-    TiledGraph,
-    column_sums,
-    first_along,
-    joined,
-    split,
-)
-from pytest_modelbudget.transforms.tile.grid import (
-    ONE_CHANNEL,
-    Cut,
-    Tile,
-    cut,
-    must_be_complete,
-    tile_of,
-)
+from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph, column_sums, first_along, joined, split
+from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, Cut, Tile, cut, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings
 
 REWRITTEN = frozenset({"onnx::Conv", "onnx::ConvTranspose"})  # those that can be cut
@@ -58,9 +45,7 @@ class Convolution:
     bias: str
 
 
-def convolutions(
-    program: Program,
-) -> Iterator[Convolution | WholeOperation]:
+def convolutions(program: Program) -> Iterator[Convolution | WholeOperation]:
     """Every convolution in the order of the file, those in bodies and functions included."""
     return operations_of(program, multiplies_weight(Over.CHANNELS), _operation)
 
@@ -129,17 +114,11 @@ def write_tiles(into: Replacement, layer: Layer, tile: Tile) -> None:
     into.finish(joined(into, columns, "joined", axis=1))
 
 
-def _columns(
-    into: Replacement, operands: tuple[Names, Names, Sequence[Names]], prefix: str
-) -> list[str]:
+def _columns(into: Replacement, operands: tuple[Names, Names, Sequence[Names]], prefix: str) -> list[str]:
     """The outputs of one group; the first product of each column adds the bias."""
     parts, bias, tiles = operands
     node = into.replaced
-    attributes = {
-        each.name: onnx.helper.get_attribute_value(each)
-        for each in node.attribute
-        if each.name != "group"
-    }
+    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute if each.name != "group"}
 
     def product(part: str, weight: str, k: int, n: int) -> str:
         reads = (part, weight, bias[n]) if bias and k == 0 else (part, weight)
@@ -148,9 +127,7 @@ def _columns(
     return column_sums(into, parts, tiles, product, prefix)
 
 
-def _cut(
-    into: Replacement, name: str, tiles: Cut, part: str, place: tuple[int, int, int]
-) -> list[list[str]]:
+def _cut(into: Replacement, name: str, tiles: Cut, part: str, place: tuple[int, int, int]) -> list[list[str]]:
     """Tiles of a value by group; place is (groups, axes of the value, axis of its channels)."""
     groups, rank, axis = place
     found = list(split(into, name, tiles.filled * groups, part, axis=axis))
@@ -170,17 +147,12 @@ def _cut_tiles(into: Replacement, layer: Layer, inputs: Cut, outputs: Cut) -> li
     outer, inner = (inputs, outputs) if found.turned else (outputs, inputs)
     grids: list[Sequence[Names]] = []
     for g, group in enumerate(_cut(into, found.weight, outer, "weight", (found.groups, rank, 0))):
-        rows = [
-            _cut(into, name, inner, f"weight.g{g}.{i}", (1, rank, 1))[0]
-            for i, name in enumerate(group)
-        ]
+        rows = [_cut(into, name, inner, f"weight.g{g}.{i}", (1, rank, 1))[0] for i, name in enumerate(group)]
         grids.append(list(zip(*rows, strict=True)) if found.turned else rows)
     return grids
 
 
-def _stored_tiles(
-    into: Replacement, layer: Layer, inputs: Cut, outputs: Cut
-) -> list[Sequence[Names]]:
+def _stored_tiles(into: Replacement, layer: Layer, inputs: Cut, outputs: Cut) -> list[Sequence[Names]]:
     """Names of the stored tiles, by group, column and row, such as conv.weight_g0_k0_n0."""
     import numpy as np
 
@@ -210,10 +182,7 @@ def _turned(values: Any, found: Convolution) -> Any:
 
 
 def tiled_convolutions(
-    model: onnx.ModelProto,
-    tile: Tile,
-    layers: Sequence[str] = ("*",),
-    rules: OpTable | None = None,
+    model: onnx.ModelProto, tile: Tile, layers: Sequence[str] = ("*",), rules: OpTable | None = None
 ) -> Rewritten:
     """The model with the convolutions that globs select written as partial ones.
 

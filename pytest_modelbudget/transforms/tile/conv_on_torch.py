@@ -33,13 +33,7 @@ from pytest_modelbudget.transforms.tile.products_on_torch import (
     padded,
     summed,
 )
-from pytest_modelbudget.transforms.transform import (
-    LEFT_OUT,
-    Changed,
-    Settings,
-    is_chosen,
-    must_name_layers,
-)
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen, must_name_layers
 
 # Operators that take (input, weight, bias, ..., groups, ...); those that turn the weight.
 TURNED = frozenset({"aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"})
@@ -113,9 +107,7 @@ class TileConv(TileRewrite):
         column = partial(self.column, product)
         return columns(whole, self.tile, column, outputs=len(group.weight))
 
-    def column(
-        self, product: Product, parts: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def column(self, product: Product, parts: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
         return summed(parts, weight, bias, self.tile, product)
 

@@ -59,9 +59,7 @@ class StoredWeight:
     turned: bool
 
 
-def linear_operations(
-    program: Program,
-) -> Iterator[LinearOperation | WholeOperation]:
+def linear_operations(program: Program) -> Iterator[LinearOperation | WholeOperation]:
     """Every linear operation in the order of the file, those in bodies and functions included.
 
     What contracts over features with a weight is one, by whatever name it goes. A MatMul of two
@@ -161,16 +159,11 @@ def _padded(weight: Any, below: int, beside: int) -> Any:
     return np.pad(weight, ((0, below), (0, beside))) if below or beside else weight
 
 
-def _stored_tiles(
-    into: Replacement, layer: Layer, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _stored_tiles(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of the stored tiles, by column and then by row."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     return tuple(
-        tuple(
-            _stored_part(into, layer, weight[row, column], k, n)
-            for k, row in enumerate(rows.slices)
-        )
+        tuple(_stored_part(into, layer, weight[row, column], k, n) for k, row in enumerate(rows.slices))
         for n, column in enumerate(columns.slices)
     )
 
@@ -180,9 +173,7 @@ def _stored_part(into: Replacement, layer: Layer, values: Any, k: int, n: int) -
     return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
 
 
-def _cut_tiles(
-    into: Replacement, layer: Layer, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _cut_tiles(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of tiles that Split cuts out of the one stored weight, by column and then by row."""
     weight = _shared_weight(into, layer, rows, columns)
     return tuple(
@@ -219,9 +210,7 @@ def _without_zeros(into: Replacement, result: str, columns: Cut) -> str:
     return first_along(into, result, sum(columns.sizes) - columns.zeros, "sliced", axis=-1)
 
 
-def _row_of_tiles(
-    into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str
-) -> str:
+def _row_of_tiles(into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str) -> str:
     """All columns for some rows of x."""
 
     def product(part: str, weight: str, k: int, n: int) -> str:
@@ -232,9 +221,7 @@ def _row_of_tiles(
     return joined(into, found, f"{prefix}joined", axis=-1)
 
 
-def _rows_tiled(
-    into: Replacement, layer: Layer, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
-) -> str:
+def _rows_tiled(into: Replacement, layer: Layer, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]) -> str:
     """The same for each tile of rows; leading axes are one axis meanwhile."""
     rows, tile = cuts
     leading = [size or 0 for size in layer.leading or ()]
@@ -250,8 +237,7 @@ def _rows_tiled(
         x = into.node("Pad", (x, into.integers([0, 0, edges.zeros, 0], "row_pads")), "row_padded")
     parts = split(into, x, edges.sizes, "rows", axis=0)
     stacked = [
-        _row_of_tiles(into, part, rows, tiles, f"m{m}." if len(parts) > 1 else "")
-        for m, part in enumerate(parts)
+        _row_of_tiles(into, part, rows, tiles, f"m{m}." if len(parts) > 1 else "") for m, part in enumerate(parts)
     ]
     result = joined(into, stacked, "stacked", axis=0)
     if edges.zeros:
@@ -308,9 +294,7 @@ def _rows_swapped(axes: int) -> list[int]:
     return [*range(axes - 1), axes, axes - 1, axes + 1]
 
 
-def _stored_batches(
-    into: Replacement, layer: Layer, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _stored_batches(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of stored batches (k tiles, n tiles, k, n), by region of columns, then of rows."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     names = []
@@ -325,9 +309,7 @@ def _stored_batches(
     return tuple(names)
 
 
-def _cut_batches(
-    into: Replacement, layer: Layer, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _cut_batches(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """The same, cut out of the one stored weight where the graph runs."""
     weight = _shared_weight(into, layer, rows, columns)
     widths = [wide * width for _, wide, width in columns.regions]

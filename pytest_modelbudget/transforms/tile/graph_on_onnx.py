@@ -40,9 +40,7 @@ class TiledGraph:
             self._changes.append(Change(scope, node.operator, why=why))
         return bool(why)
 
-    def replacement(
-        self, node: Node, k: int, n: int, *, rows: int = 1, groups: int = 1
-    ) -> Replacement:
+    def replacement(self, node: Node, k: int, n: int, *, rows: int = 1, groups: int = 1) -> Replacement:
         """What is to take a node's place: products of k inputs to n outputs in each group."""
         into = Replacement(node, self.names.stem(node.outputs[0], "/tiles"))
         self._replacements[node.outputs[0]] = into
@@ -72,11 +70,7 @@ Product = Callable[[str, str, int, int], str]
 
 
 def column_sums(
-    into: Replacement,
-    parts: Sequence[str],
-    tiles: Sequence[Sequence[str]],
-    product: Product,
-    prefix: str = "",
+    into: Replacement, parts: Sequence[str], tiles: Sequence[Sequence[str]], product: Product, prefix: str = ""
 ) -> list[str]:
     """One tile's width of outputs after the other: its products, summed in the order of K.
 
@@ -92,9 +86,7 @@ def column_sums(
     return found
 
 
-def split(
-    into: Replacement, x: str, sizes: Sequence[int], part: str, *, axis: int
-) -> tuple[str, ...]:
+def split(into: Replacement, x: str, sizes: Sequence[int], part: str, *, axis: int) -> tuple[str, ...]:
     """Parts of a value along one axis; one part is the value itself."""
     if len(sizes) == 1:
         return (x,)

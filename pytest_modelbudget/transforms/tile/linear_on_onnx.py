@@ -21,12 +21,7 @@ from pytest_modelbudget.onnx_models.program import Body, DeclaredTypes, Program,
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
-from pytest_modelbudget.transforms.tile.forms_on_onnx import (
-    FORMS,
-    Layer,
-    LinearOperation,
-    linear_operations,
-)
+from pytest_modelbudget.transforms.tile.forms_on_onnx import FORMS, Layer, LinearOperation, linear_operations
 from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import Changed, Settings
@@ -41,9 +36,7 @@ class Tiling:
     layers: tuple[str, ...] = ("*",)
 
 
-def tiled_linears(
-    model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None = None
-) -> Rewritten:
+def tiled_linears(model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None = None) -> Rewritten:
     """The model with its selected linear operations written as products of tiles.
 
     The given model is left alone. Inputs, outputs and the names of all values that were there
@@ -140,11 +133,7 @@ def write_tiled(source: ModelSource, settings: Settings, path: Path) -> tuple[Ch
 
 
 def tiled_as_asked(
-    proto: onnx.ModelProto,
-    *,
-    settings: Settings,
-    dims: Mapping[str, int],
-    rules: OpTable | None = None,
+    proto: onnx.ModelProto, *, settings: Settings, dims: Mapping[str, int], rules: OpTable | None = None
 ) -> Rewritten:
     """The model tiled as settings ask for; TransformError where an operation stayed whole."""
     tile = tile_of(settings)

@@ -34,13 +34,7 @@ from pytest_modelbudget.transforms.tile.products_on_torch import (
     padded,
     summed,
 )
-from pytest_modelbudget.transforms.transform import (
-    LEFT_OUT,
-    Changed,
-    Settings,
-    is_chosen,
-    must_name_layers,
-)
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen, must_name_layers
 
 
 class TileLinear(TileRewrite):
@@ -74,10 +68,7 @@ class TileLinear(TileRewrite):
         x = linear.x.reshape(-1, k)
         if edges.zeros:
             x = F.pad(x, (0, 0, 0, edges.zeros))
-        parts = [
-            self.columns(Linear(part, linear.weight, linear.bias))
-            for part in x.split_with_sizes(edges.sizes)
-        ]
+        parts = [self.columns(Linear(part, linear.weight, linear.bias)) for part in x.split_with_sizes(edges.sizes)]
         found = joined(parts, 0)
         if edges.zeros:
             found = found.narrow(0, 0, rows)
@@ -89,9 +80,7 @@ class TileLinear(TileRewrite):
         found = columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
         return joined(found, linear.axis)
 
-    def column(
-        self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def column(self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
         return summed(rows, weight, bias, self.tile, F.linear)
 

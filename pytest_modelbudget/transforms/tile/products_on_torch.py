@@ -57,9 +57,7 @@ class TileRewrite:
         self.changes.append(Change(scope, call.name, why=why))
         return NotImplemented
 
-    def note(
-        self, scope: str, call: Call, linear: Linear, *, rows: int = 1, groups: int = 1
-    ) -> None:
+    def note(self, scope: str, call: Call, linear: Linear, *, rows: int = 1, groups: int = 1) -> None:
         """Note what takes an operation's place; linear is one of its groups."""
         n, k = linear.weight.shape[:2]
         what = became(self.tile, k, n, rows=rows, groups=groups)

@@ -63,10 +63,7 @@ def one_channel(weight: Any) -> Any:
     return weight * np.where(np.arange(6) == 2, 1.001, 1.0)[:, None]
 
 
-WRONG = {
-    "a channel's scale": ("y.folded.weight", one_channel),
-    "no shift": ("y.folded.bias", np.zeros_like),
-}
+WRONG = {"a channel's scale": ("y.folded.weight", one_channel), "no shift": ("y.folded.bias", np.zeros_like)}
 
 
 @pytest.mark.parametrize(("name", "how"), WRONG.values(), ids=WRONG.keys())

@@ -47,9 +47,7 @@ def test_integers_lie_on_their_grid(bits: int, symmetric: bool, per: str) -> Non
     [(torch.float16, -24), (torch.bfloat16, -133), (torch.float32, -149)],
     ids=["float16", "bfloat16", "float32"],
 )
-def test_weights_of_any_size_lie_on_their_grid(
-    dtype: torch.dtype, smallest: int, bits: int, symmetric: bool
-) -> None:
+def test_weights_of_any_size_lie_on_their_grid(dtype: torch.dtype, smallest: int, bits: int, symmetric: bool) -> None:
     """A channel whose scale is below the smallest normal number is no further off than others."""
     drawn = torch.randn(30, 64, generator=torch.Generator().manual_seed(0)).double()
     sizes = 2.0 ** torch.arange(smallest - 2, smallest + 28, dtype=torch.float64)
@@ -184,10 +182,7 @@ def test_layers_that_stay_say_why() -> None:
 
 def test_too_few_bits_are_over() -> None:
     """Four bits do not reach 30 dB, and the floor of eight does not hold for four."""
-    few, enough = (
-        applied("quantize_weights", "examples.lab.nets:jsc_tiny", (10, 16), bits=bits)
-        for bits in (4, 8)
-    )
+    few, enough = (applied("quantize_weights", "examples.lab.nets:jsc_tiny", (10, 16), bits=bits) for bits in (4, 8))
     declared = replace(LOSSY, bounds={Bound.SQNR: Fraction(30)})
     of_eight = floor_of(8, 3).bound(LOSSY)  # 48.16 - 12 - 4.77
     assert of_eight.bounds == {Bound.SQNR: Fraction("31.39")}
@@ -204,9 +199,7 @@ def test_too_few_bits_are_over() -> None:
         pytest.param(4, "unknown", "= -0.47 dB is no floor: declare one", id="24.08 - 12 - 12.55"),
     ],
 )
-def test_a_quantiser_that_stores_zeros(
-    bits: int, outcome: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quantiser_that_stores_zeros(bits: int, outcome: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eighteen layers of zeros are within no floor: 0 dB is what an output of zeros has."""
     layers = [nn.Sequential(nn.Linear(16, 16, bias=False), nn.Tanh()) for _ in range(18)]
     net = nn.Sequential(*layers)

@@ -155,9 +155,7 @@ def test_cost_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pads", [False, True], ids=["ragged", "pad"])
 @pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
-def test_a_weight_with_two_readers_is_stored_once(
-    operator: str, pads: bool, tmp_path: Path
-) -> None:
+def test_a_weight_with_two_readers_is_stored_once(operator: str, pads: bool, tmp_path: Path) -> None:
     """Two layers that share a kernel cut it where the graph runs."""
     proto = convolution(40, 40, 3, groups=2, operator=operator, pads=[1, 1])
     again = node(operator, "y conv.weight conv.bias", "z", group=2, pads=[1, 1])
@@ -180,12 +178,7 @@ def test_what_stays_whole_is_said() -> None:
         node("ConvInteger", "i q", "y3"),
         node("Conv", "x w1", "y4"),
     ]
-    weights = [
-        stored("q", 4, 8, 3, 3, dtype=np.int8),
-        stored("s"),
-        stored("w", 8, 1, 3, 3),
-        stored("w1", 4, 8, 3, 3),
-    ]
+    weights = [stored("q", 4, 8, 3, 3, dtype=np.int8), stored("s"), stored("w", 8, 1, 3, 3), stored("w1", 4, 8, 3, 3)]
     inputs = [value("x", 1, 8, 5, 5), value("given", 4, 8, 3, 3)]
     inputs.append(value("i", 1, 8, 5, 5, code=TensorProto.INT8))
     proto = model(nodes, inputs, [value(f"y{each}") for each in range(5)], weights)

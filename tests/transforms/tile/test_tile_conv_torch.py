@@ -49,9 +49,7 @@ def source_of(model: nn.Module, *shape: int, dtype: str = "float32") -> ModelSou
         pytest.param(40, 60, 2, (None, 8, 16), 3, 2 * 2, id="tiles in groups"),
     ],
 )
-def test_products_are_counted(
-    k: int, n: int, groups: int, tile: Any, sums: int, columns: int
-) -> None:
+def test_products_are_counted(k: int, n: int, groups: int, tile: Any, sums: int, columns: int) -> None:
     """groups · ⌈K/k⌉ · ⌈N/n⌉ products, K and N of one group; a column adds up all but its first."""
     done = tiled(source_of(nn.Sequential(nn.Conv2d(k, n, 3, groups=groups)), 2, k, 5, 5), tile)
     count = f"{sums * columns} {'product' if sums * columns == 1 else 'products'}"
@@ -170,10 +168,7 @@ def test_files_are_tiled(way: str, tmp_path: Path) -> None:
             torch.export.save(program, tmp_path / "a.pt2")
             source = ModelSource("exported", "a.pt2", base=tmp_path)
     done = tiled(source, (None, 8, 8))
-    assert [each.became for each in done.changed.changes] == [
-        "9 products of 8x8",
-        "4 products of 8x8",
-    ]
+    assert [each.became for each in done.changed.changes] == ["9 products of 8x8", "4 products of 8x8"]
     found = done.verify(ONCE)
     assert (found.outcome, found.weights) == ("within", "as loaded")
 
@@ -223,8 +218,7 @@ def test_networks_are_tiled_whole(build: str, macs: int, depthwise: int) -> None
     model = torchvision.models.get_model(build)
     layers = [each for each in model.modules() if isinstance(each, nn.Conv2d)]
     products = sum(
-        1 if each.groups > 1 else -(-each.in_channels // 64) * -(-each.out_channels // 64)
-        for each in layers
+        1 if each.groups > 1 else -(-each.in_channels // 64) * -(-each.out_channels // 64) for each in layers
     )
     done = tiled(source_of(model, 1, 3, 224, 224))
     assert len(done.changed.changes) == len(layers)

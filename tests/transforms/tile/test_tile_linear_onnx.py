@@ -15,15 +15,7 @@ from pytest_modelbudget.onnx_models.running import OnnxRun
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.onnx_graphs import integers, model, node, stored, value
-from tests.builders.onnx_linears import (
-    drawn,
-    expected,
-    in_float64,
-    is_close,
-    linear,
-    operators,
-    written,
-)
+from tests.builders.onnx_linears import drawn, expected, in_float64, is_close, linear, operators, written
 
 SIZES = (1, 63, 64, 65, 200)
 FORMS = ("unrolled", "batched")
@@ -209,11 +201,7 @@ def test_a_turned_weight_leaves_nothing_behind(tmp_path: Path) -> None:
     assert measure(written(twin, tmp_path))["params"].value == 70 * 90
 
 
-SCOPED = {
-    "/classifier/classifier.1/Gemm": "classifier.1",
-    "fc": "fc",
-    "": "y",
-}
+SCOPED = {"/classifier/classifier.1/Gemm": "classifier.1", "fc": "fc", "": "y"}
 
 
 @pytest.mark.parametrize(("name", "scope"), SCOPED.items(), ids=SCOPED.values())

@@ -47,7 +47,5 @@ def test_rows_cost_alike(format: str, leading: tuple[int, ...], edge: str, tmp_p
     costed = CostedGraph(done.changed.model.graph, builtin_ops())
     macs = tiles * 2 * 48 * 72 if edge == "pad" else rows * K * N
     assert metric_table()["macs"].measure(costed).value == macs
-    assert [each.became for each in done.changed.changes] == [
-        f"{tiles * 3 * 3} products of 2x16x24"
-    ]
+    assert [each.became for each in done.changed.changes] == [f"{tiles * 3 * 3} products of 2x16x24"]
     assert done.verify(Claim(seeds=(0,))).outcome == "within"

@@ -203,14 +203,10 @@ def test_a_product_with_a_stored_vector_is_told(operation: str) -> None:
         pytest.param(torch.mul, id="a scale"),
         pytest.param(torch.add, id="a shift"),
         pytest.param(lambda x, vector: torch.outer(x[0], vector), id="frequencies"),
-        pytest.param(
-            lambda x, vector: torch.baddbmm(vector[:3], x[None], x.t()[None]), id="a bias of scores"
-        ),
+        pytest.param(lambda x, vector: torch.baddbmm(vector[:3], x[None], x.t()[None]), id="a bias of scores"),
     ],
 )
-def test_other_stored_vectors_are_no_weights(
-    use: Use,
-) -> None:
+def test_other_stored_vectors_are_no_weights(use: Use) -> None:
     """Nor is a norm's: only the layer is listed."""
     assert [change.scope for change in tiled(with_vector(use)).changes] == ["fc"]
 
@@ -276,9 +272,7 @@ def test_alexnet_in_tiles() -> None:
     assert found["params"] == 61_100_840
     assert found["weight_memory"] == 244_403_360
     assert found["macs"] == 714_188_480
-    assert (
-        sum(op.name == "aten::linear" for op in done.changed.model.graph.ops) == 9216 + 4096 + 1024
-    )
+    assert sum(op.name == "aten::linear" for op in done.changed.model.graph.ops) == 9216 + 4096 + 1024
     equivalence = done.verify(Claim())
     assert equivalence.outcome == "within"
     assert equivalence.weights == "drawn, seed 0"
@@ -290,9 +284,7 @@ def test_alexnet_in_tiles() -> None:
 @pytest.mark.slow
 def test_an_untrained_mobilenet_is_judged_on_drawn_weights() -> None:
     """Its own outputs are 1e-9 and its biases zero: they would prove nothing."""
-    found = tiled(ModelSource("torch", "torchvision.models:mobilenet_v2", IMAGE)).verify(
-        Claim(seeds=(0,))
-    )
+    found = tiled(ModelSource("torch", "torchvision.models:mobilenet_v2", IMAGE)).verify(Claim(seeds=(0,)))
     assert (found.outcome, found.weights) == ("within", "drawn, seed 0")
 
 
