@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,82 +15,30 @@ from torch import nn
 import pytest_modelbudget.pytest_plugin.items
 
 pytestmark = pytest.mark.needs_torch
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "extensions.md").read_text(encoding="utf-8")
 WEIGHT = [[1.0, -2.0, 0.5], [0.25, 3.0, -1.0], [-0.75, 1.5, 2.0], [4.0, 0.125, -0.5]]
-# y = x·Wᵀ, from a file that holds W, on numpy alone.
-MATRICES = """
-import json
-from dataclasses import dataclass
-
-import numpy as np
-
-from pytest_modelbudget.formats.model import (
-    DrawnInputs, LoadedModel, Output, Run, RunnableModel, UNWATCHED
-)
+EXTENSION = """
+from lab_matrix import Matrix
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.graph.graph import Graph, Op, Weight
-from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, dense
 from pytest_modelbudget.transforms.transform import (
     Change, Changed, Setting, SettingForm, Transform
 )
 
 
-class Matrix(RunnableModel):
-    def __init__(self, weight, specs):
-        self.weight, self.specs = weight, specs
-
-    @property
-    def measured(self):
-        float32, shapes = DType("float32", 32), {"x": self.spec.shape, "w": self.weight.shape}
-        shapes["y"] = (*self.spec.shape[:-1], len(self.weight))
-        kinds = {"w": StorageKind.PARAMETER}
-        x, w, y = (
-            dense(name, shapes[name], float32, Storage(
-                name, 4 * int(np.prod(shapes[name])), kinds.get(name, StorageKind.ACTIVATION)
-            ))
-            for name in "xwy"
-        )
-        op = Op("aten::linear", (x, w, None), (y,), scope="only")
-        return LoadedModel(Graph((op,), (x,), (y,), (Weight(w),)), "matrix")
-
-    @property
-    def spec(self):
-        return self.specs.positional[0]
-
-    @property
-    def inputs(self):
-        return DrawnInputs({"x": self.spec}, stacks=True)
-
-    @property
-    def dtype(self):
-        return "float32"
-
-    def run(self, inputs, watch=UNWATCHED):
-        y = inputs["x"].astype(self.weight.dtype) @ self.weight.T
-        return Run((Output("y", str(y.dtype), y),))
-
-    def in_float64(self):
-        return Matrix(self.weight.astype("float64"), self.specs)
-
-
-def load(source, rules):
-    weight = json.loads((source.base / source.target).read_text())
-    return Matrix(np.array(weight, "float32"), source.inputs)
-
-
 def apply(model, settings):
-    changed = Matrix(model.weight * model.weight.dtype.type(settings["by"]), model.specs)
-    return Changed(changed, (Change("only", "linear", f"times {settings['by']}"),))
+    changed = Matrix(model.weight * model.weight.dtype.type(settings["by"]), model.spec)
+    return Changed(changed, (Change("product", "linear", f"times {settings['by']}"),))
 
 
-FORMATS = (Format("matrix", "path of a matrix", __name__, suffixes=(".matrix",)),)
+FORMATS = (Format("matrix", "path of a matrix", "lab_matrix", suffixes=(".matrix",)),)
 by = Setting("by", SettingForm.INTEGER, "factor", default=1)
 TRANSFORMS = (Transform("scale", "scales the weight", {"matrix": __name__}, settings=(by,)),)
 """
 CONFTEST = """
-import matrices_of_this_test
+import extension_of_lab_matrix
 
 def pytest_model_budget_extensions(config):
-    return matrices_of_this_test
+    return extension_of_lab_matrix
 """
 BUDGET = f"""
 model_budget: 1
@@ -127,9 +77,10 @@ def other() -> nn.Module:
 
 
 def test_a_format_that_runs_is_compared_and_changed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2·3·4 MACs; equal to the module with its weight, and not to one with another or twice it."""
+    """The documented one: 2·3·4 MACs; equal to the module with its weight, and not to one with another or twice it."""
     pytester.syspathinsert()
-    pytester.makepyfile(matrices_of_this_test=MATRICES)
+    (documented,) = re.findall(r"<!-- file: lab_matrix.py -->\n```python\n(.*?)```", DOCUMENT, re.S)
+    pytester.makepyfile(lab_matrix=documented, extension_of_lab_matrix=EXTENSION)
     pytester.makeconftest(CONFTEST)
     folder = pytester.mkdir("budgets")
     (folder / "net.matrix").write_text(json.dumps(WEIGHT))
