@@ -32,12 +32,12 @@ class Floor:
 
     def verify(self, claim: Claim, judge: Callable[[Claim], Equivalence]) -> Equivalence:
         """The judgement on a claim held to the floor; where there is none, the way out."""
-        found = judge(self.bound(claim))
+        result = judge(self.bound(claim))
         is_held = not claim.is_held_to_floor or self.decibels >= LEAST
-        if is_held or found.outcome is not Outcome.UNKNOWN:
-            return found
+        if is_held or result.outcome is not Outcome.UNKNOWN:
+            return result
         words = f"{self.formula} = {self.decibels:.2f} dB is no floor"
-        return replace(found, reason=f"{found.reason}; {words}: declare one, such as sqnr: 10")
+        return replace(result, reason=f"{result.reason}; {words}: declare one, such as sqnr: 10")
 
 
 @dataclass(frozen=True, slots=True)

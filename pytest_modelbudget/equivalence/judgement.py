@@ -142,10 +142,10 @@ def _verdict(claim: Claim, records: tuple[OutputRecord, ...], structure: Sequenc
     if structure:
         return Outcome.OVER, f"the outputs are not the same: {'; '.join(structure)}"
     for outcome in (Outcome.OVER, Outcome.UNKNOWN):
-        found = [record for record in records if record.outcome is outcome]
-        if found:
-            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            first = found[0]
+        such = [record for record in records if record.outcome is outcome]
+        if such:
+            more = f" (and {len(such) - 1} more)" if len(such) > 1 else ""
+            first = such[0]
             where = f"output '{first.name}', {first.family} inputs"
             if first.family == ALL_FAMILIES:
                 where = f"layer '{first.name}'"
@@ -163,17 +163,17 @@ def _verdict(claim: Claim, records: tuple[OutputRecord, ...], structure: Sequenc
 def _all_within(records: tuple[OutputRecord, ...]) -> str:
     algebra = [record.algebra for record in records if record.algebra is not None]
     precision = [record.precision for record in records if record.precision is not None]
-    found = []
+    words = []
     if algebra:
-        found.append(f"algebra {max(algebra):.1e} of {ALGEBRA:.0e}")
+        words.append(f"algebra {max(algebra):.1e} of {ALGEBRA:.0e}")
     if precision:
-        found.append(f"precision {max(precision):.2f} of 1")
-    if not found:
-        found.append(f"SQNR {min(record.figures.sqnr for record in records):.1f} dB or more")
+        words.append(f"precision {max(precision):.2f} of 1")
+    if not words:
+        words.append(f"SQNR {min(record.figures.sqnr for record in records):.1f} dB or more")
     names = len({record.name for record in records})
     families = len({record.family for record in records})
-    found += [several(names, "output"), several(families, "input family", "input families")]
-    return ", ".join(found)
+    words += [several(names, "output"), several(families, "input family", "input families")]
+    return ", ".join(words)
 
 
 # One output under one family.
@@ -218,9 +218,9 @@ def _shown(pair: OutputPair) -> tuple[Values, Values]:
 
 
 def _figures(pair: OutputPair) -> Figures:
-    found = figures(*_shown(pair))
+    distances = figures(*_shown(pair))
     # There is no largest complex number.
-    return replace(found, top1=None) if pair.reference.dtype.kind == "c" else found
+    return replace(distances, top1=None) if pair.reference.dtype.kind == "c" else distances
 
 
 def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _Said:
@@ -230,9 +230,9 @@ def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _
         return broken
     if pair.reference.dtype.kind in "biu":
         # There is no rounding in them: float64 runs decide; where there are none, the others do.
-        found = pair.algebra if pair.algebra is not None else pair.transformed
-        assert found is not None
-        return _same_integers(pair.reference, found)
+        values = pair.algebra if pair.algebra is not None else pair.transformed
+        assert values is not None
+        return _same_integers(pair.reference, values)
     algebra = None
     if pair.algebra is not None:
         algebra = relative_error(reference, reals(pair.algebra))
@@ -281,10 +281,10 @@ def precision_limit(size: float, own_error: float, dtype: str, partial_sums: int
     return (1 + root) * own_error + 8 * root * (roundoff * size + smallest)
 
 
-def _same_integers(reference: Values, found: Values) -> _Said:
+def _same_integers(reference: Values, values: Values) -> _Said:
     import numpy as np
 
-    wrong = int(np.count_nonzero(reference != found))
+    wrong = int(np.count_nonzero(reference != values))
     if wrong:
         return _Said(Outcome.OVER, f"{wrong:,} of {reference.size:,} integers differ")
     return _Said(Outcome.WITHIN, "", 0.0)
@@ -301,14 +301,14 @@ def _declared(claim: Claim, pair: OutputPair) -> _Said:
     if pair.reference.dtype.kind in "biu" and Bound.MAX_ABS not in bounds:
         before, after = _shown(pair)
         return _same_integers(before, after)
-    found = _figures(pair)
-    missed = list(_missed(bounds, found))
+    distances = _figures(pair)
+    missed = list(_missed(bounds, distances))
     return _Said(Outcome.OVER, "; ".join(missed)) if missed else _Said(Outcome.WITHIN)
 
 
-def _missed(bounds: Mapping[Bound, Fraction], found: Figures) -> Iterator[str]:
+def _missed(bounds: Mapping[Bound, Fraction], distances: Figures) -> Iterator[str]:
     for bound, held in bounds.items():
-        value: float | None = getattr(found, bound.value)
+        value: float | None = getattr(distances, bound.value)
         if value is None:
             yield f"{bound.value} is not defined for it: rows have one element"
         elif isnan(value) or (value < held if bound.is_least else value > held):
@@ -330,12 +330,12 @@ def _non_finite(claim: Claim, pair: OutputPair) -> _Said | None:
     for values, own, run in ((pair.algebra, odd, "float64"), (pair.transformed, stored, pair.dtype)):
         if values is None:
             continue
-        found = odd_kinds(values)
-        more = (found > 0) & (own == 0)
+        kinds = odd_kinds(values)
+        more = (kinds > 0) & (own == 0)
         if more.any():
             words = f"{_count(more):,} NaN or Inf in {run} where the original has none"
             return _Said(Outcome.OVER, words)
-        if ((found != own) & (odd > 0)).any():
+        if ((kinds != own) & (odd > 0)).any():
             return _Said(Outcome.OVER, f"NaN or Inf of the original are others in {run}")
     if ((stored > 0) & (odd == 0)).any():
         return _Said(Outcome.UNKNOWN, f"the original itself overflows in {pair.dtype}")

@@ -48,14 +48,14 @@ def apply_transform(source: ModelSource, key: str, settings: Mapping[str, object
     """
     apply = registry.transforms[key].applied_to(registry.formats[source.format])
     original = registry.formats[source.format].load(source, registry.ops)
-    given = {
+    loaded = {
         name: second_model(value, source, registry) if isinstance(value, ModelSource) else value
         for name, value in settings.items()
     }
-    changed = apply(original, given)
+    changed = apply(original, loaded)
 
     def remake(model: Model) -> Changed:
-        return changed if model is original else apply(model, given)
+        return changed if model is original else apply(model, loaded)
 
     return Applied(original, changed, remake)
 

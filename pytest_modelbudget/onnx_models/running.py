@@ -64,14 +64,14 @@ def _bodies_run(node: NodeProto) -> bool:
 @cache
 def _kernel_types() -> Mapping[tuple[str, str], frozenset[str]]:
     """Types that any CPU kernel of an operator takes, by (domain, operator)."""
-    found: dict[tuple[str, str], set[str]] = {}
+    known: dict[tuple[str, str], set[str]] = {}
     for kernel in state.get_all_opkernel_def():
         if kernel.provider == CPU:
             domain = "" if kernel.domain in STANDARD else kernel.domain
-            types = found.setdefault((domain, kernel.op_name), set())
+            types = known.setdefault((domain, kernel.op_name), set())
             for allowed in kernel.type_constraints.values():
                 types.update(allowed)
-    return {name: frozenset(types) for name, types in found.items()}
+    return {name: frozenset(types) for name, types in known.items()}
 
 
 MOST_NODES = 400

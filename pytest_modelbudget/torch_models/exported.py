@@ -96,9 +96,9 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
 
 def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
     """(name, example value) of every input a caller gives, in order."""
-    given = set(program.graph_signature.user_inputs)
+    names = set(program.graph_signature.user_inputs)
     for node in program.graph.find_nodes(op="placeholder"):
-        if node.name in given:
+        if node.name in names:
             yield node.name, node.meta.get("val")
 
 
@@ -114,10 +114,12 @@ def input_specs(program: torch.export.ExportedProgram, source: ModelSource) -> M
         wrong = unknown[0] if unknown else f"{len(positional)} positional inputs"
         raise InputError(f"the program has no input for {wrong}: it takes {', '.join(own)}")
     _dims_must_exist(own, source.dims)
-    given = {**dict(zip(own, positional)), **named}  # noqa: B905  # fewer may be given
-    for name, spec in given.items():
+    wanted = {**dict(zip(own, positional)), **named}  # noqa: B905  # fewer may be given
+    for name, spec in wanted.items():
         _must_fit(name, spec, own[name])
-    return {name: given[name] if name in given else _own_spec(name, value, source.dims) for name, value in own.items()}
+    return {
+        name: wanted[name] if name in wanted else _own_spec(name, value, source.dims) for name, value in own.items()
+    }
 
 
 def _dims_must_exist(own: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -> None:

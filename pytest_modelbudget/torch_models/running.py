@@ -445,12 +445,12 @@ def leaf_specs(specs: InputSpecs) -> Specs:
 
     A type that numpy has not is drawn in float32: ``call_of`` rounds to it.
     """
-    found: dict[str, TensorSpec] = {}
+    leaves: dict[str, TensorSpec] = {}
 
     def add(name: str, spec: InputSpec) -> None:
         if isinstance(spec, TensorSpec):
             is_narrow = dtype_named(spec.dtype).is_floating_point and spec.dtype not in NUMPY_HAS
-            found[name] = replace(spec, dtype="float32") if is_narrow else spec
+            leaves[name] = replace(spec, dtype="float32") if is_narrow else spec
             return
         for position, part in enumerate(spec):
             add(f"{name}.{position}", part)
@@ -459,7 +459,7 @@ def leaf_specs(specs: InputSpecs) -> Specs:
         add(str(position), spec)
     for name, spec in specs.named.items():
         add(name, spec)
-    return found
+    return leaves
 
 
 def no_arrays(specs: InputSpecs) -> Iterator[str]:
@@ -502,5 +502,5 @@ def array(tensor: torch.Tensor) -> NDArray[Any]:
     """Values as float64, or as the integers they are; complex ones as complex128."""
     if tensor.is_floating_point():
         tensor = tensor.double()
-    found: NDArray[Any] = tensor.detach().cpu().resolve_conj().numpy()
-    return found
+    values: NDArray[Any] = tensor.detach().cpu().resolve_conj().numpy()
+    return values

@@ -14,9 +14,10 @@ from onnx import numpy_helper
 
 from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
-from pytest_modelbudget.equivalence.comparison import Comparison, Pair, SharedValues, original_runs
+from pytest_modelbudget.equivalence.comparison import Comparison
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.runs import Pair, SharedValues, original_runs
 from pytest_modelbudget.onnx_models import running
 from pytest_modelbudget.onnx_models.running import OnnxRun
 from pytest_modelbudget.transforms.tile.grid import Tile

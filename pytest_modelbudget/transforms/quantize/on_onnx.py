@@ -50,7 +50,7 @@ class Quantised:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class WeightedLayer:
     """A node with a weight: the stored tensor, and the axis that output channels lie along."""
 
     node: Node
@@ -66,44 +66,44 @@ def quantised_weights(model: onnx.ModelProto, grid: Grid, rules: OpTable | None 
     program = Program(model, rules)
     graph = DequantisedGraph(program, grid)
     changes = []
-    for node, found in weighted_nodes(program, grid):
-        if isinstance(found, str):
-            changes.append(Change(node.scope, node.operator, why=found))
+    for node, layer in weighted_nodes(program, grid):
+        if isinstance(layer, str):
+            changes.append(Change(node.scope, node.operator, why=layer))
             continue
-        graph.redirect(found)
+        graph.redirect(layer)
         changes.append(Change(node.scope, node.operator, grid.text))
     return Rewritten(graph.result(), tuple(changes))
 
 
-def weighted_nodes(program: Program, grid: Grid) -> Iterator[tuple[Node, Layer | str]]:
+def weighted_nodes(program: Program, grid: Grid) -> Iterator[tuple[Node, WeightedLayer | str]]:
     """Every node that multiplies by a weight: the layer to be quantised, or why it stays."""
     is_layer = multiplies_weight(Over.FEATURES, Over.CHANNELS)
-    for found in operations_of(program, is_layer, layer_of):
-        if isinstance(found, Layer):
-            yield found.node, _why_not(found, grid, program) or found
+    for operation in operations_of(program, is_layer, layer_of):
+        if isinstance(operation, WeightedLayer):
+            yield operation.node, _why_not(operation, grid, program) or operation
         else:
-            yield found.node, found.why
+            yield operation.node, operation.why
 
 
-def layer_of(node: Node, program: Program) -> Layer | WholeOperation:
+def layer_of(node: Node, program: Program) -> WeightedLayer | WholeOperation:
     """The node as a layer with a stored weight, or why it is none."""
     name, graph = node.operator, program.graph
     if name not in LAYERS:
         return WholeOperation(node, "its type is not quantised")
     if name in {"onnx::Gemm", "onnx::MatMul"}:
-        found = weight_behind(node.inputs[1], program)
-        if isinstance(found, StoredWeight):
-            is_turned = found.turned != bool(node.attributes.get("transB", 0))
-            return Layer(node, found.name, 0 if is_turned else 1)
+        weight = weight_behind(node.inputs[1], program)
+        if isinstance(weight, StoredWeight):
+            is_turned = weight.turned != bool(node.attributes.get("transB", 0))
+            return WeightedLayer(node, weight.name, 0 if is_turned else 1)
         is_left = node.inputs[0] in graph.constants
         computed = "the left operand" if is_left else "computed in the graph"
-        return WholeOperation(node, found or f"its weight is {computed}")
+        return WholeOperation(node, weight or f"its weight is {computed}")
     if node.inputs[1] not in graph.stored:
         return WholeOperation(node, "its weight is computed in the graph, or quantised already")
-    return Layer(node, node.inputs[1], 1 if name == "onnx::ConvTranspose" else 0)
+    return WeightedLayer(node, node.inputs[1], 1 if name == "onnx::ConvTranspose" else 0)
 
 
-def _why_not(layer: Layer, grid: Grid, program: Program) -> str:
+def _why_not(layer: WeightedLayer, grid: Grid, program: Program) -> str:
     """Why a layer's weight stays as it is; "" where it is quantised."""
     if not grid.selects(layer.node.scope):
         return LEFT_OUT
@@ -136,11 +136,11 @@ class DequantisedGraph:
         self._made: dict[tuple[str, int | None], str] = {}
         self._reads: dict[str, str] = {}
 
-    def redirect(self, layer: Layer) -> None:
+    def redirect(self, layer: WeightedLayer) -> None:
         """Let a layer read its weight as integers give it."""
         self._reads[layer.node.outputs[0]] = self._behind(layer.node.inputs[1], layer)
 
-    def _behind(self, value: str, layer: Layer) -> str:
+    def _behind(self, value: str, layer: WeightedLayer) -> str:
         """What takes the place of a value between a layer and its stored weight."""
         key = value, layer.axis if self._grid.per_channel else None
         if key not in self._made:
@@ -156,26 +156,26 @@ class DequantisedGraph:
             self._made[key] = made.output[0]
         return self._made[key]
 
-    def _dequantizer(self, layer: Layer) -> NodeProto:
+    def _dequantizer(self, layer: WeightedLayer) -> NodeProto:
         """A DequantizeLinear that gives a layer's weight under a fresh name."""
         node, name, code = layer.node.proto, layer.weight, CODES[self._grid.bits]
         whole = self._graph.stored[name]
         weight = whole.array()
-        found = quantised(weight, self._grid, layer.axis if self._grid.per_channel else None)
+        parts = quantised(weight, self._grid, layer.axis if self._grid.per_channel else None)
         ends = (".quantized", ".scale", ".zero_point")
         reads = [self._names.stem(name, end) for end in ends]
         tensors = [
-            _integers(reads[0], code, list(weight.shape), found.integers),
-            numpy_helper.from_array(found.scale, reads[1]),
-            _integers(reads[2], code, list(found.scale.shape), found.zero_point),
+            _integers(reads[0], code, list(weight.shape), parts.integers),
+            numpy_helper.from_array(parts.scale, reads[1]),
+            _integers(reads[2], code, list(parts.scale.shape), parts.zero_point),
         ]
         tensors[0].metadata_props.extend(whole.proto.metadata_props)
         self._tensors += tensors
         result = self._names.stem(name, ".dequantized")
         made = helper.make_node("DequantizeLinear", reads, [result], name=f"{path_within(node)}.weight")
         made.metadata_props.extend(node.metadata_props)
-        if found.axis is not None:
-            made.attribute.append(helper.make_attribute("axis", found.axis))
+        if parts.axis is not None:
+            made.attribute.append(helper.make_attribute("axis", parts.axis))
         return made
 
     def result(self) -> onnx.ModelProto:

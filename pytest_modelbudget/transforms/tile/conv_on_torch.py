@@ -93,13 +93,13 @@ class TileConv(TileRewrite):
             return self.leave(scope, call, LEFT_OUT)
         if call.name not in SPLIT or call.writes:
             return self.leave(scope, call, WHOLE)
-        found = convolution_of(call)
-        if found.groups > 1 and found.inputs == 1:
+        convolution = convolution_of(call)
+        if convolution.groups > 1 and convolution.inputs == 1:
             return self.leave(scope, call, ONE_CHANNEL)
-        groups = found.parts()
+        groups = convolution.parts()
         self.note(scope, call, groups[0], groups=len(groups))
-        outputs = [part for each in groups for part in self.columns(each, found.product)]
-        return joined(outputs, found.axis)
+        outputs = [part for each in groups for part in self.columns(each, convolution.product)]
+        return joined(outputs, convolution.axis)
 
     def columns(self, group: Linear, product: Product) -> list[torch.Tensor]:
         """The outputs of one group, one column of tiles after the other."""
@@ -115,18 +115,18 @@ class TileConv(TileRewrite):
 def convolution_of(call: Call) -> Convolution:
     """A call of one of the operators that are split."""
     operator: Any = call.func
-    given = {each.name: each.default_value for each in operator._schema.arguments}
-    given |= dict(zip(given, call.args, strict=False)) | dict(call.kwargs)
-    turned = given.get("transposed", call.name in TURNED)
+    arguments = {each.name: each.default_value for each in operator._schema.arguments}
+    arguments |= dict(zip(arguments, call.args, strict=False)) | dict(call.kwargs)
+    turned = arguments.get("transposed", call.name in TURNED)
 
     def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         weight = weight.transpose(0, 1) if turned else weight
         part = {"input": x, "weight": weight, "bias": bias, "groups": 1}
-        found: torch.Tensor = operator(*(given | part).values())
-        return found
+        result: torch.Tensor = operator(*(arguments | part).values())
+        return result
 
-    x, weight, bias = (given[name] for name in ("input", "weight", "bias"))
-    return Convolution(x, weight, bias, given["groups"], turned, product)
+    x, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))
+    return Convolution(x, weight, bias, arguments["groups"], turned, product)
 
 
 def apply(model: TorchModel, settings: Settings) -> Changed:

@@ -21,7 +21,7 @@ from pytest_modelbudget.onnx_models.program import Body, DeclaredTypes, Program,
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
-from pytest_modelbudget.transforms.tile.forms_on_onnx import FORMS, Layer, LinearOperation, linear_operations
+from pytest_modelbudget.transforms.tile.forms_on_onnx import FORMS, LinearOperation, TiledLinear, linear_operations
 from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import Changed, Settings
@@ -46,20 +46,20 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None 
     program = Program(model, rules)
     types = inferred_types(model)
     graph = TiledGraph(program, tiling.tile, tiling.layers)
-    for found in linear_operations(program):
-        why = found.why if isinstance(found, WholeOperation) else _why_whole(found, tiling, types)
-        if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
+    for operation in linear_operations(program):
+        why = operation.why if isinstance(operation, WholeOperation) else _why_whole(operation, tiling, types)
+        if graph.keeps(operation.node, why) or isinstance(operation, WholeOperation):
             continue
-        layer = _layer(found, program.graph, types, graph.names.stem(found.weight, "_"))
+        layer = _layer(operation, program.graph, types, graph.names.stem(operation.weight, "_"))
         rows = prod(size or 0 for size in layer.leading or ())
-        into = graph.replacement(found.node, found.k, found.n, rows=rows)
+        into = graph.replacement(operation.node, operation.k, operation.n, rows=rows)
         _rewrite(into, layer, tiling)
     return graph.result()
 
 
-def _why_whole(found: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> str:
+def _why_whole(operation: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> str:
     """Why a form cannot take an operation; "" where it can."""
-    leading = _leading(found, types)
+    leading = _leading(operation, types)
     needs_rank = tiling.form == "batched" or tiling.tile.pads or tiling.tile.m is not None
     if leading is None and needs_rank:
         return "the rank of its input is not known"
@@ -70,48 +70,48 @@ def _why_whole(found: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> 
     return ""
 
 
-def _leading(found: LinearOperation, types: DeclaredTypes) -> tuple[int | None, ...] | None:
+def _leading(operation: LinearOperation, types: DeclaredTypes) -> tuple[int | None, ...] | None:
     """Sizes of x before the contracted axis, None where they are not known."""
-    known = types[found.node.inputs[0]].shape
-    if found.node.operator == "onnx::Gemm":
-        rows = (known or (None, None))[1 if found.x_turned else 0]
+    known = types[operation.node.inputs[0]].shape
+    if operation.node.operator == "onnx::Gemm":
+        rows = (known or (None, None))[1 if operation.x_turned else 0]
         return (rows if isinstance(rows, int) else None,)
     if known is None:
         return None
     return tuple(size if isinstance(size, int) else None for size in known[:-1])
 
 
-def _layer(found: LinearOperation, graph: Body, types: DeclaredTypes, stem: str) -> Layer:
-    whole = graph.stored[found.weight]
+def _layer(operation: LinearOperation, graph: Body, types: DeclaredTypes, stem: str) -> TiledLinear:
+    whole = graph.stored[operation.weight]
     weight = whole.array()
-    return Layer(
-        found,
-        weight.T if found.weight_turned else weight,
+    return TiledLinear(
+        operation,
+        weight.T if operation.weight_turned else weight,
         whole.proto,
         stem,
-        _leading(found, types),
-        graph.most_reads(found.node.inputs[1]) > 1,
+        _leading(operation, types),
+        graph.most_reads(operation.node.inputs[1]) > 1,
     )
 
 
-def _rewrite(into: Replacement, layer: Layer, tiling: Tiling) -> None:
+def _rewrite(into: Replacement, layer: TiledLinear, tiling: Tiling) -> None:
     """alpha · x·W + beta · bias, the product in tiles and the rest as it was."""
-    found = layer.operation
-    x = found.node.inputs[0]
-    if found.x_turned:
+    operation = layer.operation
+    x = operation.node.inputs[0]
+    if operation.x_turned:
         x = into.node("Transpose", (x,), "turned", perm=[1, 0])
     result = FORMS[tiling.form](into, layer, tiling.tile, x)
-    if found.alpha != 1.0:
-        result = into.node("Mul", (result, _scalar(into, layer, found.alpha, "alpha")), "scaled")
-    bias = found.bias
-    if bias and found.beta not in {0.0, 1.0}:
-        bias = into.node("Mul", (bias, _scalar(into, layer, found.beta, "beta")), "bias")
-    if bias and found.beta:
+    if operation.alpha != 1.0:
+        result = into.node("Mul", (result, _scalar(into, layer, operation.alpha, "alpha")), "scaled")
+    bias = operation.bias
+    if bias and operation.beta not in {0.0, 1.0}:
+        bias = into.node("Mul", (bias, _scalar(into, layer, operation.beta, "beta")), "bias")
+    if bias and operation.beta:
         result = into.node("Add", (result, bias), "biased")
     into.finish(result)
 
 
-def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
+def _scalar(into: Replacement, layer: TiledLinear, value: float, part: str) -> str:
     return into.store(layer.weight.dtype.type(value), part)
 
 

@@ -69,16 +69,16 @@ class TileLinear(TileRewrite):
         if edges.zeros:
             x = F.pad(x, (0, 0, 0, edges.zeros))
         parts = [self.columns(Linear(part, linear.weight, linear.bias)) for part in x.split_with_sizes(edges.sizes)]
-        found = joined(parts, 0)
+        result = joined(parts, 0)
         if edges.zeros:
-            found = found.narrow(0, 0, rows)
-        return found.view(*linear.x.shape[:-1], n)
+            result = result.narrow(0, 0, rows)
+        return result.view(*linear.x.shape[:-1], n)
 
     def columns(self, linear: Linear) -> torch.Tensor:
         """All outputs, one column of tiles after the other."""
         whole = padded(linear, self.tile) if self.tile.pads else linear
-        found = columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
-        return joined(found, linear.axis)
+        outputs = columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
+        return joined(outputs, linear.axis)
 
     def column(self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
@@ -100,16 +100,16 @@ def linear_of(call: Call) -> Linear | None:
     """A call as a linear operation with a weight matrix; None where it is no such thing."""
     if call.name not in _ARGUMENTS:
         return None
-    given = [call.argument(at, name) for at, name in enumerate(_ARGUMENTS[call.name])]
+    arguments = [call.argument(at, name) for at, name in enumerate(_ARGUMENTS[call.name])]
     if call.name == "aten::linear":
-        x, weight, bias = given
+        x, weight, bias = arguments
         return Linear(x, weight, bias) if weight.dim() == 2 else None
     if call.name == "aten::addmm":
-        bias, x, weight = given
+        bias, x, weight = arguments
         scaled = any(call.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
         fits = not scaled and bias.dim() == 1 and bias.shape[0] == weight.shape[1]
         return Linear(x, weight.t(), bias) if fits and call.weight_name(weight) else None
-    x, weight = given
+    x, weight = arguments
     fits = weight.dim() == 2 and x.dim() > 0
     return Linear(x, weight.t(), None) if fits and call.weight_name(weight) else None
 
