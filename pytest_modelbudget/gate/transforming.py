@@ -61,12 +61,20 @@ def apply_transform(source: ModelSource, key: str, settings: Mapping[str, object
 
 
 def second_model(second: ModelSource, first: ModelSource, registry: Tables) -> Model:
-    """A model beside another one: on the inputs of that one, unless it brings its own."""
+    """A model beside another one: on the inputs of that one, unless it brings its own.
+
+    Raises TransformError where neither can be.
+    """
     format = registry.formats[second.format]
     if format.brings_inputs:
         second = replace(second, dims=second.dims or first.dims)
-    else:
+    elif first.inputs or not registry.formats[first.format].brings_inputs:
         second = replace(second, inputs=first.inputs)
+    else:
+        raise TransformError(
+            f"compare: a {first.format} model that brings its own inputs is compared with one that does, "
+            "such as another ONNX file"
+        )
     return format.load(second, registry.ops)
 
 

@@ -208,7 +208,7 @@ def test_a_product_with_a_stored_vector_is_told(operation: str) -> None:
 )
 def test_other_stored_vectors_are_no_weights(use: Use) -> None:
     """Nor is a norm's: only the layer is listed."""
-    assert [change.scope for change in tiled(with_vector(use)).changes] == ["fc"]
+    assert [change.scope for change in tiled(with_vector(use)).changed.changes] == ["fc"]
 
 
 def test_attention_scores_are_no_linear_operation() -> None:
