@@ -40,7 +40,7 @@ from pytest_modelbudget.budget.source_forms import (
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.registry import Tables
 
@@ -199,7 +199,7 @@ def model_grammar(tables: Tables) -> Grammar:
     return Grammar(
         "a model",
         (
-            *target_fields(tables.front_ends),
+            *target_fields(tables.formats),
             *ARGUMENT_FIELDS,
             INPUTS_FIELD,
             DTYPE_FIELD,
@@ -208,7 +208,7 @@ def model_grammar(tables: Tables) -> Grammar:
             Field("variants", variants, "the same model under other inputs, own limits"),
         ),
         reserved=RESERVED,
-        more={"allOf": [_one_source(tables.front_ends), {"anyOf": held_by}]},
+        more={"allOf": [_one_source(tables.formats), {"anyOf": held_by}]},
     )
 
 
@@ -220,14 +220,14 @@ def _held_fields(tables: Tables) -> tuple[Field, ...]:
     return (*limit_fields(tables.metrics), Field("transforms", by_name, about, default={}))
 
 
-def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
+def _one_source(formats: Mapping[str, Format]) -> Schema:
     """The schema of one source, with arguments under callables only."""
     sources = []
-    for key, front_end in front_ends.items():
-        others = [other for other in front_ends if other != key]
-        if is_path_format(front_end):
+    for key, model_format in formats.items():
+        others = [other for other in formats if other != key]
+        if is_path_format(model_format):
             others += ["args", "kwargs", "dtype"]
-        if not front_end.brings_inputs:
+        if not model_format.brings_inputs:
             others.append("dims")
         absent = [{"required": [other]} for other in others]
         sources.append({"required": [key], "not": {"anyOf": absent}})
@@ -295,9 +295,9 @@ def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values,
     if check.name in {key.text for key, _ in entries}:
         message = f"a transform may not be called {shown(check.name)}: a variant is called so"
         reading.refuse(check.place, message)
-    engines = reading.tables.transforms[check.transform].engines
-    if source is not None and source.format not in engines:
-        formats = ", ".join(engines)
+    transform, formats_known = reading.tables.transforms[check.transform], reading.tables.formats
+    if source is not None and not transform.takes(formats_known[source.format]):
+        formats = ", ".join(each.key for each in formats_known.values() if transform.takes(each))
         message = f"'{check.transform}' knows models under {formats}, not under {source.format}"
         reading.refuse(check.declared_at["transform"], message)
 

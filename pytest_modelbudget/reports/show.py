@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.graph.tensor import Tensor
@@ -24,7 +24,7 @@ SCHEMA = "model-budget-layers/1"
 Record = dict[str, Any]
 
 
-def layer_record(model: LoadedModel, table: LayerTable, measurements: Mapping[str, Measurement]) -> Record:
+def layer_record(model: Model, table: LayerTable, measurements: Mapping[str, Measurement]) -> Record:
     """The JSON of ``modelbudget show --format json``, but for the operations."""
     return {
         "schema": SCHEMA,
