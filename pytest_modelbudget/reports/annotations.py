@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.reports.cases import Case, cases, changes, failing_locks, unmeasured, worst_first
+from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured, worst_first
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.sentences import evidence_lines, grown_lines, headline, largest_lines
 from pytest_modelbudget.reports.text import one_line
@@ -57,7 +57,7 @@ def _errors(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
         if broken.id not in annotated:
             yield from (_of_problem(broken.id, problem) for problem in broken.problems)
     yield from _changes(report, forbidden=True)
-    for lock in failing_locks(report):
+    for lock in report.failing_locks:
         yield Annotation(ERROR, lock.file or "", 1, "lock file", one_line(lock.text))
     if sentence := unmeasured(report):
         yield Annotation(ERROR, "", 1, "model budget", sentence)

@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
 from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, failing_locks, headroom_text, unmeasured
+from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, unmeasured
 from pytest_modelbudget.reports.record import BrokenFile, LockReport, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.reports.sentences import detail_lines, grown_name, headline
 from pytest_modelbudget.reports.text import one_line, printable
@@ -79,14 +79,14 @@ def _reported(report: Report) -> Iterator[Reported]:
         yield _of_case(case, timings.pop(case.model.id, NO_TIME))
     yield from map(_of_broken, report.broken)
     yield from (_of_change(word, change) for word, change in changes(report))
-    yield from map(_of_lock, failing_locks(report))
+    yield from map(_of_lock, report.failing_locks)
     if text := unmeasured(report):
         yield Reported(SUITES, SUITES, UNANSWERED, "", 1, text, text, {}, problem=UNANSWERED)
 
 
 def _of_case(case: Case, seconds: str) -> Reported:
     properties = _properties(to_json(case.check), FIGURES)
-    if left := headroom_text(case.check):
+    if left := case.check.headroom_text:
         properties["headroom"] = left
     for number, entry in enumerate(case.check.blame, 1):
         properties[f"blame.{number}"] = f"{entry.delta:+d} {grown_name(entry)}"

@@ -1,4 +1,4 @@
-"""``--model-budget-summary``: the Markdown that GitHub shows on the page of a run.
+"""Markdown that GitHub shows: the summary on the page of a run, and a comment on a pull request.
 
 What fails stands first, with the layers behind it, then what a change loosened, warnings, and what
 changed; what is within and unchanged is folded.
@@ -17,10 +17,6 @@ from pytest_modelbudget.reports.cases import (
     cases,
     changes_counted,
     counts,
-    failing_locks,
-    headroom_text,
-    is_lower_bound,
-    maximum,
     unmeasured,
     worst_first,
 )
@@ -71,7 +67,7 @@ class Section(NamedTuple):
 
 
 def render(report: Report) -> str:
-    """The summary, within what GitHub takes."""
+    """``--model-budget-summary``: the summary, within what GitHub takes."""
     return summary(report, MOST_BYTES)
 
 
@@ -88,7 +84,7 @@ def title(report: Report) -> str:
     noticed = [f"{numbers[key]} {key}" for key in ("over", "unknown", "warn") if numbers[key]]
     noticed += [several(len(report.broken), "broken file")] if report.broken else []
     noticed += changes_counted(report)
-    locks = failing_locks(report)
+    locks = report.failing_locks
     noticed += [several(len(locks), "unfit lock file")] if locks else []
     noticed += [f"{report.unanswered} not measured"] if report.unanswered else []
     if noticed:
@@ -144,6 +140,32 @@ def nbytes(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
+# The comment on a pull request.
+
+MARKER = "<!-- model-budget -->"
+COMMENT_BYTES = 65_000  # GitHub takes 65,536 characters
+
+
+def comment(report: Report) -> str:
+    """``--model-budget-comment``: a line where all is well, else the summary, within what GitHub takes.
+
+    The first line is a marker that nobody sees, by which the comment is found again and replaced.
+    """
+    if is_quiet(report):
+        count = sum(changed(case) for case in cases(report))
+        moved = f", {count} changed since the baseline" if count else ""
+        return f"{MARKER}\n✅ {title(report)}{moved}\n"
+    return f"{MARKER}\n{summary(report, COMMENT_BYTES - nbytes(MARKER) - 1)}"
+
+
+def is_quiet(report: Report) -> bool:
+    """Whether something was measured, all of it is within, and no budget was changed."""
+    numbers = counts(report)
+    odd = (report.selected, report.unanswered, report.broken, changes_counted(report))
+    is_within = numbers["within"] == sum(numbers.values()) > 0
+    return is_within and not any((*odd, report.failing_locks))
+
+
 # The parts.
 
 
@@ -165,7 +187,7 @@ def _row(case: Case) -> str:
         code(case.name),
         _measured(case),
         _held(case),
-        headroom_text(case.check),
+        case.check.headroom_text,
         _baseline(case.check),
         code(case.place),
     )
@@ -176,12 +198,12 @@ def _measured(case: Case) -> str:
     check = case.check
     if check.actual is None:
         return code("; ".join((check.measured, *reservations(case)))) if check.measured else ""
-    return ("≥ " if is_lower_bound(check) else "") + figure(check.actual, check.unit)
+    return ("≥ " if check.is_lower_bound else "") + figure(check.actual, check.unit)
 
 
 def _held(case: Case) -> str:
     """The maximum, else the minimum, or what an equivalence allows."""
-    check, most = case.check, maximum(case.check)
+    check, most = case.check, case.check.maximum
     if case.check.is_claim:
         return code(str(check.allowed)) if check.allowed else ""
     bound = check.min if most is None else most

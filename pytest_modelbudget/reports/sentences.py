@@ -26,7 +26,7 @@ from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
 from pytest_modelbudget.graph.scopes import is_in_scope, scope_text, share_lines
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.reports.cases import Case, headroom_text, maximum
+from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.record import (
     Check,
     EquivalenceReport,
@@ -85,7 +85,7 @@ def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
 
 def largest_lines(case: Case) -> Iterator[str]:
     """A line for each of the largest shares, where it is a maximum that they add up to."""
-    if maximum(case.check) is None:
+    if case.check.maximum is None:
         return
     shares = largest_shares(case)
     yield from share_lines((scope, int(value)) for scope, value in shares if value.denominator == 1)
@@ -130,7 +130,7 @@ def _baseline(check: Check) -> str:
 
 def _is_maximum(check: Check) -> bool:
     """Whether it is a maximum of whole things that is broken, which its shares add up to."""
-    most = maximum(check)
+    most = check.maximum
     is_over = isinstance(check.actual, int) and most is not None and check.actual > most
     return is_over and check.ops is None
 
@@ -201,7 +201,7 @@ def figures(case: Case) -> Iterator[tuple[str, str]]:
         value = getattr(check, key)
         if value is not None:
             yield label, value if case.check.is_claim else figure(value, check.unit)
-    if left := headroom_text(check):
+    if left := check.headroom_text:
         yield "headroom", left
     yield "outcome", check.outcome.value
     yield "level", check.level.value

@@ -23,16 +23,7 @@ from typing import NamedTuple
 from pytest_modelbudget.budget.address import names_of, path_of
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.scopes import scope_text
-from pytest_modelbudget.reports.cases import (
-    Case,
-    cases_of,
-    changes_counted,
-    counts,
-    headroom,
-    headroom_text,
-    is_lower_bound,
-    maximum,
-)
+from pytest_modelbudget.reports.cases import Case, cases_of, changes_counted, counts
 from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
 from pytest_modelbudget.reports.sentences import costs, grown_lines, largest_shares, reservations
 from pytest_modelbudget.reports.text import aligned, cut_middle
@@ -126,7 +117,7 @@ def _is_always_shown(case: Case) -> bool:
 
 
 def _tightness(case: Case) -> tuple[bool, Fraction]:
-    room = headroom(case.check)
+    room = case.check.headroom
     return (room is None, room or Fraction(0))
 
 
@@ -153,7 +144,7 @@ def _bar(check: Check) -> str:
 
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
-    most = maximum(check)
+    most = check.maximum
     if check.outcome is Outcome.UNKNOWN or check.actual is None or not most:
         return ""
     if _nearer_bound(check) != most:
@@ -168,7 +159,7 @@ def _figures(check: Check) -> tuple[str, str, str]:
     """Measured, limit and headroom of a row; a lower bound has none that anybody knows."""
     actual, bound = check.actual, _nearer_bound(check)
     is_unknown = check.outcome is Outcome.UNKNOWN
-    left = NOBODY_KNOWS if is_unknown else headroom_text(check)
+    left = NOBODY_KNOWS if is_unknown else check.headroom_text
     if actual is None:
         return "-", "-", left
     if bound is None:
@@ -176,7 +167,7 @@ def _figures(check: Check) -> tuple[str, str, str]:
     measured, limit = readable_pair(Fraction(actual), bound, check.unit)
     if is_unknown and isinstance(actual, Fraction):  # over unmeasured ops: not even a bound
         return NOBODY_KNOWS, limit, left
-    least = ">= " if is_lower_bound(check) else ""
+    least = ">= " if check.is_lower_bound else ""
     return least + measured, limit, left
 
 
@@ -187,7 +178,7 @@ def _claimed(check: Check) -> tuple[str, str, str]:
 
 def _nearer_bound(check: Check) -> Fraction | None:
     """The maximum, or the minimum where that is broken or stands alone."""
-    most, least = maximum(check), check.min
+    most, least = check.maximum, check.min
     if least is None or (most is not None and (check.actual or 0) >= least):
         return most
     return Fraction(least)

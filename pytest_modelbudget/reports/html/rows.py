@@ -15,7 +15,7 @@ from fractions import Fraction
 from pytest_modelbudget.budget.address import path_of
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.scopes import scope_text
-from pytest_modelbudget.reports.cases import Case, headroom, headroom_text, is_lower_bound, maximum
+from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.record import AskedOps, Check, Growth, ModelReport, OtherGrowth
 from pytest_modelbudget.reports.sentences import grown_name, largest_shares, shapes
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
@@ -69,7 +69,7 @@ def contributions(case: Case) -> tuple[Contribution, ...]:
     check = case.check
     if check.blame:
         return tuple(_grown(entry, check.unit) for entry in check.blame if entry.delta)
-    most, actual = maximum(check), Fraction(check.actual or 0)
+    most, actual = check.maximum, Fraction(check.actual or 0)
     if check.outcome is not Outcome.OVER or most is None or actual <= most:
         return ()
     if check.ops or (case.measurement and case.measurement.exact):
@@ -126,7 +126,7 @@ def worst(statuses: Sequence[str]) -> str:
 
 def check_row(case: Case) -> CheckRow:
     """One limit of a model, or of a transform of it."""
-    check, left = case.check, headroom(case.check)
+    check, left = case.check, case.check.headroom
     measured, limit = _figures(check)
     fill, least = _bar(check)
     return CheckRow(
@@ -136,7 +136,7 @@ def check_row(case: Case) -> CheckRow:
         metric=path_of(*case.address.names[len(case.model.address.names) :]),
         measured=measured,
         limit=limit,
-        headroom="?" if case.outcome == "unknown" else headroom_text(check),
+        headroom="?" if case.outcome == "unknown" else check.headroom_text,
         exact=_exact(check),
         fill=fill,
         least=least,
@@ -157,8 +157,8 @@ def _figures(check: Check) -> tuple[str, str]:
     """Measured and limit; the limit of ``ops`` in words, of two ends both, of a claim its own."""
     if check.measured is not None:
         return check.measured, ABSENT if check.allowed is None else str(check.allowed)
-    unit, actual, least, most = check.unit, check.actual, check.min, maximum(check)
-    sign = "≥ " if is_lower_bound(check) and actual is not None else ""
+    unit, actual, least, most = check.unit, check.actual, check.min, check.maximum
+    sign = "≥ " if check.is_lower_bound and actual is not None else ""
     if check.ops:
         return sign + number(actual, unit), "; ".join(_ops_words(check.ops)) or ABSENT
     if actual is not None and most is not None and least is None:
@@ -189,7 +189,7 @@ def _exact(check: Check) -> str:
 
 def _bar(check: Check) -> tuple[str, str]:
     """Lengths in per cent: the value's, and where a minimum stands beside a maximum."""
-    actual, most, least = check.actual, maximum(check), check.min
+    actual, most, least = check.actual, check.maximum, check.min
     bound = most if most is not None else Fraction(least or 0)
     if actual is None or not bound:
         return "", ""
