@@ -10,8 +10,7 @@ from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.gate.measuring import CostedModel
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.layers import layer_table, layer_text
-from pytest_modelbudget.reports.show import census_text, layer_record, op_record, ops_text, totals_text
+from pytest_modelbudget.reports import show as shown
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
 
@@ -45,18 +44,18 @@ def table_text(model: CostedModel, options: argparse.Namespace) -> str:
     """Layers or operations, then totals, then how the numbers came about."""
     width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
     if options.ops:
-        shown = [census_text(model.costed), ops_text(model.costed)]
+        parts = [shown.census_text(model.costed), shown.ops_text(model.costed)]
     else:
-        shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
+        parts = [shown.layer_text(shown.layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
     remarks = "\n".join(filter(None, [traced, *model.loaded.notes]))
-    return "\n\n".join(filter(None, [*shown, totals_text(model.measurements, width), remarks]))
+    return "\n\n".join(filter(None, [*parts, shown.totals_text(model.measurements, width), remarks]))
 
 
 def record_text(model: CostedModel, options: argparse.Namespace) -> str:
     """The same as JSON."""
-    table = layer_table(model.loaded, model.costed, options.depth)
-    record = layer_record(model.loaded, table, model.measurements)
+    table = shown.layer_table(model.loaded, model.costed, options.depth)
+    record = shown.layer_record(model.loaded, table, model.measurements)
     if options.ops:
-        record.update(op_record(model.costed))
+        record.update(shown.op_record(model.costed))
     return json.dumps(record, indent=1, allow_nan=False)

@@ -17,7 +17,7 @@ A report that has room for more than a line has the figures above the layers::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import Place
@@ -26,15 +26,8 @@ from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
 from pytest_modelbudget.graph.scopes import is_in_scope, scope_text, share_lines
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import Case
-from pytest_modelbudget.reports.record import (
-    Check,
-    EquivalenceReport,
-    Growth,
-    ModelReport,
-    OtherGrowth,
-    TransformReport,
-)
 from pytest_modelbudget.reports.text import aligned, one_line
 from pytest_modelbudget.units import Number, exact, percentage, readable_pair, room
 
@@ -49,23 +42,23 @@ NARROW = frozenset({Basis.LAYERS.value, Basis.NOTHING.value})  # less than step 
 # Layers.
 
 
-def grown_lines(blame: Sequence[OtherGrowth | Growth]) -> Iterator[str]:
+def grown_lines(blame: Sequence[record.OtherGrowth | record.Growth]) -> Iterator[str]:
     """A line for each entry of a check's blame, in columns; none where nothing is blamed."""
     rows = [(f"{entry.delta:+,}", grown_name(entry), shapes(entry)) for entry in blame]
     yield from aligned("  {:>}  {:<}   {}", rows)
 
 
-def grown_name(entry: OtherGrowth | Growth) -> str:
+def grown_name(entry: record.OtherGrowth | record.Growth) -> str:
     """The parameter or scope that grew; "(3 others)" for the rest of a long list."""
-    if isinstance(entry, OtherGrowth):
+    if isinstance(entry, record.OtherGrowth):
         others = "one other" if entry.count == 1 else f"{entry.count} others"
         return f"({others if entry.count else 'not told apart'})"
     return scope_text(".".join(filter(None, (entry.scope, entry.name))))
 
 
-def shapes(entry: OtherGrowth | Growth) -> str:
+def shapes(entry: record.OtherGrowth | record.Growth) -> str:
     """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone", or ""."""
-    if isinstance(entry, OtherGrowth):
+    if isinstance(entry, record.OtherGrowth):
         return ""
     before, after = ("" if sizes is None else str(list(sizes)) for sizes in (entry.shape_before, entry.shape_after))
     if entry.before is None:
@@ -91,10 +84,21 @@ def largest_lines(case: Case) -> Iterator[str]:
     yield from share_lines((scope, int(value)) for scope, value in shares if value.denominator == 1)
 
 
+def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dict[tuple[str, int, str, str], list[str]]:
+    """Each unmeasured operation (its name, count, scope and why) with the metrics that are lower bounds for it."""
+    keys: dict[tuple[str, int, str, str], list[str]] = {}
+    for key, number in numbers.items():
+        for op in number.unmeasured:
+            keys.setdefault((op.op, op.count, op.scope, op.why), []).append(key)
+    return keys
+
+
 # An item that fails.
 
 
-def failure_lines(check: Check, measurement: Measurement | None, place: Place, accept: str = "") -> tuple[str, ...]:
+def failure_lines(
+    check: record.Check, measurement: Measurement | None, place: Place, accept: str = ""
+) -> tuple[str, ...]:
     """The first line says everything; the others help to mend it.
 
     measurement is the check's own, which for a scope's limit is that of the scope. accept is the
@@ -115,11 +119,11 @@ def failure_lines(check: Check, measurement: Measurement | None, place: Place, a
     return (first, *below, f"fix: {_way_out(check, place, accept)}")
 
 
-def _grown(check: Check) -> bool:
-    return any(isinstance(entry, Growth) for entry in check.blame)
+def _grown(check: record.Check) -> bool:
+    return any(isinstance(entry, record.Growth) for entry in check.blame)
 
 
-def _baseline(check: Check) -> str:
+def _baseline(check: record.Check) -> str:
     """The locked number that a number is compared with, and what may be added to it."""
     if check.baseline is None or check.actual is None:
         return ""
@@ -128,14 +132,14 @@ def _baseline(check: Check) -> str:
     return f"   baseline {before}{allowance}"
 
 
-def _is_maximum(check: Check) -> bool:
+def _is_maximum(check: record.Check) -> bool:
     """Whether it is a maximum of whole things that is broken, which its shares add up to."""
     most = check.maximum
     is_over = isinstance(check.actual, int) and most is not None and check.actual > most
     return is_over and check.ops is None
 
 
-def _way_out(check: Check, place: Place, accept: str) -> str:
+def _way_out(check: record.Check, place: Place, accept: str) -> str:
     if check.ops:
         return f"replace these operations, or permit them at {place}"
     accepting = f"accept: {accept}" if accept else ""
@@ -223,7 +227,7 @@ def detail_lines(case: Case) -> Iterator[str]:
         yield from ("largest layers", *largest)
 
 
-def evidence_lines(equivalence: EquivalenceReport) -> Iterator[str]:
+def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
     """The layer where outputs part from the model's, and under which weights and inputs."""
     divergence = equivalence.first_divergence
     if divergence:
@@ -249,7 +253,7 @@ def reservations(case: Case) -> Iterator[str]:
 # A model and a transform of it.
 
 
-def costs(model: ModelReport, transform: TransformReport) -> list[str]:
+def costs(model: record.ModelReport, transform: record.TransformReport) -> list[str]:
     """The number of changes, the metrics that differ with both numbers, then the others."""
     texts = [_changed(transform)] if transform.changes else []
     same = []
@@ -267,7 +271,7 @@ def costs(model: ModelReport, transform: TransformReport) -> list[str]:
     return texts
 
 
-def _changed(transform: TransformReport) -> str:
+def _changed(transform: record.TransformReport) -> str:
     """The number of layers that a transform met and changed, by operation or type."""
     counts: dict[str, list[int]] = {}
     for change in transform.changes:

@@ -25,8 +25,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pytest_modelbudget.reports.cases import unmeasured
-from pytest_modelbudget.reports.html.rows import STATUSES
-from pytest_modelbudget.reports.html.views import ModelView, model_view
+from pytest_modelbudget.reports.html.views import STATUSES, ModelView, model_view
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.terminal import counted
 
@@ -91,7 +90,7 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
             "markup": json.dumps(markup),
             "limit": json.dumps(model.memory_limit),
             "divergence": json.dumps([transform.divergence for transform in model.transforms]),
-            "profile": model.profile or "null",
+            "profile": model.report.profile or "null",
         }
         text = ",".join(f'"{key}":{part}' for key, part in view.items())
         yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()
@@ -100,7 +99,7 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
 def _by_file(models: Sequence[ModelView]) -> dict[str, list[ModelView]]:
     files: dict[str, list[ModelView]] = {}
     for model in models:
-        files.setdefault(model.file, []).append(model)
+        files.setdefault(model.report.file, []).append(model)
     return files
 
 

@@ -21,8 +21,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.reports.layers import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, layer_table
-from pytest_modelbudget.reports.show import Record, calls_record
+from pytest_modelbudget.reports.show import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, Record, calls_record, layer_table
 
 MOST_ROWS = 2000
 FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured")
