@@ -83,8 +83,7 @@ def _of_case(case: Case, kind: str) -> Annotation:
 
 def _of_unloaded(case: Case) -> Annotation:
     """One for all limits of a model that could not be measured at all, on the model's line."""
-    limits = len(case.owner.checks)
-    unknown = several(limits, "limit is", "limits are")
+    unknown = several(len(case.owner.checks), "limit is", "limits are")
     message = f"{one_line(case.owner.error)}\n{unknown} unknown for it"
     return Annotation(ERROR, case.file, case.owner.line or 1, case.subject, message)
 
@@ -103,8 +102,7 @@ def _changes(report: Report, *, forbidden: bool) -> Iterator[Annotation]:
     for word, change in changes(report):
         if change.forbidden == forbidden:
             kind = ERROR if forbidden else WARNING
-            title = (change.address / word).title
-            yield Annotation(kind, change.file, change.line, title, one_line(change.text))
+            yield Annotation(kind, change.file, change.line, (change.address / word).title, one_line(change.text))
 
 
 def _fitting(some: list[Annotation]) -> list[Annotation]:
@@ -114,24 +112,18 @@ def _fitting(some: list[Annotation]) -> list[Annotation]:
     shown, rest = some[: MOST - 1], some[MOST - 1 :]
     named = [f"{other.title}: {other.message.partition(chr(10))[0]}" for other in rest[:NAMED]]
     left = [f"and {len(rest) - NAMED} more"] if len(rest) > NAMED else []
-    title = f"model budget: and {len(rest)} more"
-    message = "\n".join([*named, *left])
-    return [*shown, Annotation(rest[0].kind, rest[0].file, rest[0].line, title, message)]
+    return [*shown, rest[0]._replace(title=f"model budget: and {len(rest)} more", message="\n".join([*named, *left]))]
 
 
 def _command(annotation: Annotation, root: str) -> str:
     """One line, whatever is in the texts."""
     properties: dict[str, object] = {"title": annotation.title}
     if annotation.file:
-        file = posixpath.join(root, annotation.file)
-        properties = {"file": file, "line": annotation.line, **properties}
-    written = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
+        properties = {"file": posixpath.join(root, annotation.file), "line": annotation.line, **properties}
+    escaped = {key: _data(str(value)).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
+    written = ",".join(f"{key}={value}" for key, value in escaped.items())
     return f"::{annotation.kind} {written}::{_data(annotation.message)}"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

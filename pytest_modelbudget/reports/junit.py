@@ -58,8 +58,12 @@ def render(report: Report) -> str:
     by_file: dict[str, list[Reported]] = {}
     for reported in _unique(list(_reported(report))):
         by_file.setdefault(reported.file, []).append(reported)
-    properties = {**report.environment, "selected": str(report.selected).lower()}
-    suites = [_suite(file, some, properties) for file, some in by_file.items()]
+    about = {**report.environment, "selected": str(report.selected).lower()}
+    properties = {name: printable(value) for name, value in about.items()}
+    suites = [
+        TestSuite(printable(file) or SUITES, [_test_case(case) for case in some], properties=properties)
+        for file, some in by_file.items()
+    ]
     tree = ElementTree.fromstring(to_xml_report_string(suites, prettyprint=False))
     _complete(tree, chain.from_iterable(by_file.values()))
     ElementTree.indent(tree)
@@ -111,10 +115,9 @@ def _properties(json: Mapping[str, object], keys: Iterable[str]) -> dict[str, st
 
 def _of_broken(broken: BrokenFile) -> Reported:
     """A file that could not be read, with every problem of it."""
-    address = broken.address
-    file, classname = address.file, dotted(address.above)
-    text, message = "\n".join(broken.problems), one_line(broken.problems[0])
-    return Reported(broken.id, classname, address.name, file, 1, message, text, {}, problem="broken")
+    address, text, message = broken.address, "\n".join(broken.problems), one_line(broken.problems[0])
+    where = broken.id, dotted(address.above), address.name, address.file, 1
+    return Reported(*where, message, text, {}, problem="broken")
 
 
 def _of_change(word: str, change: LoosenedLimit | RedefinedModel) -> Reported:
@@ -152,12 +155,6 @@ def dotted(address: Address) -> str:
 
 
 # Into XML.
-
-
-def _suite(file: str, reported: list[Reported], about: Mapping[str, str]) -> TestSuite:
-    properties = {name: printable(value) for name, value in about.items()}
-    test_cases = [_test_case(case) for case in reported]
-    return TestSuite(printable(file) or SUITES, test_cases, properties=properties)
 
 
 def _test_case(case: Reported) -> TestCase:

@@ -103,14 +103,20 @@ def sections(report: Report) -> Iterator[Section]:
     failing = worst_first([case for case in judged if case.check.fails])
     warned = worst_first([case for case in judged if case.outcome == "warn"])
     within = [case for case in judged if case.outcome == "within"]
-    yield from _broken(report)
+    if problems := [problem for broken in report.broken for problem in broken.problems]:
+        yield Section("### Broken budget files\n\n", [f"- {code(one_line(problem))}" for problem in problems])
     yield from _table("### Failing", failing)
     yield from _details(failing)
-    yield from _changes(report)
-    yield from _notes(report)
+    for word, some in ((LOOSENED, report.loosened), (REDEFINED, report.redefined)):
+        if some:
+            yield Section(f"### {word.capitalize()} by this change\n\n", [*map(_change, some)])
+    if odd := [lock for lock in report.lock if not lock.is_fresh]:
+        rows = [f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}" for lock in odd]
+        yield Section("### Lock files\n\n", rows)
     yield from _table("### Warnings", warned)
     yield from _table("### Changed since the baseline", [case for case in within if changed(case)])
-    yield from _folded([case for case in within if not changed(case)])
+    unchanged = [case for case in within if not changed(case)]
+    yield from _table(f"<details><summary>{len(unchanged)} within</summary>", unchanged, "\n</details>\n")
 
 
 def changed(case: Case) -> bool:
@@ -169,15 +175,9 @@ def is_quiet(report: Report) -> bool:
 # The parts.
 
 
-def _table(heading: str, some: list[Case]) -> Iterator[Section]:
+def _table(heading: str, some: list[Case], closing: str = "") -> Iterator[Section]:
     if some:
-        yield Section(f"{heading}\n\n{COLUMNS}\n{RULE}\n", [_row(case) for case in some])
-
-
-def _folded(some: list[Case]) -> Iterator[Section]:
-    if some:
-        opening = f"<details><summary>{len(some)} within</summary>\n\n{COLUMNS}\n{RULE}\n"
-        yield Section(opening, [_row(case) for case in some], "\n</details>\n")
+        yield Section(f"{heading}\n\n{COLUMNS}\n{RULE}\n", [_row(case) for case in some], closing)
 
 
 def _row(case: Case) -> str:
@@ -222,14 +222,6 @@ def _baseline(check: Check) -> str:
     return f"was {code(str(number_json(before)))}"
 
 
-def _broken(report: Report) -> Iterator[Section]:
-    """Files without readable limits: their problems, each with its place."""
-    problems = [problem for broken in report.broken for problem in broken.problems]
-    if problems:
-        rows = [f"- {code(one_line(problem))}" for problem in problems]
-        yield Section("### Broken budget files\n\n", rows)
-
-
 def _details(failing: list[Case]) -> Iterator[Section]:
     """Under each failure, unfolded by a click: its figures, and the layers that it comes from."""
     rows = [
@@ -242,22 +234,8 @@ def _details(failing: list[Case]) -> Iterator[Section]:
         yield Section("\n", rows)
 
 
-def _changes(report: Report) -> Iterator[Section]:
-    """Limits that let more pass than at the base, and models that are others than there."""
-    for word, some in ((LOOSENED, report.loosened), (REDEFINED, report.redefined)):
-        if some:
-            yield Section(f"### {word.capitalize()} by this change\n\n", [*map(_change, some)])
-
-
 def _change(change: LoosenedLimit | RedefinedModel) -> str:
     sign = "❌ forbidden:" if change.forbidden else SIGNS["warn"]
     subject = code(change.address.title)
     place = code(f"{change.file}:{change.line}")
     return f"- {sign} {code(one_line(change.text))} in {subject}, {place}"
-
-
-def _notes(report: Report) -> Iterator[Section]:
-    """Lock files that are not what was measured, in a sentence each."""
-    rows = [f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}" for lock in report.lock if not lock.is_fresh]
-    if rows:
-        yield Section("### Lock files\n\n", rows)

@@ -70,10 +70,8 @@ def shapes(entry: record.OtherGrowth | record.Growth) -> str:
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
-    inside = (
-        (share.scope, Fraction(share.value)) for share in case.shares if is_in_scope(share.scope, case.check.scope)
-    )
-    return sorted(inside, key=lambda share: -share[1])[:MOST_SHARES]
+    inside = (share for share in case.shares if is_in_scope(share.scope, case.check.scope))
+    return sorted(((share.scope, Fraction(share.value)) for share in inside), key=lambda share: -share[1])[:MOST_SHARES]
 
 
 def largest_lines(case: Case) -> Iterator[str]:
@@ -111,9 +109,8 @@ def failure_lines(
     if _grown(check):
         below = grown_lines(check.blame)
     elif _is_maximum(check):
-        largest = sorted(measurement.shares, key=lambda share: -share.value)
-        named = largest[:MOST_SHARES_OF_AN_ITEM]
-        below = share_lines((share.scope, int(share.value)) for share in named)
+        largest = sorted(measurement.shares, key=lambda share: -share.value)[:MOST_SHARES_OF_AN_ITEM]
+        below = share_lines((share.scope, int(share.value)) for share in largest)
     if not check.complete or check.ops:
         accept = ""  # an update writes no lower bounds, and no operations
     return (first, *below, f"fix: {_way_out(check, place, accept)}")
@@ -151,24 +148,16 @@ def _way_out(check: record.Check, place: Place, accept: str) -> str:
 
 def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tuple[str, ...]:
     """The first line says everything; the others help to find the layer."""
-    words = f"equivalence {equivalence.outcome.value}: {one_line(equivalence.reason)}   {place}"
-    return (words, *_evidence(equivalence), f"repeat: {repeat}")
-
-
-def _evidence(equivalence: Equivalence) -> Iterator[str]:
-    divergence = equivalence.first_divergence
-    if divergence is not None:
-        scope = scope_text(divergence.scope)
+    lines = [f"equivalence {equivalence.outcome.value}: {one_line(equivalence.reason)}   {place}"]
+    if divergence := equivalence.first_divergence:
         size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
-        yield f"  first layer that differs: {scope}{size}{_most(divergence.worst)}"
-    over = (output for output in equivalence.outputs if output.outcome is Outcome.OVER)
-    output = next((output for output in over if output.worst), None)
-    if output is not None:
-        subject = f"'{output.name}', {output.family} inputs"
-        yield f"  worst output element: {subject}{_most(output.worst)}"
+        lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}")
+    over = (output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst)
+    if output := next(over, None):
+        lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
     if equivalence.weights:
-        yield f"  {weights_text(equivalence.weights, equivalence.seeds)}"
-    yield from (f"  {one_line(note)}" for note in equivalence.notes)
+        lines.append(f"  {weights_text(equivalence.weights, equivalence.seeds)}")
+    return (*lines, *(f"  {one_line(note)}" for note in equivalence.notes), f"repeat: {repeat}")
 
 
 def _most(worst: Worst | None) -> str:
@@ -231,8 +220,7 @@ def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
     """The layer where outputs part from the model's, and under which weights and inputs."""
     divergence = equivalence.first_divergence
     if divergence:
-        scope = scope_text(divergence.scope)
-        yield f"first layer that differs: {scope}, by {divergence.error} of its size"
+        yield f"first layer that differs: {scope_text(divergence.scope)}, by {divergence.error} of its size"
     if equivalence.weights:
         yield weights_text(equivalence.weights, equivalence.seeds)
 
@@ -255,35 +243,22 @@ def reservations(case: Case) -> Iterator[str]:
 
 def costs(model: record.ModelReport, transform: record.TransformReport) -> list[str]:
     """The number of changes, the metrics that differ with both numbers, then the others."""
-    texts = [_changed(transform)] if transform.changes else []
-    same = []
+    counts: dict[str, list[bool]] = {}
+    for change in transform.changes:
+        counts.setdefault(change.operation, []).append(bool(change.became))
+    changed = "; ".join(f"{sum(became)} of {len(became)} {name} changed" for name, became in counts.items())
+    texts, same = [changed] if changed else [], []
     for key in model.metrics:
         before, after = model.measured(key), transform.measured(key)
         if before is None or after is None:
             continue
-        if before.value == after.value:
+        first, second = Fraction(before.value), Fraction(after.value)
+        if first == second:
             same.append(key)
             continue
+        share = f" ({room((second - first) / first, signed=True)})" if first else ""
         least = "" if before.complete and after.complete else ", a lower bound"
-        texts.append(f"{key} {_before_after(before.value, after.value, before.unit)}{least}")
+        texts.append(f"{key} {' -> '.join(readable_pair(first, second, before.unit))}{share}{least}")
     if same:
         texts.append(f"{', '.join(same)} unchanged")
     return texts
-
-
-def _changed(transform: record.TransformReport) -> str:
-    """The number of layers that a transform met and changed, by operation or type."""
-    counts: dict[str, list[int]] = {}
-    for change in transform.changes:
-        row = counts.setdefault(change.operation, [0, 0])
-        row[0] += bool(change.became)
-        row[1] += 1
-    return "; ".join(f"{done} of {seen} {name} changed" for name, (done, seen) in counts.items())
-
-
-def _before_after(before: Number, after: Number, unit: str) -> str:
-    """Both numbers, and the difference as a share of the first."""
-    first, second = Fraction(before), Fraction(after)
-    texts = readable_pair(first, second, unit)
-    share = f" ({room((second - first) / first, signed=True)})" if first else ""
-    return f"{texts[0]} -> {texts[1]}{share}"

@@ -8,7 +8,7 @@ A limit that is over, drawn once::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -24,11 +24,6 @@ from pytest_modelbudget.units import Number, exact, readable, readable_pair, roo
 # A limit.
 
 ABSENT = "–"
-
-
-def shown(value: Number | None, unit: str, written: Callable[[Number, str], str] = readable) -> str:
-    """A figure of the record: rounded for eyes, or every digit of it."""
-    return ABSENT if value is None else written(value, unit)
 
 
 def signed(change: Number, unit: str) -> str:
@@ -58,7 +53,7 @@ def growth(check: record.Check) -> str:
         return f"unchanged since the base: {exact(before, unit)}"
     texts = readable_pair(before, after, unit)
     part = f", {room(Fraction(change) / before, signed=True)}" if before else ""
-    most = f"; allowed {shown(check.allowed, unit)}" if isinstance(check.allowed, int) else ""
+    most = f"; allowed {readable(check.allowed, unit)}" if isinstance(check.allowed, int) else ""
     return f"{texts[0]} → {texts[1]} since the base ({signed(change, unit)}{part}{most})"
 
 
@@ -150,15 +145,16 @@ def _figures(check: record.Check) -> tuple[str, str]:
     if check.measured is not None:
         return check.measured, ABSENT if check.allowed is None else str(check.allowed)
     unit, actual, least, most = check.unit, check.actual, check.min, check.maximum
-    sign = "≥ " if check.is_lower_bound and actual is not None else ""
+    sign = "≥ " if check.is_lower_bound else ""
+    shown = ABSENT if actual is None else sign + readable(actual, unit)
     if check.ops:
-        return sign + shown(actual, unit), "; ".join(_ops_words(check.ops)) or ABSENT
+        return shown, "; ".join(_ops_words(check.ops)) or ABSENT
     if actual is not None and most is not None and least is None:
         measured, bound = readable_pair(actual, most, unit)
         return sign + measured, bound
-    ends = [f"≥ {shown(least, unit)}"] if least is not None else []
+    ends = [f"≥ {readable(least, unit)}"] if least is not None else []
     ends += [f"≤ {readable(most, unit)}"] if most is not None else []
-    return sign + shown(actual, unit), ", ".join(ends) or ABSENT
+    return shown, ", ".join(ends) or ABSENT
 
 
 def _ops_words(ops: record.AskedOps) -> Iterator[str]:
@@ -173,10 +169,8 @@ def _exact(check: record.Check) -> str:
     """Every digit of measured and limit, for the title of a figure."""
     if check.measured is not None:
         return ""
-    actual = shown(check.actual, check.unit, exact)
-    if check.limit is None:
-        return actual
-    return f"{actual}, limit {shown(check.limit, check.unit, exact)}"
+    limit = "" if check.limit is None else f", limit {exact(check.limit, check.unit)}"
+    return (ABSENT if check.actual is None else exact(check.actual, check.unit)) + limit
 
 
 def _bar(check: record.Check) -> tuple[str, str]:
