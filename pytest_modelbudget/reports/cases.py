@@ -9,6 +9,7 @@ The checks of a model, of its transforms and a transform's equivalence are all c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
@@ -103,10 +104,8 @@ def cases_of(model: record.ModelReport) -> Iterator[Case]:
 
 def counts(report: record.Report) -> dict[str, int]:
     """The number of checks that are over, to be warned of, within and unknown; always all four."""
-    counted = dict.fromkeys(("over", "warn", "within", "unknown"), 0)
-    for case in cases(report):
-        counted[case.outcome] += 1
-    return counted
+    outcomes = [case.outcome for case in cases(report)]
+    return {outcome: outcomes.count(outcome) for outcome in ("over", "warn", "within", "unknown")}
 
 
 def unmeasured(report: record.Report) -> str:
@@ -128,15 +127,14 @@ def changes(report: record.Report) -> Iterator[tuple[str, record.LoosenedLimit |
 
 def changes_counted(report: record.Report) -> list[str]:
     """The number of such changes, in words: ["2 loosened", "1 redefined"]."""
-    numbers = {LOOSENED: len(report.loosened), REDEFINED: len(report.redefined)}
-    return [f"{number} {word}" for word, number in numbers.items() if number]
+    return [f"{number} {word}" for word, number in Counter(word for word, _ in changes(report)).items()]
 
 
 def worst_first(some: list[Case]) -> list[Case]:
     """Unknown before over, and what is over by its share of the limit."""
-    return sorted(some, key=_severity)
 
+    def severity(case: Case) -> tuple[bool, bool, Fraction]:
+        left = case.check.headroom
+        return (case.outcome != "unknown", left is not None, left or Fraction(0))
 
-def _severity(case: Case) -> tuple[bool, bool, Fraction]:
-    left = case.check.headroom
-    return (case.outcome != "unknown", left is not None, left or Fraction(0))
+    return sorted(some, key=severity)

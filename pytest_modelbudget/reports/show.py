@@ -227,19 +227,12 @@ def shape_text(shape: Shape) -> str:
 
 def _shapes_text(shapes: Sequence[Shape]) -> str:
     """The first shape, and how many more there are."""
-    if not shapes:
-        return ""
     more = f" +{len(shapes) - 1}" if len(shapes) > 1 else ""
-    return shape_text(shapes[0]) + more
+    return shape_text(shapes[0]) + more if shapes else ""
 
 
 def _count(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
-
-
-def _macs_text(row: LayerRow) -> str:
-    """The count; ">=" says that operations without a formula are missing from it."""
-    return (">= " if row.unmeasured and row.macs is not None else "") + _count(row.macs)
 
 
 def _label(row: LayerRow) -> str:
@@ -258,7 +251,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("Output", lambda row: _shapes_text(row.outputs), is_number=False),
     Column("Params", lambda row: _count(row.params), lambda table: _count(table.params)),
     Column("Kernel", lambda row: shape_text(row.kernel) if row.kernel else ""),
-    Column("MACs", _macs_text, lambda table: _count(table.macs)),
+    # ">=" says that operations without a formula are missing from a count.
+    Column(
+        "MACs",
+        lambda row: (">= " if row.unmeasured and row.macs is not None else "") + _count(row.macs),
+        lambda table: _count(table.macs),
+    ),
     Column("Output B", lambda row: _count(row.output_nbytes), lambda table: _count(table.output_nbytes)),
 )
 

@@ -52,25 +52,25 @@ def render(report: Report) -> str:
     rows = [row for model in models for row in model.rows]
     noticed = [row for status in STATUSES[:-1] for row in rows if row.status == status]
     scripts = [_text(name) for name in (*LIBRARY, *OWN_SCRIPTS)]
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            report=report,
-            unmeasured=unmeasured(report),
-            base=_short_name(report.base),
-            views=[(model.anchor, view) for model, view in zip(models, _views(models), strict=True)],
-            files=_by_file(models),
-            noticed=noticed[:MOST_NOTICED],
-            left=len(noticed) - MOST_NOTICED,
-            counts={status: sum(row.status == status for row in rows) for status in STATUSES},
-            anchors={row.id: model.anchor for model in models for row in model.rows},
-            counted=counted(report),
-            style="".join(map(_text, STYLES)),
-            scripts=scripts,
-            policy=_policy(scripts),
-            licences=_text("vendor/LICENSES.txt"),
-        )
+    files: dict[str, list[ModelView]] = {}
+    for model in models:
+        files.setdefault(model.report.file, []).append(model)
+    template = _templates().get_template("page.html")
+    return template.render(
+        report=report,
+        unmeasured=unmeasured(report),
+        base=_short_name(report.base),
+        views=[(model.anchor, view) for model, view in zip(models, _views(models), strict=True)],
+        files=files,
+        noticed=noticed[:MOST_NOTICED],
+        left=len(noticed) - MOST_NOTICED,
+        counts={status: sum(row.status == status for row in rows) for status in STATUSES},
+        anchors={row.id: model.anchor for model in models for row in model.rows},
+        counted=counted(report),
+        style="".join(map(_text, STYLES)),
+        scripts=scripts,
+        policy=_policy(scripts),
+        licences=_text("vendor/LICENSES.txt"),
     )
 
 
@@ -96,13 +96,6 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
         yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()
 
 
-def _by_file(models: Sequence[ModelView]) -> dict[str, list[ModelView]]:
-    files: dict[str, list[ModelView]] = {}
-    for model in models:
-        files.setdefault(model.report.file, []).append(model)
-    return files
-
-
 def _short_name(base: str | None) -> str:
     """A revision as people write it: twelve digits of a commit are enough to find it."""
     return base[:12] if base and re.fullmatch("[0-9a-f]{40,64}", base) else base or ""
@@ -110,12 +103,9 @@ def _short_name(base: str | None) -> str:
 
 def _policy(scripts: list[str]) -> str:
     """Only these scripts run, by their hashes, and nothing is fetched from anywhere."""
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'"
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 @cache
