@@ -56,8 +56,11 @@ class Reported(NamedTuple):
 def render(report: Report) -> str:
     """The report as XML, one suite after the other in the order of their files."""
     by_file: dict[str, list[Reported]] = {}
-    for reported in _unique(list(_reported(report))):
-        by_file.setdefault(reported.file, []).append(reported)
+    reported = list(_reported(report))
+    names = Counter((case.classname, case.name) for case in reported)
+    for case in reported:  # where ids give the same class and name, the whole id is the name: names are unique
+        is_unique = names[case.classname, case.name] == 1
+        by_file.setdefault(case.file, []).append(case if is_unique else case._replace(name=case.id))
     about = {**report.environment, "selected": str(report.selected).lower()}
     properties = {name: printable(value) for name, value in about.items()}
     suites = [
@@ -68,12 +71,6 @@ def render(report: Report) -> str:
     _complete(tree, chain.from_iterable(by_file.values()))
     ElementTree.indent(tree)
     return ElementTree.tostring(tree, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _unique(reported: list[Reported]) -> list[Reported]:
-    """Names are unique: where ids give the same class and name, the whole id is the name."""
-    names = Counter((case.classname, case.name) for case in reported)
-    return [case if names[case.classname, case.name] == 1 else case._replace(name=case.id) for case in reported]
 
 
 def _reported(report: Report) -> Iterator[Reported]:

@@ -267,26 +267,23 @@ def layer_text(table: LayerTable, width: int) -> str:
     A narrow terminal first costs the gaps, then shortens labels, then leaves columns out and says
     so; figures are never shortened.
     """
-    columns = list(COLUMNS)
-    left_out: list[str] = []
+    cells = {
+        column: [column.heading, *(column.cell(row) for row in table.rows), column.total(table)] for column in COLUMNS
+    }
+    left_out = []
     for heading in EXPENDABLE:
-        if _least_width(table, columns) <= width:
+        label, *others = (len(max(texts, key=len)) for texts in cells.values())
+        if min(label, NARROWEST_LABEL) + sum(others) + len(others) <= width:
             break
-        columns = [column for column in columns if column.heading != heading]
+        cells = {column: texts for column, texts in cells.items() if column.heading != heading}
         left_out.append(heading)
-    lines = list(_lines(table, columns, width))
+    lines = list(_lines(list(cells), list(cells.values()), width))
     if left_out:
         lines.append(f"left out, for want of width: {', '.join(left_out)}")
     return "\n".join(lines)
 
 
-def _least_width(table: LayerTable, columns: Sequence[Column]) -> int:
-    widths = [len(max(cells, key=len)) for cells in _cells(table, columns)]
-    return min(widths[0], NARROWEST_LABEL) + sum(widths[1:]) + len(columns) - 1
-
-
-def _lines(table: LayerTable, columns: Sequence[Column], width: int) -> Iterator[str]:
-    cells = _cells(table, columns)
+def _lines(columns: Sequence[Column], cells: list[list[str]], width: int) -> Iterator[str]:
     widths = [len(max(column, key=len)) for column in cells]
     gap = 2 if sum(widths) + 2 * (len(columns) - 1) <= width else 1
     room = width - sum(widths[1:]) - gap * (len(columns) - 1)
@@ -296,11 +293,6 @@ def _lines(table: LayerTable, columns: Sequence[Column], width: int) -> Iterator
     heading, *rows, totals = aligned(layout, list(zip(*cells, strict=True)))
     rule = "-" * (sum(widths) + gap * (len(columns) - 1))
     yield from (heading, rule, *rows, rule, totals)
-
-
-def _cells(table: LayerTable, columns: Sequence[Column]) -> list[list[str]]:
-    """Each column's texts: heading, one per row, total."""
-    return [[column.heading, *(column.cell(row) for row in table.rows), column.total(table)] for column in columns]
 
 
 # As JSON.

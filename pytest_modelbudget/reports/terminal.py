@@ -105,15 +105,12 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
     shown = list(cases_of(model))
     if detail < Detail.ALL:
         by_owner = groupby(shown, key=lambda case: case.address.above)
-        tightest = [min(some, key=_tightness) for _, some in by_owner]
+        tightest = [
+            min(some, key=lambda case: (case.check.headroom is None, case.check.headroom or 0)) for _, some in by_owner
+        ]
         shown = [case for case in shown if case.outcome != "within" or case.check.is_claim or case in tightest]
     last = {id(case.owner): case.id for case in shown}
     return [_row(case, detail, costed=model if last[id(case.owner)] == case.id else None) for case in shown]
-
-
-def _tightness(case: Case) -> tuple[bool, Fraction]:
-    room = case.check.headroom
-    return (room is None, room or Fraction(0))
 
 
 def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:

@@ -57,24 +57,17 @@ def growth(check: record.Check) -> str:
     return f"{texts[0]} → {texts[1]} since the base ({signed(change, unit)}{part}{most})"
 
 
-def contributions(case: Case) -> tuple[Contribution, ...]:
+def contributions(case: Case) -> Iterator[Contribution]:
     """The layers that a number grew by, where that is known; of a broken maximum, its largest."""
-    check = case.check
+    check, most, actual = case.check, case.check.maximum, Fraction(case.check.actual or 0)
+    is_ratio = case.measurement and case.measurement.exact  # which is not made of its shares
     if check.blame:
-        return tuple(
-            Contribution(grown_name(entry), signed(entry.delta, check.unit), shapes=shapes(entry))
-            for entry in check.blame
-            if entry.delta
-        )
-    most, actual = check.maximum, Fraction(check.actual or 0)
-    if check.outcome is not Outcome.OVER or most is None or actual <= most:
-        return ()
-    if check.ops or (case.measurement and case.measurement.exact):
-        return ()  # a ratio is not made of its shares
-    return tuple(
-        Contribution(scope_text(scope), exact(value, check.unit), room(value / actual))
-        for scope, value in largest_shares(case)
-    )
+        for entry in check.blame:
+            if entry.delta:
+                yield Contribution(grown_name(entry), signed(entry.delta, check.unit), shapes=shapes(entry))
+    elif check.outcome is Outcome.OVER and most is not None and actual > most and not (check.ops or is_ratio):
+        for scope, value in largest_shares(case):
+            yield Contribution(scope_text(scope), exact(value, check.unit), room(value / actual))
 
 
 STATUSES = ("over", "unknown", "warn", "within")  # worst first
@@ -131,7 +124,7 @@ def check_row(case: Case) -> CheckRow:
         reason=check.reason,
         place=case.place,
         growth=growth(check),
-        layers=contributions(case),
+        layers=tuple(contributions(case)),
     )
 
 
@@ -206,7 +199,7 @@ class Change:
 class TransformView:
     """One transform of a model. columns and outputs are the table of its equivalence check.
 
-    changed are (layer, operation, what became of it), divergence the (output, error) pairs of the
+    changed are (layer, operation, what became of it or why it stayed), divergence the (output, error) pairs of the
     plot, pairs what is known of the first layer that differs.
     """
 
@@ -229,7 +222,10 @@ def transform_view(model: record.ModelReport, transform: record.TransformReport)
     return TransformView(
         report=transform,
         changes=tuple(_changes(model, transform)),
-        changed=tuple(_changed(layer) for layer in layers[:MOST_CHANGED]),
+        changed=tuple(
+            (scope_text(layer.scope), layer.operation, layer.became or f"unchanged: {layer.why}".removesuffix(": "))
+            for layer in layers[:MOST_CHANGED]
+        ),
         unlisted=max(0, len(layers) - MOST_CHANGED),
         summary=", ".join(_basis(equivalence)),
         columns=("outcome", *columns) if outputs else columns,
@@ -261,12 +257,6 @@ def _changes(model: record.ModelReport, transform: record.TransformReport) -> It
             change="same" if first == second else change,
             fill=f"{float(min(second / first * MARK, Fraction(100))):.1f}" if first else "",
         )
-
-
-def _changed(layer: record.ChangedLayer) -> tuple[str, str, str]:
-    """A layer that the transform met, and what became of it or why it stayed."""
-    stayed = f"unchanged: {layer.why}".removesuffix(": ")
-    return scope_text(layer.scope), layer.operation, layer.became or stayed
 
 
 def _basis(equivalence: record.EquivalenceReport) -> Iterator[str]:
