@@ -44,10 +44,9 @@ def _like(entry_type: type[E], source: object, **others: Any) -> E:
 
 def metric_report(measurement: Measurement) -> record.MeasuredMetric:
     """One metric of one model."""
-    return record.MeasuredMetric(
-        value=measurement.value,
-        unit=measurement.unit,
-        complete=measurement.complete,
+    return _like(
+        record.MeasuredMetric,
+        measurement,
         unmeasured=tuple(_like(record.UncoveredOps, ops) for ops in measurement.unmeasured),
         parts=dict(measurement.parts),
         exact=measurement.unreduced,

@@ -41,10 +41,6 @@ class NumberChange:
     complete: bool
     layers: tuple[LayerChange, ...]
 
-    @property
-    def is_change(self) -> bool:
-        return self.before != self.after or bool(self.layers) or not self.complete
-
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
@@ -73,7 +69,11 @@ def changes(before: Report, after: Report) -> tuple[ModelChange, ...]:
         elif path not in then:
             changed.append(ModelChange(path, _numbers(NEW, now[path]), "new"))
         else:
-            numbers = tuple(number for number in _numbers(then[path], now[path]) if number.is_change)
+            numbers = tuple(
+                number
+                for number in _numbers(then[path], now[path])
+                if number.before != number.after or number.layers or not number.complete
+            )
             if numbers:
                 changed.append(ModelChange(path, numbers))
     return tuple(changed)

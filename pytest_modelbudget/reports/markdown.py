@@ -21,10 +21,10 @@ from pytest_modelbudget.reports.cases import (
     worst_first,
 )
 from pytest_modelbudget.reports.record import Check, LoosenedLimit, RedefinedModel, Report
-from pytest_modelbudget.reports.sentences import detail_lines, figure, headline, reservations
+from pytest_modelbudget.reports.sentences import detail_lines, headline, reservations
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.reports.typed_json import number_json
-from pytest_modelbudget.units import several
+from pytest_modelbudget.units import exact, several
 
 # All but what means nothing in the middle of a line, as an underscore within a word does.
 _MARKUP = re.compile(r"""(?![\w .,:;/+%=>()'"!?-])[\s\S]|(?<![^\W_])_|_(?![^\W_])""")
@@ -72,8 +72,24 @@ def render(report: Report) -> str:
 
 
 def summary(report: Report, most_bytes: int) -> str:
-    """The summary in at most so many bytes; what fails is the last to give way."""
-    return fitted(list(sections(report)), most_bytes)
+    """The summary in at most so many bytes; what fails is the last to give way.
+
+    It has the openings and closings of all sections, and as many of their rows as there is room for.
+    """
+    parts = list(sections(report))
+    frames = "".join(section.opening + section.closing + section.left_out(0) + "\n" for section in parts)
+    left = most_bytes - nbytes(frames)
+    text = ""
+    for section in parts:
+        kept = 0
+        for row in section.rows:
+            if nbytes(row) + 1 > left:
+                break
+            left -= nbytes(row) + 1
+            kept += 1
+        rows = "".join(f"{row}\n" for row in section.rows[:kept])
+        text += section.opening + rows + section.left_out(kept) + section.closing + "\n"
+    return text
 
 
 def title(report: Report) -> str:
@@ -122,23 +138,6 @@ def sections(report: Report) -> Iterator[Section]:
 def changed(case: Case) -> bool:
     """Whether a number is known to differ from its baseline."""
     return case.check.baseline not in (None, case.check.actual)
-
-
-def fitted(summary: list[Section], most_bytes: int) -> str:
-    """Openings and closings of all sections, and as many of their rows as there is room for."""
-    frames = "".join(section.opening + section.closing + section.left_out(0) + "\n" for section in summary)
-    left = most_bytes - nbytes(frames)
-    text = ""
-    for section in summary:
-        kept = 0
-        for row in section.rows:
-            if nbytes(row) + 1 > left:
-                break
-            left -= nbytes(row) + 1
-            kept += 1
-        rows = "".join(f"{row}\n" for row in section.rows[:kept])
-        text += section.opening + rows + section.left_out(kept) + section.closing + "\n"
-    return text
 
 
 def nbytes(text: str) -> int:
@@ -198,7 +197,7 @@ def _measured(case: Case) -> str:
     check = case.check
     if check.actual is None:
         return code("; ".join((check.measured, *reservations(case)))) if check.measured else ""
-    return ("≥ " if check.is_lower_bound else "") + figure(check.actual, check.unit)
+    return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit)
 
 
 def _held(case: Case) -> str:
@@ -207,7 +206,7 @@ def _held(case: Case) -> str:
     if case.check.is_claim:
         return code(str(check.allowed)) if check.allowed else ""
     bound = check.min if most is None else most
-    return "" if bound is None else figure(bound, check.unit)
+    return "" if bound is None else exact(bound, check.unit)
 
 
 def _baseline(check: Check) -> str:

@@ -29,7 +29,7 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.text import aligned, one_line
-from pytest_modelbudget.units import Number, exact, percentage, readable_pair, room
+from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
 MOST_SHARES = 5  # that a report names
 MOST_SHARES_OF_AN_ITEM = 3
@@ -193,16 +193,11 @@ def figures(case: Case) -> Iterator[tuple[str, str]]:
     for key, label in CLAIMED.items() if case.check.is_claim else FIGURES.items():
         value = getattr(check, key)
         if value is not None:
-            yield label, value if case.check.is_claim else figure(value, check.unit)
+            yield label, value if case.check.is_claim else exact(value, check.unit)
     if left := check.headroom_text:
         yield "headroom", left
     yield "outcome", check.outcome.value
     yield "level", check.level.value
-
-
-def figure(value: Number, unit: str) -> str:
-    """Every digit that the record has, thousands separated, and the unit."""
-    return exact(Fraction(value), unit)
 
 
 def detail_lines(case: Case) -> Iterator[str]:

@@ -65,7 +65,7 @@ def render(report: Report) -> str:
         noticed=noticed[:MOST_NOTICED],
         left=len(noticed) - MOST_NOTICED,
         counts={status: sum(row.status == status for row in rows) for status in STATUSES},
-        anchors={row.id: model.anchor for model in models for row in model.rows},
+        anchors={row.case.id: model.anchor for model in models for row in model.rows},
         counted=counted(report),
         style="".join(map(_text, STYLES)),
         scripts=scripts,

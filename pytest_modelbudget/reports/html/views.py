@@ -2,7 +2,7 @@
 
 A limit that is over, drawn once::
 
-    CheckRow(status="over", model="resnet18", metric="params", measured="3.73 M", limit="3.51 M",
+    CheckRow(case=Case(...), model="resnet18", metric="params", measured="3.73 M", limit="3.51 M",
              headroom="-6.2%", fill="79.7", least="", exact="3,729,047, limit 3,510,000", ...)
 """
 
@@ -82,8 +82,7 @@ class CheckRow:
     or that made it grow where growth is known.
     """
 
-    status: str
-    id: str
+    case: Case
     model: str
     metric: str
     measured: str
@@ -93,15 +92,13 @@ class CheckRow:
     fill: str
     least: str
     room: float
-    reason: str
-    place: str
     growth: str = ""
     layers: tuple[Contribution, ...] = ()
 
     @property
-    def is_noticed(self) -> bool:
-        """Whether a reader must look at it."""
-        return self.status != "within"
+    def status(self) -> str:
+        """The outcome; a reader must look at all but "within"."""
+        return self.case.outcome
 
 
 def check_row(case: Case) -> CheckRow:
@@ -110,8 +107,7 @@ def check_row(case: Case) -> CheckRow:
     measured, limit = _figures(check)
     fill, least = _bar(check)
     return CheckRow(
-        status=case.outcome,
-        id=case.id,
+        case=case,
         model=model_name(case.model),
         metric=path_of(*case.address.names[len(case.model.address.names) :]),
         measured=measured,
@@ -121,8 +117,6 @@ def check_row(case: Case) -> CheckRow:
         fill=fill,
         least=least,
         room=float(left) if left is not None else float("inf"),
-        reason=check.reason,
-        place=case.place,
         growth=growth(check),
         layers=tuple(contributions(case)),
     )
