@@ -92,17 +92,13 @@ def _of_case(case: Case, seconds: str) -> Reported:
     for number, entry in enumerate(case.check.blame, 1):
         properties[f"blame.{number}"] = f"{entry.delta:+d} {grown_name(entry)}"
     return Reported(
-        id=case.id,
-        classname=dotted(case.address.above),
-        name=case.name,
-        file=case.file,
-        line=case.line,
+        id=case.id, classname=dotted(case.address.above), name=case.name, file=case.file, line=case.line,
         message=headline(case),
         text="\n".join([f"{headline(case)}   {case.place}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
         problem=case.outcome if case.check.fails else "",
-    )
+    )  # fmt: skip
 
 
 def _properties(json: Mapping[str, object], keys: Iterable[str]) -> dict[str, str]:

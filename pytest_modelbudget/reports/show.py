@@ -306,19 +306,13 @@ def layer_record(model: Model, table: LayerTable, measurements: Mapping[str, Mea
         "traced": model.traced,
         "notes": list(model.notes),
         "layers": [
-            {
-                **calls_record(row),
-                "kernel": list(row.kernel),
-                "params": row.params,
-                "macs": row.macs,
-                "output_bytes": row.output_nbytes,
-                "unmeasured": row.unmeasured,
-            }
+            {**calls_record(row), "kernel": list(row.kernel), "params": row.params, "macs": row.macs,
+             "output_bytes": row.output_nbytes, "unmeasured": row.unmeasured}
             for row in table.rows
         ],
         "totals": {"params": table.params, "macs": table.macs, "output_bytes": table.output_nbytes},
         "metrics": {key: to_json(metric_report(measurement)) for key, measurement in measurements.items()},
-    }
+    }  # fmt: skip
 
 
 def op_record(costed: CostedGraph) -> Record:
@@ -332,31 +326,23 @@ def op_record(costed: CostedGraph) -> Record:
 def calls_record(row: LayerRow) -> Record:
     """Which module a row stands for, how often it was called, and on what shapes."""
     return {
-        "scope": row.scope,
-        "depth": row.depth,
-        "type": row.type,
-        "calls": row.calls,
-        "inputs": [list(shape) for shape in row.inputs],
-        "outputs": [list(shape) for shape in row.outputs],
-    }
+        "scope": row.scope, "depth": row.depth, "type": row.type, "calls": row.calls,
+        "inputs": [list(shape) for shape in row.inputs], "outputs": [list(shape) for shape in row.outputs],
+    }  # fmt: skip
 
 
 def _op(cost: OpCost) -> Record:
     """One operation; macs and bytes are None where they are not known."""
     op, moved = cost.op, cost.traffic
     return {
-        "scope": op.scope,
-        "name": op.name,
-        "kind": cost.kind,
-        "times": op.times,
+        "scope": op.scope, "name": op.name, "kind": cost.kind, "times": op.times,
         "operands": [_operand(operand) for operand in op.operands],
         "outputs": [_tensor(output) for output in op.outputs],
         "attributes": {name: _plain(value) for name, value in op.attributes.items()},
         "macs": cost.macs if isinstance(cost.macs, int) else None,
-        "bytes": None
-        if isinstance(moved, Unknown)
-        else {"read": moved.read, "weights": moved.weights, "write": moved.write},
-    }
+        "bytes": None if isinstance(moved, Unknown) else
+                 {"read": moved.read, "weights": moved.weights, "write": moved.write},
+    }  # fmt: skip
 
 
 def _operand(operand: Operand) -> object:

@@ -32,16 +32,9 @@ from pytest_modelbudget.reports.terminal import counted
 FILES = Path(__file__).parent
 LIBRARY = ("vendor/d3-7.9.0.min.js", "vendor/plot-0.6.17.umd.min.js")
 OWN_SCRIPTS = (
-    "figures.js",
-    "drawing.js",
-    "memory_plot.js",
-    "roofline_plot.js",
-    "layers_plot.js",
-    "divergence_plot.js",
-    "tables.js",
-    "overview.js",
-    "page.js",
-)
+    "figures.js", "drawing.js", "memory_plot.js", "roofline_plot.js", "layers_plot.js", "divergence_plot.js",
+    "tables.js", "overview.js", "page.js",
+)  # fmt: skip
 STYLES = ("page.css", "tables.css", "model.css", "media.css")
 MOST_NOTICED = 50  # told one by one at the top; the table below has all
 
@@ -80,12 +73,8 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
     {"markup": "<header>...", "limit": 1500000, "divergence": [[]], "profile": {...}} or null
     """
     template = _templates().get_template("model.html")
-    for position, model in enumerate(models):
-        markup = template.render(
-            model=model,
-            before=models[position - 1] if position else None,
-            after=models[position + 1] if position + 1 < len(models) else None,
-        )
+    for before, model, after in zip((None, *models), models, (*models[1:], None), strict=False):
+        markup = template.render(model=model, before=before, after=after)
         view = {
             "markup": json.dumps(markup),
             "limit": json.dumps(model.memory_limit),

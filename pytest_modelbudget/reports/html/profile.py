@@ -41,17 +41,10 @@ def layer_profile(model: Model, costed: CostedGraph) -> Record:
         table = layer_table(model, costed, depth=deepest)
     stored, moved = _Amounts(weight_memory(costed)), _Amounts(bandwidth(costed))
     rows = [
-        {
-            **calls_record(row),
-            "params": row.params,
-            "weight_bytes": stored.of(row),
-            "macs": row.macs,
-            "output_bytes": row.output_nbytes,
-            "traffic": moved.of(row),
-            "unmeasured": row.unmeasured,
-        }
+        {**calls_record(row), "params": row.params, "weight_bytes": stored.of(row), "macs": row.macs,
+         "output_bytes": row.output_nbytes, "traffic": moved.of(row), "unmeasured": row.unmeasured}
         for row in table.rows
-    ]
+    ]  # fmt: skip
     return {"rows": _largest(rows), "folded_at": folded_at, "left_out": max(0, len(rows) - MOST_ROWS)}
 
 
@@ -144,14 +137,10 @@ def _makers(graph: Graph) -> Mapping[Storage, tuple[Tensor, Op | None]]:
 def _owner(storage: Storage, life: Lifetime, tensor: Tensor, op: Op | None) -> Record:
     """One activation that lives at the peak; op is "" for an input of the model."""
     return {
-        "scope": op.scope if op else "",
-        "op": op.name if op else "",
-        "shape": list(tensor.shape),
-        "dtype": tensor.dtype.name,
-        "bytes": storage.nbytes,
-        "first": life.first,
-        "last": life.last,
-    }
+        "scope": op.scope if op else "", "op": op.name if op else "",
+        "shape": list(tensor.shape), "dtype": tensor.dtype.name, "bytes": storage.nbytes,
+        "first": life.first, "last": life.last,
+    }  # fmt: skip
 
 
 MOST_OP_POINTS = 400  # the largest ones; the others are added up by kind
@@ -184,15 +173,9 @@ def _point(cost: OpCost) -> Record | None:
     if not (isinstance(macs, int) and isinstance(flops, int) and isinstance(traffic, Traffic)):
         return None
     return {
-        "scope": cost.op.scope,
-        "kind": cost.kind,
-        "count": cost.op.times,
-        "macs": macs,
-        "flops": flops,
-        "read": traffic.read,
-        "weights": traffic.weights,
-        "write": traffic.write,
-    }
+        "scope": cost.op.scope, "kind": cost.kind, "count": cost.op.times, "macs": macs, "flops": flops,
+        "read": traffic.read, "weights": traffic.weights, "write": traffic.write,
+    }  # fmt: skip
 
 
 def _moved(point: Record) -> int:
