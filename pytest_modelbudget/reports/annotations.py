@@ -43,7 +43,7 @@ def commands(report: Report, *, root: str = "", annotated: Collection[str] = ())
     root is the path of rootdir in the repository, "" where they are the same. annotated are
     node ids whose failure something else has shown.
     """
-    annotations = dict.fromkeys([*_errors(report, annotated), *_warnings(report)])
+    annotations = dict.fromkeys(_annotations(report, annotated))
     return [
         _command(annotation, root)
         for kind in (ERROR, WARNING)
@@ -51,8 +51,8 @@ def commands(report: Report, *, root: str = "", annotated: Collection[str] = ())
     ]
 
 
-def _errors(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
-    """Files without readable limits first, then limits lifted that may not be, then the worst."""
+def _annotations(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
+    """Files without readable limits first, then limits lifted that may not be, then the worst; then warnings."""
     for broken in report.broken:
         if broken.id not in annotated:
             yield from (_of_problem(broken.id, problem) for problem in broken.problems)
@@ -64,9 +64,6 @@ def _errors(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
     failing = [case for case in cases(report) if case.check.fails and case.id not in annotated]
     for case in worst_first(failing):
         yield _of_unloaded(case) if case.owner.error else _of_case(case, ERROR)
-
-
-def _warnings(report: Report) -> Iterator[Annotation]:
     yield from _changes(report, forbidden=False)
     warned = [case for case in cases(report) if case.outcome == "warn"]
     yield from (_of_case(case, WARNING) for case in worst_first(warned))

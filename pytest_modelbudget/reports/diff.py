@@ -158,11 +158,10 @@ def _layer_rows(number: NumberChange) -> Iterator[tuple[str, str, str]]:
 
 def _from_to(number: NumberChange) -> str:
     least = "" if number.complete else ">= "
-    if number.before is None or number.after is None:
-        before, after = (
-            "-" if value is None else least + readable(value, number.unit) for value in (number.before, number.after)
-        )
-        return after if number.before is None else f"{before} -> {after}"
+    if number.before is None:
+        return "-" if number.after is None else least + readable(number.after, number.unit)
+    if number.after is None:
+        return f"{least}{readable(number.before, number.unit)} -> -"
     before, after = readable_pair(number.before, number.after, number.unit)
     return f"{least}{before} -> {least}{after}"
 

@@ -76,11 +76,10 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
     for before, model, after in zip((None, *models), models, (*models[1:], None), strict=False):
         markup = template.render(model=model, before=before, after=after)
         view = {
-            "markup": json.dumps(markup),
-            "limit": json.dumps(model.memory_limit),
+            "markup": json.dumps(markup), "limit": json.dumps(model.memory_limit),
             "divergence": json.dumps([transform.divergence for transform in model.transforms]),
             "profile": model.report.profile or "null",
-        }
+        }  # fmt: skip
         text = ",".join(f'"{key}":{part}' for key, part in view.items())
         yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()
 

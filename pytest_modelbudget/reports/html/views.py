@@ -265,8 +265,7 @@ def _divergence(divergence: record.FirstDivergence | None) -> Iterator[tuple[str
     """The first divergence: the layer, by how much, where most, and how to see it again."""
     if divergence is None:
         return
-    yield "layer", scope_text(divergence.scope)
-    yield "error", f"{divergence.error} of its size"
+    yield from (("layer", scope_text(divergence.scope)), ("error", f"{divergence.error} of its size"))
     if worst := divergence.worst:
         yield "most at", f"{list(worst.index)}: {worst.original} → {worst.transformed}"
     if divergence.repeat:
