@@ -27,35 +27,15 @@ def add_source(command: argparse.ArgumentParser) -> None:
     """The options that name a model and what it is run on."""
     add = command.add_argument
     add("source", metavar="SOURCE", help="module:callable, or a TorchScript, .pt2 or .onnx file")
-    add(
-        "--input",
-        metavar="[NAME=]SPEC",
-        action="append",
-        default=[],
-        help="one input, such as 'float32 1x3x224x224'; repeat it for several",
-    )
-    add(
-        "--args",
-        metavar="VALUE",
-        action="append",
-        default=[],
-        help="an argument of the callable: a plain value, or all of them as a JSON list",
-    )
-    add(
-        "--kwargs",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="a named argument of the callable, or all of them as a JSON object",
-    )
+
+    def several(option: str, metavar: str, text: str) -> None:
+        add(option, metavar=metavar, action="append", default=[], help=text)
+
+    several("--input", "[NAME=]SPEC", "one input, such as 'float32 1x3x224x224'; repeat it for several")
+    several("--args", "VALUE", "an argument of the callable: a plain value, or all of them as a JSON list")
+    several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
-    add(
-        "--dims",
-        metavar="NAME=SIZE",
-        action="append",
-        default=[],
-        help="the size of a symbolic dimension of an exported program",
-    )
+    several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
 
 
 def shown_model(source: ModelSource, registry: Tables) -> CostedModel:

@@ -58,6 +58,11 @@ class CostedModel:
     measurements: Mapping[str, Measurement]
     failures: Mapping[str, ModelBudgetError]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no number is a lower bound."""
+        return all(number.complete for number in self.measurements.values())
+
 
 @collection_paused()
 def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> CostedModel:
