@@ -12,7 +12,6 @@ from pytest_modelbudget.budget.address import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.formats.versions import environment
 from pytest_modelbudget.pytest_plugin import items as pytest_items
 from pytest_modelbudget.pytest_plugin.items import BudgetItem
 from pytest_modelbudget.pytest_plugin.locks import SessionLocks
@@ -25,6 +24,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     require_packages,
     selection,
 )
+from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports.assembly import Assembly, Statement
 from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.record import Report
