@@ -164,10 +164,9 @@ def measure(
 ) -> Measurements:
     """All metrics of one model, as a budget would see them.
 
-    source: "package.module:callable", the path of a model file, a module, or a factory that
-    takes args and kwargs. inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or
-    several of them in a list (positional) or a mapping (by name); files may bring their own.
-    dims binds symbolic dimensions of a file's own inputs.
+    source: "package.module:callable", the path of a model file, a module, or a factory that takes args and kwargs.
+    inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or several of them in a list (positional) or a
+    mapping (by name); files may bring their own. dims binds symbolic dimensions of a file's own inputs.
 
     The model never sees a tensor that is given: only its type and shape are used, and of integers
     the range, min to max, within which other values may be drawn.
@@ -205,10 +204,9 @@ def check_equivalence(
     paths of model files. inputs: what ``measure()`` takes; files may bring their own. Neither model
     is changed: what is run is a copy. bounds are those of "lossy" and "custom": {"sqnr": 30}.
 
-    ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each
-    output is apart, ``.first_divergence`` in which layer the two part. Raises ModelBudgetError
-    where either model cannot be loaded, and InputError for a kind, seeds or bounds that hold
-    nothing.
+    ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each output is apart,
+    ``.first_divergence`` in which layer the two part. Raises ModelBudgetError where either model cannot be loaded, and
+    InputError for a kind, seeds or bounds that hold nothing.
     """
     registry, here = tables(), Path.cwd()
     claim = _claim(kind, seeds, bounds)

@@ -1,8 +1,7 @@
 """Hooks of the pytest plugin, a few lines each.
 
-Everybody who installs the package pays for importing this file in every pytest run: so nothing of
-the project but its options is imported before ``--model-budget`` is given, and the hooks live in
-``Gate``, which is registered only then.
+Everybody who installs the package pays for importing this file in every pytest run: so nothing of the project but its
+options is imported before ``--model-budget`` is given, and the hooks live in ``Gate``, which is registered only then.
 """
 
 from __future__ import annotations

@@ -36,9 +36,8 @@ from pytest_modelbudget.units import several
 class BudgetPaths:
     """Files and directories that may hold budgets; configured ones become pytest arguments.
 
-    missing are configured paths that do not exist; remarks say which files look like budgets and
-    are none. Raises pytest.UsageError where somebody
-    configured such a path, and did not merely leave the default.
+    missing are configured paths that do not exist; remarks say which files look like budgets and are none. Raises
+    pytest.UsageError where somebody configured such a path, and did not merely leave the default.
     """
 
     def __init__(self, config: pytest.Config) -> None:
