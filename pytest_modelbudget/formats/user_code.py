@@ -41,8 +41,10 @@ def described(error: BaseException) -> str:
     if not places:
         return text
     own = [place for place in places if not any(part in place[0].co_filename for part in INNER)]
-    code, number = own[-1] if own else places[-1]
-    return f"{text} (in {code.co_name}, {_short(code.co_filename)}:{number})"
+    code, number = (own or places)[-1]
+    # The last two parts of a path are enough to find it, and the same on every machine.
+    short = "/".join(code.co_filename.replace("\\", "/").split("/")[-2:])
+    return f"{text} (in {code.co_name}, {short}:{number})"
 
 
 def _kind_and_line(error: BaseException) -> tuple[str, str]:
@@ -53,8 +55,3 @@ def _kind_and_line(error: BaseException) -> tuple[str, str]:
         kind, line = causes[-1]
         return kind.removeprefix("builtins."), line
     return type(error).__name__, (text.splitlines() or [""])[0]
-
-
-def _short(path: str) -> str:
-    """The last two parts of a path: enough to find it, and the same on every machine."""
-    return "/".join(path.replace("\\", "/").split("/")[-2:])

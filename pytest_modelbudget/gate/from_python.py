@@ -27,10 +27,8 @@ from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.registry import Tables, tables
 
-NOTHING: Mapping[str, object] = MappingProxyType({})
-
-
-NOTHING_BOUND: Mapping[str, int] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+COMPARE = "compare"
 
 
 def model_source(
@@ -41,7 +39,7 @@ def model_source(
     base: Path,
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = NOTHING,
-    dims: Mapping[str, int] = NOTHING_BOUND,
+    dims: Mapping[str, int] = NOTHING,
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base.
 
@@ -58,10 +56,10 @@ def source_format(source: object, registry: Tables) -> str:
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
     suffix = Path(source).suffix
-    for model_format in registry.formats.values():
-        if suffix in model_format.suffixes:
-            return model_format.key
-    known = ", ".join(end for each in registry.formats.values() for end in each.suffixes)
+    for format in registry.formats.values():
+        if suffix in format.suffixes:
+            return format.key
+    known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
 
 
@@ -81,34 +79,29 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
 def _spec(spec: object, registry: Tables) -> InputSpec:
     if isinstance(spec, TensorSpec):
         return spec
-    if isinstance(spec, str):
-        return _written_spec(spec, registry)
+    if isinstance(spec, str):  # read as in a budget
+        reading = Reading(Path(), Path(), registry)
+        read = INPUT.of(Text(spec, plain=False, place=Place("inputs", 1)), reading)
+        if read is None:
+            raise InputError("; ".join(problem.message for problem in reading.problems))
+        return read
     if isinstance(spec, (list, tuple)):
         return tuple(_spec(inner, registry) for inner in spec)
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:
         raise InputError(f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor")
-    sizes = tuple(int(size) for size in shape)
-    return TensorSpec(str(dtype).removeprefix("torch."), sizes, *_value_range(spec, str(dtype)))
+    name = str(dtype).removeprefix("torch.")
+    return TensorSpec(name, tuple(int(size) for size in shape), *_value_range(spec, name))
 
 
 def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
     """The range [low, high) of an integer tensor's values; of others, and without values, none."""
-    if not dtype.removeprefix("torch.").startswith(("int", "uint")):
+    if not dtype.startswith(("int", "uint")):
         return None, None
     try:
         return int(tensor.min()), int(tensor.max()) + 1
     except (RuntimeError, ValueError):  # empty, or on a device that holds no values
         return None, None
-
-
-def _written_spec(text: str, registry: Tables) -> InputSpec:
-    """A spec as budgets spell it, read by the same reader."""
-    reading = Reading(Path(), Path(), registry)
-    spec = INPUT.of(Text(text, plain=False, place=Place("inputs", 1)), reading)
-    if spec is None:
-        raise InputError("; ".join(problem.message for problem in reading.problems))
-    return spec
 
 
 def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyLimit, ...]:
@@ -126,7 +119,7 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
         raise BudgetError("\n".join(problem.message for problem in reading.problems))
     for limit in read:
         if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
-            word = "grow" if limit.grow is not None else AUTO
+            word = AUTO if limit.grow is None else "grow"
             raise BudgetError(f"{limit.metric}: '{word}' needs a lock file: write it in a budget")
     return read
 
@@ -136,9 +129,7 @@ class Measurements(Mapping[str, Measurement]):
 
     def __init__(self, model: MeasuredModel) -> None:
         self._measurements = dict(model.measurements)
-        self.format = model.format
-        self.traced = model.traced
-        self.notes = model.notes
+        self.format, self.traced, self.notes = model.format, model.traced, model.notes
 
     def __getitem__(self, key: str) -> Measurement:
         return self._measurements[key]
@@ -160,7 +151,7 @@ def measure(
     *,
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = NOTHING,
-    dims: Mapping[str, int] = NOTHING_BOUND,
+    dims: Mapping[str, int] = NOTHING,
 ) -> Measurements:
     """All metrics of one model, as a budget would see them.
 
@@ -174,19 +165,12 @@ def measure(
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
     """
     registry, here = tables(), Path.cwd()
-    model = measure_model(
-        model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here),
-        registry,
-        root=here,
-    )
+    asked = model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here)
+    model = measure_model(asked, registry, root=here)
     for failure in (model.failure, *model.failures.values()):
         if failure is not None:
             raise failure
     return Measurements(model)
-
-
-NO_BOUNDS: Mapping[str, float] = MappingProxyType({})
-COMPARE = "compare"
 
 
 def check_equivalence(
@@ -196,7 +180,7 @@ def check_equivalence(
     *,
     kind: str = "exact_algebra",
     seeds: Sequence[int] = SEEDS,
-    bounds: Mapping[str, float] = NO_BOUNDS,
+    bounds: Mapping[str, float] = NOTHING,
 ) -> Equivalence:
     """Whether two models give the same outputs, as a budget's ``compare:`` would say.
 
@@ -229,10 +213,9 @@ def check_equivalence(
 
 
 def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Claim:
-    kinds = [kind.value for kind in Kind]
+    kinds, names = [kind.value for kind in Kind], [bound.value for bound in Bound]
     if kind not in kinds:
         raise InputError(f"{kind!r} is no kind of claim: {suggestion(str(kind), kinds)}")
-    names = [bound.value for bound in Bound]
     if not isinstance(bounds, Mapping):
         raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
     for name in bounds:
@@ -252,6 +235,5 @@ def _amount(bound: Bound, value: float) -> Fraction:
     """The exact amount that a number is written as, where a budget takes it too."""
     amount = amount_of(bound, str(value))
     if amount is None:
-        wanted = wanted_for(bound)
-        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {wanted}")
+        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {wanted_for(bound)}")
     return amount

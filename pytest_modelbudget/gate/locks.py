@@ -77,8 +77,8 @@ def _state(path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselin
              if locked is not None and locked.value != today[key].value]  # fmt: skip
     lacking = [f"{check} of {model}" for (model, check), locked in known.items() if locked is None]
     if stale:
-        others = {f"{name} {version}" for key, locked in known.items()
-                  for name, version in _other_versions(locked, today[key])}  # fmt: skip
+        others = {f"{name} {version}" for key, locked in known.items() if locked is not None
+                  for name, version in locked.versions.items() if today[key].versions.get(name) != version}  # fmt: skip
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
         return "stale", f"lock stale: {file}: {_named(stale)}{drift}: {UPDATE}=fix renews it"
     if lacking:
@@ -91,20 +91,13 @@ def _stale(key: CheckKey, locked: LockedValue, today: LockedValue) -> str:
     return f"{key[1]} of {key[0]} {before} -> {after}"
 
 
-def _other_versions(locked: LockedValue | None, today: LockedValue) -> Iterator[tuple[str, str]]:
-    for name, version in locked.versions.items() if locked else ():
-        if today.versions.get(name) != version:
-            yield name, version
-
-
 def _named(texts: Sequence[str]) -> str:
     rest = len(texts) - MOST_NAMED
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def _at_base(path: Path, base: BaseRevision, baselines: Baselines) -> Iterator[LockReport]:
-    there = baselines.at_base(path)
-    file = baselines.shown(lock_path(path))
+    there, file = baselines.at_base(path), baselines.shown(lock_path(path))
     if there.problem:
         yield LockReport(file=file, state="broken", text=there.problem)
     elif not there.is_there:
@@ -140,11 +133,14 @@ def _changes(
     is_forbidden = now is not None and now.loosen is Loosen.FORBID
     file = now.file if now else path.relative_to(root).as_posix()
     try:
-        text = _known(base, path)
+        if not base.commit:
+            raise BaseError(base.why_not)
+        text = text_at(base, path)
         before = read(path, registry, root=root, text=text) if text is not None else None
     except BudgetError as error:
         if is_forbidden or base.commit:
-            words = f"not compared with the base, so possibly loosened: {_first_line(error)}"
+            why_not, *_ = str(error).split("\n")
+            words = f"not compared with the base, so possibly loosened: {why_not}"
             unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
             yield loosened_limit(unknown, forbidden=is_forbidden)
         return
@@ -155,16 +151,6 @@ def _changes(
         yield loosened_limit(loosening, forbidden=is_forbidden)
     for redefinition in redefinitions(before, now, registry.transforms):
         yield redefined_model(redefinition, forbidden=is_forbidden)
-
-
-def _known(base: BaseRevision, path: Path) -> str | None:
-    if not base.commit:
-        raise BaseError(base.why_not)
-    return text_at(base, path)
-
-
-def _first_line(error: BudgetError) -> str:
-    return str(error).split("\n", 1)[0]
 
 
 def written(
@@ -197,7 +183,7 @@ def written(
 
 def _must_differ_only_in(edits: tuple[Edit, ...], before: Budget, after: Budget) -> None:
     """Refuse to write what would change any other limit; that would be our mistake."""
-    pairs = list(zip(before.held(), after.held(), strict=True))
+    pairs = zip(before.held(), after.held(), strict=True)
     changed = {path_of(*old.check) for old, new in pairs if _bare(old.limit) != _bare(new.limit)}
     assert changed == {edit.subject for edit in edits}, "an edit changed more than its own limit"
 
@@ -213,20 +199,18 @@ def _said(planned: Update, text: str, file: str) -> Iterator[str]:
         scalar = scalar_at(root, edit.keys)
         assert scalar is not None  # it has just been replaced
         end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"
-        change = f"{scalar.text} -> {edit.quantity}"
-        yield f"{file}:{scalar.place.line}: {edit.subject}{end} {change}"
+        yield f"{file}:{scalar.place.line}: {edit.subject}{end} {scalar.text} -> {edit.quantity}"
 
 
 def _changes_counted(before: Lock, after: Lock) -> str:
     """The number of values that were added, changed and removed."""
-    old, new = _values(before), _values(after)
+    old, new = (
+        {(path, name): value for path, model in lock.models.items() for name, value in model.items()}
+        for lock in (before, after)
+    )
     counts = {
         "added": len(new.keys() - old.keys()),
         "changed": sum(old[key] != new[key] for key in old.keys() & new.keys()),
         "removed": len(old.keys() - new.keys()),
     }
     return "numbers " + ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-
-
-def _values(lock: Lock) -> dict[CheckKey, LockedValue]:
-    return {(path, name): value for path, model in lock.models.items() for name, value in model.items()}

@@ -107,9 +107,7 @@ def measure_model(
     except ModelBudgetError as error:
         return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
     measured = without_graph(model, began, registry, with_parts=with_parts)
-    if profile is None:
-        return measured
-    return replace(measured, profile=profile(model.loaded, model.costed))
+    return replace(measured, profile=profile(model.loaded, model.costed)) if profile else measured
 
 
 def without_graph(model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False) -> MeasuredModel:
@@ -173,8 +171,7 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     """The verdict on one limit; what could not be measured is unknown."""
     failure = model.failure or model.failures.get(limit.metric)
     if failure is not None:
-        reason = f"{limit.metric} unknown: {failure}"
-        return Verdict(limit, Outcome.UNKNOWN, None, reason, baseline=baseline)
+        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
     measurement = model.measurements[limit.metric]
     scopes = known_scopes(model.measurements.values())
     if isinstance(limit, OpsLimit):
@@ -189,21 +186,20 @@ def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[st
 
     None where the number is not known, or a lower bound.
     """
-    limit, measurement = verdict.limit, verdict.measurement
-    if measurement is None:
+    limit = verdict.limit
+    if verdict.measurement is None:
         return None
-    every = model.parts.get(limit.metric, ()) if model else ()
-    own = [part for part in every if is_in_scope(part.scope, limit.scope)]
-    return locked_value(measurement, own, versions)
+    metric_parts = model.parts.get(limit.metric, ()) if model else ()
+    own = [part for part in metric_parts if is_in_scope(part.scope, limit.scope)]
+    return locked_value(verdict.measurement, own, versions)
 
 
 @contextmanager
 def first_on_path(root: Path) -> Iterator[None]:
     """Let the project's own modules be imported first while a model is loaded."""
-    entry = str(root)
-    sys.path.insert(0, entry)
+    sys.path.insert(0, str(root))
     try:
         yield
     finally:
-        if entry in sys.path:
-            sys.path.remove(entry)
+        if str(root) in sys.path:
+            sys.path.remove(str(root))

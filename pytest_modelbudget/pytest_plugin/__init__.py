@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_modelbudget.pytest_plugin import hookspecs
 from pytest_modelbudget.pytest_plugin.options import SWITCH, add_options, idle_options
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare the hooks that a conftest.py may implement."""
-    from pytest_modelbudget.pytest_plugin import hookspecs
-
     pluginmanager.add_hookspecs(hookspecs)
 
 

@@ -54,9 +54,14 @@ class BudgetPaths:
             return True
         if not any(path.is_relative_to(root) for root in self.roots):
             return False
-        if is_marked(path):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return True  # a file that cannot be read may be a budget
+        if is_budget(content):
             return True
-        self.remarks.extend(filter(None, [unmarked(path)]))
+        if (key := misspelt_marker(content)) is not None:
+            self.remarks.append(f"{path.name} is not held: its key '{key}' is not model_budget")
         return False
 
     def why_nothing(self) -> str:
@@ -92,20 +97,6 @@ class BudgetPaths:
         """
         start = self.config.invocation_params.dir
         return any(path.is_relative_to(absolute(start, arg)) for arg in self.config.args)
-
-
-def is_marked(path: Path) -> bool:
-    """Whether a YAML file says that it is a budget; one that cannot be read may be one."""
-    try:
-        return is_budget(path.read_bytes())
-    except OSError:
-        return True
-
-
-def unmarked(path: Path) -> str | None:
-    """A sentence on a file that must be meant for a budget and does not carry the marker."""
-    key = misspelt_marker(path.read_bytes())
-    return None if key is None else f"{path.name} is not held: its key '{key}' is not model_budget"
 
 
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words
@@ -145,8 +136,7 @@ class Gate:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
-        ours = [item for item in session.items if isinstance(item, BudgetItem)]
-        self.collected = len(ours)
+        self.collected = sum(isinstance(item, BudgetItem) for item in session.items)
         self.declared = pytest_items.declared_limits(self.config)
 
     # Listening to items, in whichever process they run.
@@ -213,9 +203,7 @@ class Gate:
     def _exit_status(self, exitstatus: int) -> int:
         """Pytest's own exit code, unless a limit stayed without an answer and nobody asked so."""
         answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
-        if unanswered > 0:
-            return pytest.ExitCode.TESTS_FAILED
-        if self.locks.fails:
+        if unanswered > 0 or self.locks.fails:
             return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
@@ -261,7 +249,6 @@ class Gate:
         """The table, and what has to be said about the session as a whole."""
         if self.report is None:
             return
-
         verbosity = self.config.get_verbosity()
         terminalreporter.section("model budget")
         if self.assembly.answered and verbosity >= 0:

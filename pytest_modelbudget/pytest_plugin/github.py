@@ -20,6 +20,7 @@ from pytest_modelbudget.reports.table import SUMMARY
 from pytest_modelbudget.reports.typed_json import from_json
 
 OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # the name of its entry point
+SLOW_SECONDS = 5.0
 
 
 def is_on_github() -> bool:
@@ -45,9 +46,12 @@ class GitHub:
     def pytest_model_budget_report(self, report: dict[str, Any]) -> None:
         """Keep the report before others change it, and show the summary unless it has a file."""
         self.report = from_json(Report, report)
-        page = os.environ.get("GITHUB_STEP_SUMMARY")
-        if page and not self.config.getoption(SUMMARY):
-            append(Path(page), self.report)
+        if self.config.getoption(SUMMARY) or not os.environ.get("GITHUB_STEP_SUMMARY"):
+            return
+        page = Path(os.environ["GITHUB_STEP_SUMMARY"])
+        nbytes = page.stat().st_size if page.exists() else 0  # of what earlier commands of the step wrote
+        with page.open("a", encoding="utf-8") as file:
+            file.write(summary(self.report, MOST_BYTES - nbytes))  # within what GitHub takes
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -64,16 +68,6 @@ class GitHub:
             return ""
         inside = self.config.rootpath.relative_to(workspace).as_posix()
         return "" if inside == "." else inside
-
-
-def append(page: Path, report: Report) -> None:
-    """Add the summary to what earlier commands of the step wrote, within what GitHub takes."""
-    written = page.stat().st_size if page.exists() else 0
-    with page.open("a", encoding="utf-8") as file:
-        file.write(summary(report, MOST_BYTES - written))
-
-
-SLOW_SECONDS = 5.0
 
 
 class Progress:

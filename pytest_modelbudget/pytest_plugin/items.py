@@ -12,20 +12,12 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import pytest
 
 from pytest_modelbudget.budget.address import Address, path_of
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    AnyLimit,
-    Budget,
-    EquivalenceCheck,
-    ModelBudget,
-    Place,
-    TransformCheck,
-)
+from pytest_modelbudget.budget.budget import EQUIVALENCE, AnyLimit, EquivalenceCheck, ModelBudget, Place, TransformCheck
 from pytest_modelbudget.budget.lock_file import Baselines, value_record
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.budget.yaml_text import BudgetFileError
@@ -52,11 +44,12 @@ from pytest_modelbudget.reports.sentences import equivalence_lines, failure_line
 from pytest_modelbudget.reports.text import one_line
 from pytest_modelbudget.reports.typed_json import to_json
 
-MARKER = "model_budget"
-PROPERTY = "model_budget"
+MARKER = PROPERTY = "model_budget"
+BROKEN = "budget"  # name of the item that a file without readable limits has
 
 BASELINES = pytest.StashKey[Baselines]()
 _MODELS = pytest.StashKey[MeasuredModels]()
+_DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
 
 
 def models_of(config: pytest.Config) -> MeasuredModels:
@@ -81,8 +74,7 @@ def baselines_of(config: pytest.Config) -> Baselines:
 
 def keeps_parts(config: pytest.Config, path: Path, budget_path: str) -> bool:
     """Whether the parts of a model's numbers are needed: a lock knows it, or is to be written."""
-    is_compared = baselines_of(config).knows(path, budget_path)
-    return is_compared or bool(config.getoption(UPDATE))
+    return baselines_of(config).knows(path, budget_path) or bool(config.getoption(UPDATE))
 
 
 def _flat(returned: Iterable[object]) -> Iterator[object]:
@@ -145,30 +137,11 @@ class BudgetItem(pytest.Item):
         others = [(name, value) for name, value in self.user_properties if name != PROPERTY]
         self.user_properties[:] = [*others, (PROPERTY, json.dumps(to_json(check)))]
 
-    def _fail(self, lines: Sequence[str]) -> NoReturn:
-        raise BrokenLimitError(lines) from None
-
-
-class Budgeted(Protocol):
-    """A node above limits: a model, a variant, or a model after a transform."""
-
-    nodeid: str
-
-    @property
-    def budget_path(self) -> str:
-        """Its name within the file: "detector", "detector::batch8", "detector::tiled"."""
-
-    def measured(self) -> MeasuredModel:
-        """The numbers, measured at the first call in this process."""
-
-    def statement(self, check: Check) -> Statement:
-        """The words of an item for the report: its check, and what nobody has said yet."""
-
 
 class LimitItem(BudgetItem):
     """One limit of one model."""
 
-    def __init__(self, *, limit: AnyLimit, parent: Budgeted, **kwargs: Any) -> None:
+    def __init__(self, *, limit: AnyLimit, parent: ModelNode | TransformNode, **kwargs: Any) -> None:
         super().__init__(place=limit.place, parent=parent, **kwargs)
         self.limit = limit
         self.model = parent
@@ -184,7 +157,7 @@ class LimitItem(BudgetItem):
         self._note(check)
         if check.fails:
             accept = self._accepting(verdict)
-            self._fail(failure_lines(check, verdict.measurement, self.place, accept))
+            raise BrokenLimitError(failure_lines(check, verdict.measurement, self.place, accept))
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -192,9 +165,8 @@ class LimitItem(BudgetItem):
         Its parts are with it only where a lock is to be written.
         """
         model = self.model.measured()
-        is_written = bool(self.config.getoption(UPDATE))
         versions = models_of(self.config).registry.versions(model.format)
-        number = lockable(verdict, model if is_written else None, versions)
+        number = lockable(verdict, model if self.config.getoption(UPDATE) else None, versions)
         return None if number is None else {"budget": str(self.path), **value_record(number)}
 
     def _accepting(self, verdict: Verdict) -> str:
@@ -210,21 +182,10 @@ class LimitItem(BudgetItem):
         return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(node_id)}"
 
 
-class BudgetedModel(Budgeted, Protocol):
-    """The node of the model that a transform changes."""
-
-    @property
-    def source(self) -> ModelSource:
-        """The source of the model."""
-
-    def statement(self, check: Check) -> Statement:
-        """The words of an item for the report: its check, and the model at the first call."""
-
-
 class TransformNode(pytest.Collector):
     """One change to a model: limits on what it costs then, and the claim about its outputs."""
 
-    parent: BudgetedModel  # type: ignore[assignment]  # pytest knows a node's parent as any node
+    parent: ModelNode
 
     def __init__(self, *, check: TransformCheck, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -248,12 +209,9 @@ class TransformNode(pytest.Collector):
         """The changed model, made and measured at the first call in this process."""
         if self._transformed is None:
             models = models_of(self.config)
+            with_parts = keeps_parts(self.config, self.path, self.budget_path)
             self._transformed = transformed_model(
-                self.parent.source,
-                self.check,
-                models.registry,
-                root=models.root,
-                with_parts=keeps_parts(self.config, self.path, self.budget_path),
+                self.parent.source, self.check, models.registry, root=models.root, with_parts=with_parts
             )
         return self._transformed
 
@@ -282,23 +240,16 @@ class EquivalenceItem(BudgetItem):
 
     def runtest(self) -> None:
         """Run both models, compare what they gave, and fail if it is not the same."""
-        root = models_of(self.config).root
-        result = verified(self.transform.transformed(), self.check.claim, root=root)
+        result = verified(self.transform.transformed(), self.check.claim, root=self.config.rootpath)
         repeat = f"pytest --model-budget {quote(self.nodeid)}"
         if result.first_divergence is not None:
-            divergence = result.first_divergence.repeated_by(repeat)
-            result = replace(result, first_divergence=divergence)
+            result = replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
         self.ihook.pytest_model_budget_verified(item=self, equivalence=result)
         check = claim_report(self.nodeid, self.check, result)
         self.statement = replace(self.transform.statement(check), equivalence=equivalence_report(result))
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
-            self._fail(equivalence_lines(result, self.check.place, repeat))
-
-
-BROKEN = "budget"  # name of the item that a file without readable limits has
-
-_DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
+            raise BrokenLimitError(equivalence_lines(result, self.check.place, repeat))
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -321,17 +272,14 @@ class BudgetFile(pytest.File):
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
         self._declare(sum(promises(model) for model in budget.models))
-        yield from self._models(budget)
-
-    def _declare(self, count: int) -> None:
-        self.config.stash.setdefault(_DECLARED, {})[self.nodeid] = count
-
-    def _models(self, budget: Budget) -> Iterator[ModelNode]:
         by_name: dict[str, list[ModelBudget]] = {}
         for model in budget.models:
             by_name.setdefault(model.name, []).append(model)
         for name, models in by_name.items():
             yield ModelNode.from_parent(self, name=name, models=models)
+
+    def _declare(self, count: int) -> None:
+        self.config.stash.setdefault(_DECLARED, {})[self.nodeid] = count
 
 
 class BrokenBudget(BudgetItem):
@@ -342,8 +290,7 @@ class BrokenBudget(BudgetItem):
         place = problems[0].place if problems else Place(file, 1)
         super().__init__(place=place, **kwargs)
         self.title = place.file
-        texts = [str(problem) for problem in problems] or [f"{place}:1: {one_line(str(error))}"]
-        self.problems = tuple(texts)
+        self.problems = tuple(map(str, problems)) or (f"{place}:1: {one_line(str(error))}",)
 
     def runtest(self) -> None:
         """Fail, with every problem on a line of its own."""
@@ -351,7 +298,7 @@ class BrokenBudget(BudgetItem):
         count = len(self.problems)
         first = self.problems[0].removeprefix(f"{self.place}:{self.place.column}: ")
         more = f" (and {count - 1} more)" if count > 1 else ""
-        self._fail((f"broken budget: {first}{more}", *self.problems))
+        raise BrokenLimitError((f"broken budget: {first}{more}", *self.problems))
 
 
 class ModelNode(pytest.Collector):
