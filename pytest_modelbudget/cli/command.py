@@ -14,13 +14,11 @@ from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.diff import changes, comparison_markdown, comparison_text
+from pytest_modelbudget.reports import diff, record, typed_json
 from pytest_modelbudget.reports.text import one_line
-from pytest_modelbudget.reports.typed_json import from_json
 
 DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130  # exit codes
-COMPARISONS = {"text": comparison_text, "markdown": comparison_markdown}
+COMPARISONS = {"text": diff.comparison_text, "markdown": diff.comparison_markdown}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,12 +72,12 @@ def add_diff(command: argparse.ArgumentParser) -> None:
     command.add_argument("base", metavar="BASE.json", help="the report before")
     command.add_argument("head", metavar="HEAD.json", help="the report after")
     command.add_argument("--format", choices=tuple(COMPARISONS), default="text", help="what to print")
-    command.set_defaults(command=diff)
+    command.set_defaults(command=print_diff)
 
 
-def diff(options: argparse.Namespace) -> bool:
+def print_diff(options: argparse.Namespace) -> bool:
     """Print what changed; incomplete where a number of either report is only a lower bound."""
-    changed = changes(_report(options.base), _report(options.head))
+    changed = diff.changes(_report(options.base), _report(options.head))
     print(COMPARISONS[options.format](changed))
     return all(number.complete for change in changed for number in change.numbers)
 
@@ -93,7 +91,7 @@ def _report(name: str) -> record.Report:
     except ValueError as error:
         raise InputError(f"{name} is no JSON: write it with --model-budget-json") from error
     try:
-        return from_json(record.Report, document)
+        return typed_json.from_json(record.Report, document)
     except InputError as error:
         raise InputError(f"{name} is no report of this version: write it with --model-budget-json ({error})") from error
 

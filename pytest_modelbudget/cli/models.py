@@ -1,6 +1,7 @@
 """``modelbudget show``, ``explain`` and ``init``: the commands that measure a model.
 
-Each prints, and tells whether every number that it needed could be worked out.
+Each prints, and tells whether every number that it needed could be worked out. The words that name
+a model on the command line are read as the same words in a budget are.
 """
 
 from __future__ import annotations
@@ -10,27 +11,27 @@ import json
 import os
 import re
 import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from shlex import quote
 
-from pytest_modelbudget.budget.verdict import known_scopes
-from pytest_modelbudget.budget.yaml_text import suggestion
-from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
+from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.errors import InputError, UnitError
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
+from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.gate.budgets import read
-from pytest_modelbudget.gate.measuring import CostedModel
 from pytest_modelbudget.graph.scopes import MODEL, is_in_scope
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports.draft_budget import budget_text
-from pytest_modelbudget.reports.explain import explanation
-from pytest_modelbudget.reports.layers import layer_table, layer_text
-from pytest_modelbudget.reports.show import census_text, layer_record, op_record, ops_text, totals_text
+from pytest_modelbudget.reports import draft_budget, explain, layers, show
 from pytest_modelbudget.units import quantity
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
 FOLDER = "budgets"  # where a printed budget is taken to be saved
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 def add_show(command: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def add_show(command: argparse.ArgumentParser) -> None:
     add("--depth", metavar="N", type=_depth, help="unfold this many levels (default: all)")
     add("--format", choices=("table", "json"), default="table", help="what to print")
     add("--ops", action="store_true", help="operations instead of layers: census and attributes")
-    command.set_defaults(command=show)
+    command.set_defaults(command=show_model)
 
 
 def _depth(text: str) -> int:
@@ -49,31 +50,31 @@ def _depth(text: str) -> int:
     return int(text)
 
 
-def show(options: argparse.Namespace) -> bool:
+def show_model(options: argparse.Namespace) -> bool:
     """Print a model's layers (or operations) and totals."""
     registry = tables()
-    model = shown_model(source_of(options, registry), registry)
+    model = measure_source(source_of(options, registry), registry)
     print(_show_json(model, options) if options.format == "json" else _show_table(model, options))
     return model.is_complete
 
 
-def _show_table(model: CostedModel, options: argparse.Namespace) -> str:
+def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> str:
     """Layers or operations, then totals, then how the numbers came about."""
     width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
     if options.ops:
-        shown = [census_text(model.costed), ops_text(model.costed)]
+        shown = [show.census_text(model.costed), show.ops_text(model.costed)]
     else:
-        shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
+        shown = [layers.layer_text(layers.layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
     remarks = "\n".join(filter(None, [traced, *model.loaded.notes]))
-    return "\n\n".join(filter(None, [*shown, totals_text(model.measurements, width), remarks]))
+    return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 
 
-def _show_json(model: CostedModel, options: argparse.Namespace) -> str:
-    table = layer_table(model.loaded, model.costed, options.depth)
-    record = layer_record(model.loaded, table, model.measurements)
+def _show_json(model: measuring.CostedModel, options: argparse.Namespace) -> str:
+    table = layers.layer_table(model.loaded, model.costed, options.depth)
+    record = show.layer_record(model.loaded, table, model.measurements)
     if options.ops:
-        record.update(op_record(model.costed))
+        record.update(show.op_record(model.costed))
     return json.dumps(record, indent=1, allow_nan=False)
 
 
@@ -83,23 +84,23 @@ def add_explain(command: argparse.ArgumentParser) -> None:
     add_source(command)
     scope_help = f"a module's path, such as layer4.0.conv1, or '{MODEL}' for all of it"
     command.add_argument("scope", metavar="SCOPE", help=scope_help)
-    command.set_defaults(command=explain)
+    command.set_defaults(command=explain_metric)
 
 
-def explain(options: argparse.Namespace) -> bool:
+def explain_metric(options: argparse.Namespace) -> bool:
     """Print the formulas of one metric for the operations or weights of one module."""
     registry = tables()
     if options.metric not in registry.metrics:
-        guess = suggestion(options.metric, registry.metrics)
+        guess = yaml_text.suggestion(options.metric, registry.metrics)
         raise InputError(f"there is no metric '{options.metric}': {guess}")
     metric = registry.metrics[options.metric]
-    model = shown_model(source_of(options, registry), registry)
+    model = measure_source(source_of(options, registry), registry)
     scope = None if options.scope in ("", MODEL) else options.scope
-    known = known_scopes(model.measurements.values()) - {""}
+    known = verdict.known_scopes(model.measurements.values()) - {""}
     if scope and not any(is_in_scope(name, scope) for name in known):
-        raise InputError(f"no module of the model is called '{scope}': {suggestion(scope, sorted(known))}")
+        raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print(explanation(metric, measurement, model.costed, scope))
+    print(explain.explanation(metric, measurement, model.costed, scope))
     return not any(is_in_scope(op.scope, scope) for op in measurement.unmeasured)
 
 
@@ -109,10 +110,10 @@ def add_init(command: argparse.ArgumentParser) -> None:
     command.add_argument("--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%")
     command.add_argument("--name", metavar="NAME", help="what the budget calls the model")
     command.add_argument("--output", metavar="FILE", help="write the budget there, where nothing is yet")
-    command.set_defaults(command=init)
+    command.set_defaults(command=write_draft)
 
 
-def init(options: argparse.Namespace) -> bool:
+def write_draft(options: argparse.Namespace) -> bool:
     """Print or write a commented budget; what is unmeasured stays a comment."""
     registry = tables()
     source = source_of(options, registry)
@@ -123,8 +124,8 @@ def init(options: argparse.Namespace) -> bool:
         headroom = Fraction(quantity(options.headroom, "%"))
     except UnitError as error:
         raise InputError(f"--headroom: {error}") from error
-    model = shown_model(source, registry)
-    text = budget_text(
+    model = measure_source(source, registry)
+    text = draft_budget.budget_text(
         options.name or _name(str(source.target)),
         source,
         _target(source, path, registry),
@@ -156,3 +157,142 @@ def _target(source: ModelSource, path: Path, registry: Tables) -> str:
     if not registry.formats[source.format].suffixes:
         return target
     return Path(os.path.relpath(source.base / target, source.base / path.parent)).as_posix()
+
+
+# Naming a model.
+
+
+def add_source(command: argparse.ArgumentParser) -> None:
+    """The options that name a model and what it is run on."""
+    add = command.add_argument
+    add("source", metavar="SOURCE", help="module:callable, or a TorchScript, .pt2 or .onnx file")
+
+    def several(option: str, metavar: str, text: str) -> None:
+        add(option, metavar=metavar, action="append", default=[], help=text)
+
+    several("--input", "[NAME=]SPEC", "one input, such as 'float32 1x3x224x224'; repeat it for several")
+    several("--args", "VALUE", "an argument of the callable: a plain value, or all of them as a JSON list")
+    several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
+    add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
+    several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
+
+
+def measure_source(source: ModelSource, registry: Tables) -> measuring.CostedModel:
+    """The model behind a source, fully measured; what its code prints goes to standard error."""
+    with redirect_stdout(sys.stderr):
+        model = measuring.costed_model(source, registry, root=source.base)
+    for failure in model.failures.values():
+        raise failure
+    return model
+
+
+def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
+    """The model source that the command's words name; raises ModelBudgetError for other words."""
+    base = Path.cwd()
+    words = Words(grammar.Reading(base, base, registry))
+    key = from_python.source_format(options.source, registry)
+    inputs = words.inputs(options.input)
+    if not inputs and not registry.formats[key].brings_inputs:
+        raise InputError(f"{options.source} needs inputs: --input 'float32 1x3x224x224'")
+    return ModelSource(
+        key,
+        options.source,
+        inputs,
+        args=words.listed(options.args),
+        kwargs=words.mapped("--kwargs", options.kwargs),
+        dtype=words.dtype(options.dtype),
+        dims=words.dims(options.dims),
+        base=base,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The command line's values, read as the same words in a budget file are.
+
+    Raises InputError for a value that cannot be read so.
+    """
+
+    reading: grammar.Reading
+
+    def inputs(self, specs: Sequence[str]) -> InputSpecs:
+        """Positional inputs in their order, and those spelled NAME=SPEC by name."""
+        positional: list[InputSpec] = []
+        named: dict[str, InputSpec] = {}
+        for word in specs:
+            name, spec = _split(word)
+            read = source_forms.INPUTS.of(self._node("--input", spec), self.reading) or InputSpecs()
+            self._refuse("--input", word)
+            if read.named or len(read.positional) != 1:
+                raise InputError(f"--input '{word}' is not one input: repeat --input for several")
+            if name is None:
+                positional.append(read.positional[0])
+            else:
+                named[name] = read.positional[0]
+        return InputSpecs(tuple(positional), named)
+
+    def listed(self, words: Sequence[str]) -> tuple[object, ...]:
+        """Plain values; one JSON list stands for its items."""
+        values = [self._value("--args", word) for word in words]
+        if len(values) == 1 and isinstance(values[0], list):
+            return tuple(values[0])
+        return tuple(values)
+
+    def mapped(self, option: str, words: Sequence[str]) -> dict[str, object]:
+        """Plain values by name, from pairs or JSON objects."""
+        values: dict[str, object] = {}
+        for word in words:
+            name, text = _split(word)
+            value = self._value(option, text)
+            if name is not None:
+                values[name] = value
+            elif isinstance(value, dict):
+                values.update(value)
+            else:
+                raise InputError(f"{option} '{word}' is neither KEY=VALUE nor a JSON object")
+        return values
+
+    def dtype(self, name: str | None) -> str | None:
+        """The name of a floating-point type."""
+        if name is None:
+            return None
+        dtype = source_forms.FLOATING_TYPE.of(self._node("--dtype", name), self.reading)
+        self._refuse("--dtype", name)
+        return dtype
+
+    def dims(self, words: Sequence[str]) -> Mapping[str, int]:
+        """Sizes by symbol."""
+        if not words:
+            return {}
+        pairs = json.dumps(self.mapped("--dims", words))
+        dims = source_forms.DIMS.of(self._node("--dims", pairs), self.reading) or {}
+        self._refuse("--dims", " ".join(words))
+        return dims
+
+    def _value(self, option: str, word: str) -> object:
+        value = grammar.plain_value(self._node(option, word), self.reading)
+        self._refuse(option, word)
+        return value
+
+    def _node(self, option: str, word: str) -> yaml_text.Node:
+        """The words of one option as a YAML tree, of which JSON is a part."""
+        try:
+            node, problems = yaml_text.tree(word, option)
+        except yaml_text.BudgetFileError as error:
+            raise InputError(f"{option} '{word}': {_messages(error.problems)}") from error
+        self.reading.problems.extend(problems)
+        return node
+
+    def _refuse(self, option: str, word: str) -> None:
+        if self.reading.problems:
+            raise InputError(f"{option} '{word}': {_messages(self.reading.problems)}")
+
+
+def _split(word: str) -> tuple[str | None, str]:
+    """(name, value) of NAME=VALUE; (None, word) of anything else."""
+    match = _NAMED.fullmatch(word)
+    return (match[1], match[2]) if match else (None, word)
+
+
+def _messages(problems: Sequence[yaml_text.Problem]) -> str:
+    return "; ".join(problem.message for problem in problems)

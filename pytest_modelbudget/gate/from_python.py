@@ -10,19 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pytest_modelbudget.budget import grammar, limit_forms, source_forms, transform_forms, yaml_text
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, Place
-from pytest_modelbudget.budget.grammar import Reading
-from pytest_modelbudget.budget.limit_forms import AUTO, limits_form
-from pytest_modelbudget.budget.source_forms import INPUT
-from pytest_modelbudget.budget.transform_forms import amount_of, wanted_for
-from pytest_modelbudget.budget.yaml_text import Text, suggestion, tree
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.measuring import first_on_path, measure_model
-from pytest_modelbudget.gate.transforming import apply_transform
+from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.registry import Tables, tables
@@ -80,8 +75,8 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
     if isinstance(spec, TensorSpec):
         return spec
     if isinstance(spec, str):  # read as in a budget
-        reading = Reading(Path(), Path(), registry)
-        read = INPUT.of(Text(spec, plain=False, place=Place("inputs", 1)), reading)
+        reading = grammar.Reading(Path(), Path(), registry)
+        read = source_forms.INPUT.of(yaml_text.Text(spec, plain=False, place=Place("inputs", 1)), reading)
         if read is None:
             raise InputError("; ".join(problem.message for problem in reading.problems))
         return read
@@ -112,14 +107,14 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
     if not limits:
         raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
     # JSON is YAML; what it cannot spell is refused by the reader like any other odd word.
-    node, problems = tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
-    reading = Reading(Path(), Path(), registry, problems)
-    read = limits_form(registry.metrics).of(node, reading) or ()
+    node, problems = yaml_text.tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
+    reading = grammar.Reading(Path(), Path(), registry, problems)
+    read = limit_forms.limits_form(registry.metrics).of(node, reading) or ()
     if reading.problems:
         raise BudgetError("\n".join(problem.message for problem in reading.problems))
     for limit in read:
         if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
-            word = AUTO if limit.grow is None else "grow"
+            word = limit_forms.AUTO if limit.grow is None else "grow"
             raise BudgetError(f"{limit.metric}: '{word}' needs a lock file: write it in a budget")
     return read
 
@@ -166,7 +161,7 @@ def measure(
     """
     registry, here = tables(), Path.cwd()
     asked = model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here)
-    model = measure_model(asked, registry, root=here)
+    model = measuring.measure_model(asked, registry, root=here)
     for failure in (model.failure, *model.failures.values()):
         if failure is not None:
             raise failure
@@ -196,8 +191,8 @@ def check_equivalence(
     claim = _claim(kind, seeds, bounds)
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
-    with first_on_path(here):
-        applied = apply_transform(first, COMPARE, {COMPARE: second}, registry)
+    with measuring.first_on_path(here):
+        applied = transforming.apply_transform(first, COMPARE, {COMPARE: second}, registry)
         assert applied.changed.model.graph, "the second model can be read"
         try:
             with user_code("comparing the outputs", TransformError):
@@ -215,12 +210,12 @@ def check_equivalence(
 def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Claim:
     kinds, names = [kind.value for kind in Kind], [bound.value for bound in Bound]
     if kind not in kinds:
-        raise InputError(f"{kind!r} is no kind of claim: {suggestion(str(kind), kinds)}")
+        raise InputError(f"{kind!r} is no kind of claim: {yaml_text.suggestion(str(kind), kinds)}")
     if not isinstance(bounds, Mapping):
         raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
     for name in bounds:
         if name not in names:
-            raise InputError(f"{name!r} is no bound: {suggestion(str(name), names)}")
+            raise InputError(f"{name!r} is no bound: {yaml_text.suggestion(str(name), names)}")
     if not isinstance(seeds, Sequence) or any(type(s) is not int or s < 0 for s in seeds):
         raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
     if not seeds:
@@ -233,7 +228,7 @@ def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Clai
 
 def _amount(bound: Bound, value: float) -> Fraction:
     """The exact amount that a number is written as, where a budget takes it too."""
-    amount = amount_of(bound, str(value))
+    amount = transform_forms.amount_of(bound, str(value))
     if amount is None:
-        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {wanted_for(bound)}")
+        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {transform_forms.wanted_for(bound)}")
     return amount

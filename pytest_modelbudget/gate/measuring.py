@@ -19,14 +19,13 @@ from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.scopes import is_in_scope
+from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
-from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.growth import Part, parts, result_shapes
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.registry import Tables
 
-Profile = Callable[[Model, CostedGraph], str]
+Profile = Callable[[Model, costs.CostedGraph], str]
 
 
 @contextmanager
@@ -53,7 +52,7 @@ class CostedModel:
     """
 
     loaded: Model
-    costed: CostedGraph
+    costed: costs.CostedGraph
     census: tuple[OpCount, ...]
     measurements: Mapping[str, Measurement]
     failures: Mapping[str, ModelBudgetError]
@@ -78,7 +77,7 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
 
 def costed(loaded: Model, registry: Tables) -> CostedModel:
     """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
-    graph = CostedGraph(loaded.graph, registry.ops)
+    graph = costs.CostedGraph(loaded.graph, registry.ops)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
     measurements: dict[str, Measurement] = {}
@@ -125,12 +124,12 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
     )
 
 
-def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[Part, ...]]:
+def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Part, ...]]:
     """The weights and layers that each number is made of, by metric."""
-    shapes = result_shapes(model.loaded.graph)
+    shapes = growth.result_shapes(model.loaded.graph)
     with user_code("telling what each number is made of", ExtensionError):
         return {
-            key: parts(registry.metrics[key], measurement, model.costed, shapes)
+            key: growth.parts(registry.metrics[key], measurement, model.costed, shapes)
             for key, measurement in model.measurements.items()
         }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.reports.table import FILE_REPORTS, FileReport
+from pytest_modelbudget.reports import table
 
 SWITCH = "--model-budget"
 UPDATE = "--model-budget-update"
@@ -28,7 +28,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="hold models against their budgets: those under ini model_budget_paths, or the "
         "files and directories given",
     )
-    for report in FILE_REPORTS:
+    for report in table.FILE_REPORTS:
         group.addoption(report.option, metavar="FILE", help=f"write to FILE {report.describes}")
     group.addoption(
         UPDATE,
@@ -51,9 +51,9 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def report_files(config: pytest.Config) -> Iterator[tuple[FileReport, str]]:
+def report_files(config: pytest.Config) -> Iterator[tuple[table.FileReport, str]]:
     """Every report that was asked for, and the file that it goes to."""
-    for report in FILE_REPORTS:
+    for report in table.FILE_REPORTS:
         if path := config.getoption(report.option):
             yield report, str(path)
 
