@@ -9,9 +9,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TypeVar
 
-from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.errors import ExtensionError, user_code
 from pytest_modelbudget.formats.table import Format, format_table
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.rule import OpRule

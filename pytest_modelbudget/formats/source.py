@@ -11,8 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Union
 
-from pytest_modelbudget.errors import SourceError, TransformError
-from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.errors import SourceError, TransformError, user_code
 
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

@@ -14,9 +14,8 @@ from pytest_modelbudget.budget import grammar, limit_forms, source_forms, transf
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, Place
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError
+from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement

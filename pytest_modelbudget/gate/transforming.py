@@ -12,10 +12,9 @@ from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import ModelBudgetError, TransformError
+from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_code
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.measuring import collection_paused, costed, first_on_path, without_graph
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables

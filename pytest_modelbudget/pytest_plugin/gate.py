@@ -10,8 +10,7 @@ import pytest
 
 from pytest_modelbudget.budget.address import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
-from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
-from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.pytest_plugin import items, locks, options
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json

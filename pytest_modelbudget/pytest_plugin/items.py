@@ -21,9 +21,8 @@ from pytest_modelbudget.budget.address import Address, path_of
 from pytest_modelbudget.budget.budget import EQUIVALENCE, AnyLimit, EquivalenceCheck, ModelBudget, Place, TransformCheck
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError
+from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
