@@ -48,13 +48,11 @@ class BudgetedModel:
             read = from_python.written_limits(limits, self.registry)
         except ModelBudgetError as error:
             pytest.fail(f"{self.place}: {error}", pytrace=False)
-        verdicts = [measuring.judge_limit(limit, self.model) for limit in read]
-        lines = [
-            line
-            for verdict in verdicts
-            if verdict.fails
-            for line in sentences.failure_lines(assembly.check_report("", verdict), verdict.measurement, self.place)
-        ]
+        lines: list[str] = []
+        for verdict in (measuring.judge_limit(limit, self.model) for limit in read):
+            if verdict.fails:
+                check = assembly.check_report("", verdict)
+                lines += sentences.failure_lines(check, verdict.measurement, self.place)
         if lines:
             pytest.fail("\n".join(lines))
 
@@ -98,10 +96,8 @@ def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bu
     idle = sum(not model.is_held for model in budgeted)
     if idle and not item.stash.get(_ENDED_EARLY, False):
         count = "a model" if idle == 1 else f"{idle} models"
-        pytest.fail(
-            f"{place}: model_budget() measured {count} and held nothing: call .within(...) on what it returns",
-            pytrace=False,
-        )
+        hint = f"model_budget() measured {count} and held nothing: call .within(...) on what it returns"
+        pytest.fail(f"{place}: {hint}", pytrace=False)
 
 
 def _asked(source: object, inputs: object, options: Mapping[str, Any], registry: Tables, root: Path) -> ModelSource:

@@ -127,23 +127,15 @@ class SessionLocks:
         """Carries the update out, file by file; a line for each change."""
         count = 0
         for path in budgets:
-            file = self.baselines.shown(path)
             measured = measured_numbers(numbers, path)
             try:
-                registry = models_of(self.config).registry
-                for line in written(mode, path, measured, self.baselines, registry):
+                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry):
                     count += 1
                     yield line
-            except ModelBudgetError as error:
+            except (ModelBudgetError, OSError) as error:
                 self.fails = True
-                yield f"{file} not written: {error}"
-            except OSError as error:
-                self.fails = True
-                yield f"{file} not written: {error.strerror or error}"
-        if count:
-            yield "run again: this session judged the limits as they were"
-        else:
-            yield f"nothing to {mode.value}"
+                yield f"{self.baselines.shown(path)} not written: {getattr(error, 'strerror', None) or error}"
+        yield "run again: this session judged the limits as they were" if count else f"nothing to {mode.value}"
 
     def _lines(self, report: record.Report) -> Iterator[str]:
         if self.base is not None and self.base.commit:
