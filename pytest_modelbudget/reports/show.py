@@ -108,7 +108,7 @@ def _plain(value: object) -> object:
 
 
 def census_text(costed: CostedGraph) -> str:
-    """How many operations of each kind and foreign name, the most frequent first."""
+    """The number of operations of each kind and foreign name, the most frequent first."""
     rows = sorted(census(costed), key=lambda row: -row.count)
     cells = [(str(row.count), row.kind, row.name) for row in rows]
     return "\n".join(aligned("{:>6}  {:<}  {}", cells))

@@ -48,7 +48,7 @@ def layer_profile(model: Model, costed: CostedGraph) -> Record:
 
 
 class _Amounts:
-    """What each module path contributes to a metric, alone and with all that lies below it."""
+    """The contribution of each module path to a metric, alone and with all that lies below it."""
 
     def __init__(self, measurement: Measurement) -> None:
         self._own: dict[str, int] = {}
