@@ -42,9 +42,8 @@ class Tables:
 def tables(modules: Iterable[object] = ()) -> Tables:
     """The project's tables, joined with all installed extensions and with these modules.
 
-    An extension is a module with the tuples OPS, METRICS and TRANSFORMS, any of which may be
-    missing. Raises ExtensionError where one cannot be imported, holds something else, or claims
-    a name that is taken.
+    An extension is a module with the tuples OPS, METRICS and TRANSFORMS, any of which may be missing. Raises
+    ExtensionError where one cannot be imported, holds something else, or claims a name that is taken.
     """
     extensions = (*installed_extensions(), *modules)
     ops = tuple(rule for module in extensions for rule in _entries(module, "OPS", OpRule))

@@ -214,9 +214,8 @@ def quantity(text: str, unit: str, *, round_up: bool = False) -> Number:
 def snug_quantity(value: Number, unit: str, *, like: str = "", down: bool = False) -> str:
     """The least quantity of three significant digits that is no less than ``value``.
 
-    ``down`` gives the largest that is no more. It is spelled ``like`` another quantity of the unit:
-    3,504,872 like "3.4 M" is "3.51 M", like "3_400_000" it is "3_510_000"; else under the largest
-    SI prefix of which there is at least one.
+    ``down`` gives the largest that is no more. It is spelled ``like`` another quantity of the unit: 3,504,872 like "3.4
+    M" is "3.51 M", like "3_400_000" it is "3_510_000"; else under the largest SI prefix of which there is at least one.
     """
     counted = unit_named(unit)
     number, gap, suffix = _spelling(like) or ("", " ", _best_suffix(_snug(Fraction(value), down=down), counted))

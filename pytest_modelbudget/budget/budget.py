@@ -1,4 +1,4 @@
-"""Budgets as plain data: what a file asks for, each thing with its file and line.
+"""Budgets as plain data: what a file asks for, each thing with its file and line; and node ids of what it holds.
 
 ``resnet18`` of ``budgets/vision.yaml`` drawn once::
 
@@ -18,7 +18,6 @@ from enum import Enum
 from fractions import Fraction
 from typing import Union
 
-from pytest_modelbudget.budget.address import path_of
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import ModelSource
@@ -131,9 +130,8 @@ class EquivalenceCheck:
 class TransformCheck:
     """One change to a model, under a name of the user's choice, and what must hold after it.
 
-    transform is a key of the transform table, settings what it is given, all of them present.
-    declared_at tells where the file says each setting that it gives and, as "transform", which
-    one it is.
+    transform is a key of the transform table, settings what it is given, all of them present. declared_at tells where
+    the file says each setting that it gives and, as "transform", which one it is.
     """
 
     name: str
@@ -217,3 +215,68 @@ class Budget:
             for check in model.transforms:
                 path, below = path_of(model.path, check.name), ("transforms", check.name)
                 yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)
+
+
+# Node ids: where a model, a transform or a check stands, parsed and written in this one place.
+
+BETWEEN = "::"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A node id: a budget file as seen from rootdir, and the names that lead to something in it.
+
+    "budgets/vision.yaml::resnet18::tiled::macs@layer4.*" is Address("budgets/vision.yaml", ("resnet18", "tiled",
+    "macs@layer4.*")). It does not say whether a name is a variant's, a transform's or a check's: who asks knows.
+    """
+
+    file: str
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, node_id: str) -> Address:
+        """The address that a node id spells."""
+        file, *names = node_id.split(BETWEEN)
+        return cls(file, tuple(names))
+
+    def __str__(self) -> str:
+        return path_of(self.file, *self.names)
+
+    def __truediv__(self, name: str) -> Address:
+        """What stands below it under a name, or under a path of several: model / "macs"."""
+        return Address(self.file, (*self.names, *names_of(name)))
+
+    @property
+    def above(self) -> Address:
+        """What it is a part of: a check's model or transform, a transform's model."""
+        return Address(self.file, self.names[:-1])
+
+    @property
+    def path(self) -> str:
+        """Its names within the file: "resnet18::tiled"."""
+        return path_of(*self.names)
+
+    @property
+    def name(self) -> str:
+        """Its own name, which is the last one: "macs@layer4.*"."""
+        return self.names[-1] if self.names else ""
+
+    @property
+    def metric(self) -> str:
+        """The metric that a check of that name is on: "macs"."""
+        return self.name.partition("@")[0]
+
+    @property
+    def title(self) -> str:
+        """Its names as people read them: "resnet18 / tiled / macs@layer4.*"."""
+        return " / ".join(self.names)
+
+
+def path_of(*names: str) -> str:
+    """Names one below the other as one path: "resnet18::tiled"."""
+    return BETWEEN.join(names)
+
+
+def names_of(path: str) -> tuple[str, ...]:
+    """The names that a path is made of."""
+    return tuple(path.split(BETWEEN)) if path else ()

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Union
 
-from pytest_modelbudget.budget.address import names_of, path_of
 from pytest_modelbudget.budget.budget import (
     EQUIVALENCE,
     AnyLimit,
@@ -21,6 +20,8 @@ from pytest_modelbudget.budget.budget import (
     OpsLimit,
     Place,
     TransformCheck,
+    names_of,
+    path_of,
 )
 from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.source_forms import source_texts
@@ -223,8 +224,7 @@ def _of_ops(subject: _Subject, before: OpsLimit, now: OpsLimit) -> Iterator[Loos
 LONGEST, LEAD = 60, 10  # characters of a text that are shown, and those of them that are the same
 ELSE = "its limits are held on something else"
 
-# {"dtype": {"": "bfloat16"}, "kwargs": {"width": "0.5"}}: the values of a key, by name where it
-# is a mapping.
+# {"dtype": {"": "bfloat16"}, "kwargs": {"width": "0.5"}}: the values of a key, by name where it is a mapping.
 Declared = dict[str, dict[str, str]]
 BothTexts = tuple[str | None, str | None]
 
@@ -233,10 +233,9 @@ BothTexts = tuple[str | None, str | None]
 class Redefinition:
     """One key of a model, or of a transform, that says something else than it did.
 
-    place is where it stands today, or what it was said of where nothing is left of it. what is the
-    key ("inputs", "tile"), "source" for where a model comes from, "transform" for another one.
-    before and after are as a budget may spell them, of a mapping only what differs; None is
-    nothing.
+    place is where it stands today, or what it was said of where nothing is left of it. what is the key ("inputs",
+    "tile"), "source" for where a model comes from, "transform" for another one. before and after are as a budget may
+    spell them, of a mapping only what differs; None is nothing.
     """
 
     place: Place

@@ -64,8 +64,7 @@ class LockedValue:
 class Baseline:
     """The locked number of one check; or None, and why.
 
-    revision is the commit that it was locked in; "" in the working tree, where an update can
-    change it.
+    revision is the commit that it was locked in; "" in the working tree, where an update can change it.
     """
 
     locked: LockedValue | None = None

@@ -1,7 +1,12 @@
-"""A budget file read into plain data; every problem of the file is reported at once, in place."""
+"""A budget file read into plain data, every problem of it reported at once, in place; and its editor schema.
+
+The schema (JSON Schema, draft-07) is coarser than the reader: it knows keys, shapes and units, not paths, op kinds or
+sums.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -42,7 +47,10 @@ from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Pr
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import FrontEnd
 from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.transforms.table import transform_table
+from pytest_modelbudget.transforms.transform import Transform
 
 VERSION = 1
 MARKER = "model_budget"
@@ -313,3 +321,29 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
         dtype=values["dtype"] or source.dtype,
         dims={**source.dims, **values["dims"]},
     )
+
+
+# The schema that editors get.
+
+
+def json_schema(
+    metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd], transforms: Mapping[str, Transform] | None = None
+) -> Schema:
+    """The schema of budget files over these metrics and formats."""
+    known = transform_table() if transforms is None else transforms
+    grammar = file_grammar(Tables(OpTable(()), metrics, front_ends, known))
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Model budget",
+        "description": "Size limits of neural networks, held by pytest --model-budget",
+        **grammar.schema,
+        "definitions": {name: schema for form in grammar.uses for name, schema in form.definitions()},
+    }
+
+
+def schema_text(
+    metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd], transforms: Mapping[str, Transform] | None = None
+) -> str:
+    """The schema as the text of a file."""
+    schema = json_schema(metrics, front_ends, transforms)
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

@@ -116,8 +116,7 @@ def _base_commit(asked: str, folder: Path) -> str:
 def _base_of_merge(named: str, first_parent: str, folder: Path) -> str:
     """The first parent; but where main was merged into the change, main as it was then.
 
-    The first parent of such a merge is the change itself, and does not hold what it shares with
-    main.
+    The first parent of such a merge is the change itself, and does not hold what it shares with main.
     """
     if not _commit(first_parent, folder):
         raise BaseError(f"the first parent of the merge commit HEAD is not in this clone: {DEEPEN}")

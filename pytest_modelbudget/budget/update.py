@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 
-from pytest_modelbudget.budget.address import path_of
-from pytest_modelbudget.budget.budget import Budget, HeldLimit, Limit
+from pytest_modelbudget.budget.budget import Budget, HeldLimit, Limit, path_of
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
 from pytest_modelbudget.metrics.measurement import Metric

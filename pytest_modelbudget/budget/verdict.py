@@ -10,7 +10,7 @@ from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome as Outcome
-from pytest_modelbudget.graph.scopes import is_in_scope, paths
+from pytest_modelbudget.graph.graph import is_in_scope, paths
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame, Part, blame
 from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
@@ -24,10 +24,9 @@ MOST_NAMED = 3  # offenders that one line names; the rest is counted
 class Verdict:
     """A limit held against a measurement, which for a scope's limit is that of the scope.
 
-    reason is one line for people: what is over by how much, or why nothing is known.
-    marked says that the number is an accepted lower bound (allow_unmeasured). baseline is the
-    locked number it was compared with, allowed what growth allows from there, and blame says who
-    a growth is due to.
+    reason is one line for people: what is over by how much, or why nothing is known. marked says that the number is an
+    accepted lower bound (allow_unmeasured). baseline is the locked number it was compared with, allowed what growth
+    allows from there, and blame says who a growth is due to.
     """
 
     limit: AnyLimit

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar, Union, cast
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.graph import Graph, Op, Operand
-from pytest_modelbudget.graph.liveness import dead_storages
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, dead_storages
 from pytest_modelbudget.graph.tensor import Storage, Tensor, nbytes_by_storage
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.ops.table import OpTable

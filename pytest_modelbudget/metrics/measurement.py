@@ -97,11 +97,10 @@ How = Union[ByWeight, ByFormula, ByTraffic]
 class Metric:
     """A key of the budget file, and all that tables, drafts, explanations and editors need of it.
 
-    measure works the number out, in unit; definition says in words what it counts. how is what
-    its shares come about by, where that can be followed further than to a scope. not_scoped says
-    why a part of a model has no such number, and is "" where it has one. A drafted metric is held
-    by a budget's first draft; others stand there as comments. A by_kind metric is limited by kinds
-    of operation and not by an amount.
+    measure works the number out, in unit; definition says in words what it counts. how is what its shares come about
+    by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
+    and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
+    by_kind metric is limited by kinds of operation and not by an amount.
     """
 
     key: str

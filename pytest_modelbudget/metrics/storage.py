@@ -1,15 +1,21 @@
-"""``params``, ``trainable_params``, ``weight_memory``, ``model_size``: what a model stores."""
+"""``params``, ``trainable_params``, ``weight_memory``, ``model_size``, ``peak_activation``: what a model holds."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_modelbudget.graph.graph import Weight
-from pytest_modelbudget.graph.region import distinct_elements
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_nbytes
+from pytest_modelbudget.graph.graph import Graph, Lifetime, Weight, lifetimes, live_nbytes
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_elements, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, shares_of
+from pytest_modelbudget.metrics.measurement import (
+    ByWeight,
+    Measurement,
+    Metric,
+    UnmeasuredOp,
+    shares_of,
+    unmeasured_ops,
+)
 
 STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
 MOST_NAMED = 3  # stored tensors that one line names
@@ -140,4 +146,52 @@ WEIGHT_MEMORY = Metric(
 )
 MODEL_SIZE = Metric(
     "model_size", "B", "weight_memory plus persistent buffers", model_size, how=ByWeight(saved_nbytes), drafted=True
+)
+
+
+# What it holds while it runs.
+
+
+def peak_activation(costed: CostedGraph) -> Measurement:
+    """Largest sum of live bytes, after an op's outputs exist and before its operands are freed.
+
+    Weights and kernel scratch memory are not in it. Shares are the storages that live at the
+    (first) peak, under the scope of the op that made them; inputs under "".
+    """
+    graph = costed.graph
+    alive = lifetimes(graph)
+    live = live_nbytes(alive, positions=max(len(graph.ops), 1))
+    peak_at = live.index(max(live))
+    makers = {output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs}
+    owners = [
+        (makers.get(storage, ""), storage.nbytes)
+        for storage, life in alive.items()
+        if life.first <= peak_at <= life.last
+    ]
+    return Measurement(
+        sum(nbytes for _, nbytes in owners),
+        "B",
+        shares=shares_of(owners),
+        unmeasured=unmeasured_ops(_unsized(graph, alive)),
+    )
+
+
+def _unsized(graph: Graph, alive: Mapping[Storage, Lifetime]) -> Iterator[tuple[str, str, str]]:
+    """(op name, scope, why) of every live activation whose size is not known."""
+    for tensor in graph.inputs:
+        if tensor.storage.unsized:
+            yield f"input {tensor.name}", "", tensor.storage.unsized
+    for op in graph.ops:
+        for output in op.fresh_outputs:
+            if output.storage.unsized and output.storage in alive:
+                yield op.name, op.scope, output.storage.unsized
+
+
+PEAK_ACTIVATION = Metric(
+    "peak_activation",
+    "B",
+    "most bytes of activations alive at once, in execution order",
+    peak_activation,
+    not_scoped="the peak is one moment of the whole model",
+    drafted=True,
 )

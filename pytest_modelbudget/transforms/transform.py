@@ -21,7 +21,7 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.formats.model import Change, LoadedModel
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.graph.scopes import is_in_scope, paths
+from pytest_modelbudget.graph.graph import is_in_scope, paths
 from pytest_modelbudget.ops.table import OpTable
 
 # The extra that brings each package which an engine imports.
