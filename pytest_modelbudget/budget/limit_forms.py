@@ -9,22 +9,9 @@ from fractions import Fraction
 from functools import cache
 from typing import Union
 
+from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
-from pytest_modelbudget.budget.grammar import (
-    RESERVED,
-    Entry,
-    Field,
-    Form,
-    Grammar,
-    Reading,
-    Schema,
-    Values,
-    listed,
-    named,
-    one_word,
-    refused,
-    spelled,
-)
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.yaml_text import Block, Text, shown, suggestion
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.metrics.measurement import Metric
@@ -52,10 +39,12 @@ def _op_name(word: Text, key: str, reading: Reading) -> str:
     raise BudgetError(f"{shown(word.text)} is no op name: write it as the report does, aten::foo")
 
 
-OP_NAME = spelled("an op name such as aten::foo", _op_name, {"type": "string", "pattern": f"^{OP_NAME_PATTERN}$"})
-OP_NAMES = listed(OP_NAME, "a list of op names such as [aten::foo]", name="op_names")
+OP_NAME = grammar.spelled(
+    "an op name such as aten::foo", _op_name, {"type": "string", "pattern": f"^{OP_NAME_PATTERN}$"}
+)
+OP_NAMES = grammar.listed(OP_NAME, "a list of op names such as [aten::foo]", name="op_names")
 _LEVELS = " or ".join(level.value for level in Level)
-LEVELS = one_word(
+LEVELS = grammar.one_word(
     [level.value for level in Level],
     f"a level: {_LEVELS}",
     f"{{word}} is no level: write {_LEVELS}",
@@ -78,15 +67,15 @@ def _quantity(key: str, unit: str, *, least: bool = False) -> Form[Written]:
 
     expected = f"a quantity of {unit}, or a mapping with max or min"
     schema = {"anyOf": [*_amounts(unit), {"const": AUTO}]}
-    return spelled(expected, meaning, schema, lead=f"{key}: ")
+    return grammar.spelled(expected, meaning, schema, lead=f"{key}: ")
 
 
 def _growth(key: str, unit: str) -> Form[Fraction]:
     """The share of the locked value that may be added to it; ratios do not grow."""
     if not unit_named(unit).whole:
         why = "growth is defined for counts; give it 'max' or 'min'"
-        return refused(f"'grow' of {key}: {why}")
-    return spelled(
+        return grammar.refused(f"'grow' of {key}: {why}")
+    return grammar.spelled(
         "a percentage such as 2%",
         lambda word, _, reading: Fraction(quantity(word.text, "%")),
         {"type": "string", "pattern": quantity_pattern("%")},
@@ -98,7 +87,7 @@ def _growth(key: str, unit: str) -> Form[Fraction]:
 def _floor(key: str, unit: str) -> Form[int]:
     """Growth that is within in any case."""
     grows = unit_named(unit).whole
-    return spelled(
+    return grammar.spelled(
         f"a quantity of {unit}",
         lambda word, _, reading: int(quantity(word.text, unit)) if grows else 0,
         {"anyOf": _amounts(unit)},
@@ -120,7 +109,7 @@ def limit_grammar(key: str, unit: str) -> Grammar:
             LEVEL,
             ALLOWED,
         ),
-        reserved=RESERVED,
+        reserved=grammar.RESERVED,
         needs=("max", "min", "grow"),
         lacking=f"the limit on {key} needs 'max', 'min' or 'grow'",
         more={"dependencies": {"floor": ["grow"]}},
@@ -130,8 +119,8 @@ def limit_grammar(key: str, unit: str) -> Grammar:
 @cache
 def limit_form(key: str, unit: str) -> Form[Limit]:
     """A limit on one metric: a quantity alone is a maximum."""
-    grammar, alone = limit_grammar(key, unit), _quantity(key, unit)
-    mapping = grammar.form(lambda values, reading: _limit(values, key, unit, reading))
+    table, alone = limit_grammar(key, unit), _quantity(key, unit)
+    mapping = table.form(lambda values, reading: _limit(values, key, unit, reading))
 
     def read(entry: Entry, reading: Reading) -> Limit | None:
         if isinstance(entry.value, Block):
@@ -147,15 +136,13 @@ def limit_form(key: str, unit: str) -> Form[Limit]:
 def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | None:
     most, least, grow = values["max"], values["min"], values["grow"]
     if "floor" in values and "grow" not in values:
-        message = "'floor' is the least that 'grow' allows: give 'grow' too"
-        reading.refuse(values.place("floor"), message)
+        reading.refuse(values.place("floor"), "'floor' is the least that 'grow' allows: give 'grow' too")
     if "allow_unmeasured" in values and not unit_named(unit).whole:
         message = "a ratio over unmeasured ops is never known: remove 'allow_unmeasured'"
         reading.refuse(values.place("allow_unmeasured"), message)
     auto = tuple(end for end in ("max", "min") if values[end] and values[end][0] is None)
     if most and least and not auto and least[0] > most[0]:
-        message = f"min {least[1]} is above max {most[1]}: nothing could be within"
-        reading.refuse(values.key.place, message)
+        reading.refuse(values.key.place, f"min {least[1]} is above max {most[1]}: nothing could be within")
     if not most and not least and grow is None:
         return None
     return Limit(
@@ -184,15 +171,15 @@ def _known_op(word: Text, key: str, reading: Reading) -> str:
     raise BudgetError(f"no op rule knows {shown(name)}: {suggestion(name, known)}")
 
 
-SELECTOR = spelled("an op kind such as convolution", _known_op, {"type": "string"})
-SELECTORS = listed(
+SELECTOR = grammar.spelled("an op kind such as convolution", _known_op, {"type": "string"})
+SELECTORS = grammar.listed(
     SELECTOR,
     "a list of op kinds such as [lstm, convolution]",
     empty="the list names no op: name at least one kind",
     name="selectors",
 )
-OP_COUNTS = named(
-    spelled(
+OP_COUNTS = grammar.named(
+    grammar.spelled(
         "a count such as 20",
         lambda word, key, reading: int(quantity(word.text, "op")),
         {"anyOf": _amounts("op")},
@@ -211,7 +198,7 @@ OPS_GRAMMAR = Grammar(
         LEVEL,
         ALLOWED,
     ),
-    reserved=RESERVED,
+    reserved=grammar.RESERVED,
     needs=("allow", "deny", "max"),
     lacking="the limit on ops needs 'allow', 'deny' or 'max'",
     expected="limits on ops: a mapping such as {max: {convolution: 20}}",
@@ -244,38 +231,36 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Gr
         form, has_it = metric_form(metric), metric.has_scopes or not scoped
         if not has_it:
             why = f"'{key}' of a part of a model is not defined: {metric.not_scoped}"
-            form = refused(f"{why}; limit it on the model")
+            form = grammar.refused(f"{why}; limit it on the model")
         fields.append(Field(key, form, metric.definition, offered=has_it))
-    reserved = (*(key for key in RESERVED_METRICS if key not in metrics), *RESERVED)
+    reserved = (*(key for key in RESERVED_METRICS if key not in metrics), *grammar.RESERVED)
     return Grammar("limits", tuple(fields), reserved, least=1)
 
 
 def limits_form(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Form[tuple[AnyLimit, ...]]:
     """The limits of a model, or of a part of it."""
-    grammar = limits_grammar(metrics, scoped=scoped)
+    table = limits_grammar(metrics, scoped=scoped)
 
     def read(entry: Entry, reading: Reading) -> tuple[AnyLimit, ...]:
         if isinstance(entry.value, Block) and not entry.value.entries:
-            message = "no limits: give at least one, such as params: 11.7 M"
-            reading.refuse(entry.value.place, message)
-        values = grammar.read(entry, reading)
+            reading.refuse(entry.value.place, "no limits: give at least one, such as params: 11.7 M")
+        values = table.read(entry, reading)
         limits = [values.read[key] for key in values.entries] if values else []
         return tuple(limit for limit in limits if isinstance(limit, (Limit, OpsLimit)))
 
-    return Form(read, grammar.schema, "scoped_limits" if scoped else "limits", uses=grammar.uses)
+    return Form(read, table.schema, "scoped_limits" if scoped else "limits", uses=table.uses)
 
 
 def _must_be_a_glob(key: Text, reading: Reading) -> None:
     glob = key.text
     is_line = len(glob.splitlines()) == 1
     if glob != glob.strip() or "::" in glob or "@" in glob or not is_line:
-        message = f"{shown(glob)} is no glob on module paths: write one such as layer4.*"
-        reading.refuse(key.place, message)
+        reading.refuse(key.place, f"{shown(glob)} is no glob on module paths: write one such as layer4.*")
 
 
 def scopes_form(metrics: Mapping[str, Metric]) -> Form[tuple[AnyLimit, ...]]:
     """Limits on parts of a model, by a glob on module paths."""
-    by_glob = named(
+    by_glob = grammar.named(
         limits_form(metrics, scoped=True),
         "scopes: a mapping of module globs to limits",
         names={"pattern": r"^(?!.*(::|@))\S(.*\S)?$"},

@@ -15,33 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Loosen, ModelBudget, Place, TransformCheck
-from pytest_modelbudget.budget.grammar import (
-    RESERVED,
-    Entry,
-    Field,
-    Form,
-    Grammar,
-    Reading,
-    Schema,
-    Values,
-    named,
-    one_word,
-    scalar,
-)
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import RESERVED_METRICS, held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import (
-    ARGUMENT_FIELDS,
-    DIMS_FIELD,
-    DTYPE_FIELD,
-    INPUTS_FIELD,
-    Defaults,
-    declared_places,
-    is_path_format,
-    model_source,
-    refuse_dtype_of_a_file,
-    target_fields,
-)
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.formats.source import ModelSource
@@ -91,8 +68,8 @@ def read_budget(path: Path, tables: Tables, *, root: Path, text: str | None = No
     node, problems = tree(budget_text(where, file) if text is None else text, file)
     reading = Reading(where.parent, top if inside else where.parent, tables, problems)
     _must_be_our_version(node, reading)
-    grammar = file_grammar(tables)
-    values = grammar.read(Entry(Text("", False, node.place), node), reading)
+    table = file_grammar(tables)
+    values = table.read(Entry(Text("", False, node.place), node), reading)
     models = tuple(_budgets(values, reading)) if values else ()
     if reading.problems or values is None:
         raise BudgetFileError(reading.problems)
@@ -127,7 +104,7 @@ def _must_be_our_version(node: Node, reading: Reading) -> None:
         if version is not None and not isinstance(version, Refused):
             reading.refuse(version.place, f"expected {MARKER}: {VERSION}")
         return
-    number = scalar(version.text) if version.plain and len(version.text) < 10 else None
+    number = grammar.scalar(version.text) if version.plain and len(version.text) < 10 else None
     if type(number) is int and number > VERSION:
         message = (
             f"{MARKER}: {number} is read by a newer version of pytest-modelbudget; this one reads "
@@ -135,8 +112,7 @@ def _must_be_our_version(node: Node, reading: Reading) -> None:
         )
         raise BudgetFileError([Problem(version.place, message)])
     if type(number) is not int or number != VERSION:
-        message = f"{MARKER} must be {VERSION}, not {shown(version.text)}"
-        reading.refuse(version.place, message)
+        reading.refuse(version.place, f"{MARKER} must be {VERSION}, not {shown(version.text)}")
 
 
 # The keys of a file.
@@ -151,14 +127,11 @@ def _must_be_a_name(what: str, taken: frozenset[str], name: Text, reading: Readi
     """Refuse names that a node id could not hold, and those that checks have."""
     text = name.text
     if not text.strip() or text != text.strip() or not text.isprintable():
-        message = f"{shown(text)} is no name of a {what}: write visible characters on one line"
-        reading.refuse(name.place, message)
+        reading.refuse(name.place, f"{shown(text)} is no name of a {what}: write visible characters on one line")
     elif _FORBIDDEN.search(text):
-        message = f"the {what} name {shown(text)} may not hold '::', '[', '@' or line breaks"
-        reading.refuse(name.place, message)
+        reading.refuse(name.place, f"the {what} name {shown(text)} may not hold '::', '[', '@' or line breaks")
     if text in taken:
-        message = f"a {what} may not be called {shown(text)}: checks are called so"
-        reading.refuse(name.place, message)
+        reading.refuse(name.place, f"a {what} may not be called {shown(text)}: checks are called so")
 
 
 def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) -> Form[Any]:
@@ -169,24 +142,26 @@ def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) ->
     if what != "transform":
         expected += f" to {what}s"
     check = partial(_must_be_a_name, what, taken)
-    return named(item, expected, names=names, check=check, name=f"{what}s")
+    return grammar.named(item, expected, names=names, check=check, name=f"{what}s")
 
 
 VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
 _LOOSEN = " or ".join(loosen.value for loosen in Loosen)
-LOOSEN = one_word(
+LOOSEN = grammar.one_word(
     [loosen.value for loosen in Loosen], _LOOSEN, f"'loosen' is {_LOOSEN}, not {{word}}", name="loosen", meaning=Loosen
 )
-DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *RESERVED))
+DEFAULTS_GRAMMAR = Grammar(
+    "the defaults", (source_forms.INPUTS_FIELD, source_forms.DTYPE_FIELD), reserved=("level", *grammar.RESERVED)
+)
 
 
-def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
+def _read_defaults(entry: Entry, reading: Reading) -> source_forms.Defaults:
     known = len(reading.problems)
     values = DEFAULTS_GRAMMAR.read(entry, reading)
     is_broken = len(reading.problems) > known or isinstance(entry.value, Refused)
     if values is None:
-        return Defaults(is_broken=is_broken)
-    return Defaults(values["inputs"], values["dtype"], is_broken, values.places)
+        return source_forms.Defaults(is_broken=is_broken)
+    return source_forms.Defaults(values["inputs"], values["dtype"], is_broken, values.places)
 
 
 DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAULTS_GRAMMAR.uses)
@@ -197,8 +172,8 @@ def model_grammar(tables: Tables) -> Grammar:
     held = _held_fields(tables)
     variant = Grammar(
         "a variant",
-        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, *held),
-        reserved=RESERVED,
+        (source_forms.INPUTS_FIELD, source_forms.DIMS_FIELD, source_forms.DTYPE_FIELD, *held),
+        reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
     ).form(_as_it_is, "variant")
@@ -207,15 +182,15 @@ def model_grammar(tables: Tables) -> Grammar:
     return Grammar(
         "a model",
         (
-            *target_fields(tables.front_ends),
-            *ARGUMENT_FIELDS,
-            INPUTS_FIELD,
-            DTYPE_FIELD,
-            DIMS_FIELD,
+            *source_forms.target_fields(tables.front_ends),
+            *source_forms.ARGUMENT_FIELDS,
+            source_forms.INPUTS_FIELD,
+            source_forms.DTYPE_FIELD,
+            source_forms.DIMS_FIELD,
             *held,
             Field("variants", variants, "the same model under other inputs, own limits"),
         ),
-        reserved=RESERVED,
+        reserved=grammar.RESERVED,
         more={"allOf": [_one_source(tables.front_ends), {"anyOf": held_by}]},
     )
 
@@ -233,7 +208,7 @@ def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
     sources = []
     for key, front_end in front_ends.items():
         others = [other for other in front_ends if other != key]
-        if is_path_format(front_end):
+        if source_forms.is_path_format(front_end):
             others += ["args", "kwargs", "dtype"]
         if not front_end.brings_inputs:
             others.append("dims")
@@ -255,11 +230,13 @@ def file_grammar(tables: Tables) -> Grammar:
         "a budget file",
         (
             Field(MARKER, VERSION_FORM, "the version of this format", required=True),
-            Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
+            Field(
+                "defaults", DEFAULTS, "what models say that do not say it themselves", default=source_forms.Defaults()
+            ),
             Field("models", models, "every model by a name of your choice", required=True, default={}),
             Field("loosen", LOOSEN, about_loosen, default=Loosen.WARN),
         ),
-        reserved=RESERVED,
+        reserved=grammar.RESERVED,
     )
 
 
@@ -268,13 +245,12 @@ def file_grammar(tables: Tables) -> Grammar:
 
 def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
     """Every model of the file, each followed by its variants."""
-    defaults: Defaults = file["defaults"]
+    defaults: source_forms.Defaults = file["defaults"]
     for values in file["models"].values():
-        name, source = values.key, model_source(values, defaults, reading)
+        name, source = values.key, source_forms.model_source(values, defaults, reading)
         if not {*HELD, "variants"} & values.entries.keys():
-            message = f"the model {shown(name.text)} has no limits: a gate must hold something"
-            reading.refuse(name.place, message)
-        places = declared_places(source, values, defaults) if source else {}
+            reading.refuse(name.place, f"the model {shown(name.text)} has no limits: a gate must hold something")
+        places = source_forms.declared_places(source, values, defaults) if source else {}
         yield from _budget(name, None, source, values, places, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
@@ -301,8 +277,7 @@ def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values,
     variants = values.entries["variants"].value if "variants" in values else None
     entries = variants.entries if isinstance(variants, Block) else ()
     if check.name in {key.text for key, _ in entries}:
-        message = f"a transform may not be called {shown(check.name)}: a variant is called so"
-        reading.refuse(check.place, message)
+        reading.refuse(check.place, f"a transform may not be called {shown(check.name)}: a variant is called so")
     engines = reading.tables.transforms[check.transform].engines
     if source is not None and source.format not in engines:
         formats = ", ".join(engines)
@@ -314,7 +289,7 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
     """The model's source with the variant's inputs, dtype and dims in place of its own."""
     if source is None:
         return None
-    refuse_dtype_of_a_file(source.format, values, reading)
+    source_forms.refuse_dtype_of_a_file(source.format, values, reading)
     return replace(
         source,
         inputs=values["inputs"] if values["inputs"] is not None else source.inputs,
@@ -331,13 +306,13 @@ def json_schema(
 ) -> Schema:
     """The schema of budget files over these metrics and formats."""
     known = transform_table() if transforms is None else transforms
-    grammar = file_grammar(Tables(OpTable(()), metrics, front_ends, known))
+    table = file_grammar(Tables(OpTable(()), metrics, front_ends, known))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Model budget",
         "description": "Size limits of neural networks, held by pytest --model-budget",
-        **grammar.schema,
-        "definitions": {name: schema for form in grammar.uses for name, schema in form.definitions()},
+        **table.schema,
+        "definitions": {name: schema for form in table.uses for name, schema in form.definitions()},
     }
 
 

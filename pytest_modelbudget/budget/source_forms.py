@@ -11,24 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePosixPath, PureWindowsPath
 
+from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Place
-from pytest_modelbudget.budget.grammar import (
-    RESERVED,
-    Entry,
-    Field,
-    Form,
-    Grammar,
-    Reading,
-    Schema,
-    Texts,
-    Values,
-    named,
-    one_word,
-    plain_text,
-    plain_value,
-    spelled,
-    whole_number,
-)
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
@@ -55,20 +40,19 @@ SPEC_PATTERN = (
 
 
 def _element_type(among: tuple[str, ...], what: str, name: str) -> Form[str]:
-    refusal = f"{{word}} is not {what}: {{guess}}"
-    return one_word(among, f"{what} such as {among[0]}", refusal, name=name)
+    return grammar.one_word(among, f"{what} such as {among[0]}", f"{{word}} is not {what}: {{guess}}", name=name)
 
 
 ELEMENT_TYPE = _element_type(DTYPES, "an element type", "dtype")
 FLOATING_TYPE = _element_type(FLOATING, "a floating-point type", "floating_dtype")
-BOUND_OF_VALUES = whole_number(
+BOUND_OF_VALUES = grammar.whole_number(
     least=-LARGEST_SIZE,
     most=LARGEST_SIZE,
     refusal="{key} is larger than 2^63 - 1",
     schema={"type": "integer", "minimum": -LARGEST_SIZE, "maximum": LARGEST_SIZE},
     name="integer",
 )
-DIMENSION = whole_number(
+DIMENSION = grammar.whole_number(
     "a dimension: a whole number",
     least=0,
     most=LARGEST_SIZE,
@@ -114,8 +98,7 @@ def _spelled_out(values: Values, reading: Reading) -> TensorSpec | None:
     dtype, low, high = values["dtype"], values["low"], values["high"]
     bound = next((key for key in ("low", "high") if key in values), None)
     if bound and dtype and dtype not in INTEGER:
-        message = f"'{bound}' is for integer inputs, and this one is {dtype}: remove it"
-        reading.refuse(values.place(bound), message)
+        reading.refuse(values.place(bound), f"'{bound}' is for integer inputs, and this one is {dtype}: remove it")
     elif bound and dtype and high is not None and high <= (low or 0):
         message = f"no integer is at least {low or 0} and below {high}: raise 'high'"
         reading.refuse(values.entries["high"].value.place, message)
@@ -226,7 +209,7 @@ def _inputs_texts(specs: InputSpecs) -> Texts:
 def _inputs_text(specs: InputSpecs) -> str:
     if not specs.named:
         return positional_text(specs.positional)
-    by_name = (f"{plain_text(name)}: {spec_text(spec)}" for name, spec in specs.named.items())
+    by_name = (f"{grammar.plain_text(name)}: {spec_text(spec)}" for name, spec in specs.named.items())
     return f"{{{', '.join(by_name)}}}"
 
 
@@ -255,12 +238,12 @@ INPUTS = Form(
 
 
 def _texts_by_name(values: Mapping[str, object]) -> Texts:
-    return {name: plain_text(value) for name, value in values.items()}
+    return {name: grammar.plain_text(value) for name, value in values.items()}
 
 
 def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
     items = reading.items(entry.value, "args: a list of plain values")
-    return tuple(plain_value(item, reading) for item in items)
+    return tuple(grammar.plain_value(item, reading) for item in items)
 
 
 def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
@@ -270,13 +253,15 @@ def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
     for key, _ in block.entries:
         if not key.text.isidentifier():
             reading.refuse(key.place, f"{shown(key.text)} is no name of an argument")
-    return {key.text: plain_value(value, reading) for key, value in block.entries}
+    return {key.text: grammar.plain_value(value, reading) for key, value in block.entries}
 
 
-ARGS = Form(_read_args, {"type": "array"}, "values", lambda args: plain_text(list(args)))
-KWARGS = Form(_read_kwargs, {"type": "object"}, "named_values", lambda kwargs: plain_text(dict(kwargs)), _texts_by_name)
-DIMS = named(
-    whole_number(
+ARGS = Form(_read_args, {"type": "array"}, "values", lambda args: grammar.plain_text(list(args)))
+KWARGS = Form(
+    _read_kwargs, {"type": "object"}, "named_values", lambda kwargs: grammar.plain_text(dict(kwargs)), _texts_by_name
+)
+DIMS = grammar.named(
+    grammar.whole_number(
         "a size: a whole number",
         least=0,
         most=LARGEST_SIZE,
@@ -285,7 +270,7 @@ DIMS = named(
     ),
     "dims: a mapping of symbols to sizes, {batch: 1}",
     name="dims",
-    text=lambda dims: plain_text(dict(dims)),
+    text=lambda dims: grammar.plain_text(dict(dims)),
     texts=_texts_by_name,
 )
 
@@ -311,7 +296,7 @@ def target_form(front_end: FrontEnd) -> Form[str]:
             raise BudgetError(problem)
         return word.text
 
-    return spelled(f"{front_end.key}: a {front_end.target}", meaning, SOME_TEXT, "target")
+    return grammar.spelled(f"{front_end.key}: a {front_end.target}", meaning, SOME_TEXT, "target")
 
 
 def _no_attribute(target: str, reading: Reading) -> str | None:
@@ -410,8 +395,7 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
     """The one source that a model names, and what it is run on."""
     key, formats = values.key, formats_named(values, reading)
     for second in formats[1:]:
-        message = f"'{second}' is a second source beside '{formats[0]}': a model has one"
-        reading.refuse(values.place(second), message)
+        reading.refuse(values.place(second), f"'{second}' is a second source beside '{formats[0]}': a model has one")
     if not formats:
         keys = " or ".join(f"{known}:" for known in reading.tables.front_ends)
         reading.refuse(key.place, f"the model {shown(key.text)} names no source: give {keys}")
@@ -449,17 +433,16 @@ def declared_places(source: ModelSource, values: Values, defaults: Defaults) -> 
 def second_source(front_ends: Mapping[str, FrontEnd]) -> Form[ModelSource]:
     """A model to compare with: its source alone; its inputs are those of the first."""
     fields = (*target_fields(front_ends), *ARGUMENT_FIELDS, DTYPE_FIELD)
-    grammar = Grammar("a second model", fields, RESERVED)
+    table = Grammar("a second model", fields, grammar.RESERVED)
 
     def read(entry: Entry, reading: Reading) -> ModelSource | None:
-        values = grammar.read(entry, reading)
+        values = table.read(entry, reading)
         if values is None:
             return None
         formats = formats_named(values, reading)
         if len(formats) != 1:
             keys = " or ".join(f"{key}:" for key in reading.tables.front_ends)
-            message = f"a comparison needs one second model: give {keys}"
-            reading.refuse(entry.value.place, message)
+            reading.refuse(entry.value.place, f"a comparison needs one second model: give {keys}")
             return None
         front_end = reading.tables.front_ends[formats[0]]
         _refuse_what_does_not_fit(front_end, values, reading)

@@ -141,12 +141,10 @@ class _Composer(yaml.SafeLoader):
         place = _place(event.start_mark, self.file)
         if isinstance(event, yaml.AliasEvent):
             self.get_event()  # type: ignore[no-untyped-call]  # the stubs leave it bare
-            message = f"the alias *{event.anchor} is refused: write the value out"
-            self.problems.append(Problem(place, message))
+            self.problems.append(Problem(place, f"the alias *{event.anchor} is refused: write the value out"))
             return yaml.ScalarNode(_REFUSED, "", self.get_mark(), self.get_mark())
         if getattr(event, "tag", None) is not None:
-            message = f"the tag {shown(event.tag)} has no meaning in a budget: remove it"
-            self.problems.append(Problem(place, message))
+            self.problems.append(Problem(place, f"the tag {shown(event.tag)} has no meaning in a budget: remove it"))
         if self._depth == DEEPEST:
             message = f"nested deeper than {DEEPEST} levels: a budget needs at most 8"
             raise yaml.composer.ComposerError(None, None, message, event.start_mark)

@@ -46,13 +46,13 @@ class Op:
 
     @kept
     def _tensors(self) -> tuple[Tensor, ...]:
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         for operand in self.operands:
             if isinstance(operand, Tensor):
-                found.append(operand)
+                tensors.append(operand)
             elif operand is not None:
-                found.extend(element for element in operand if element is not None)
-        return tuple(found)
+                tensors.extend(element for element in operand if element is not None)
+        return tuple(tensors)
 
     @kept
     def fresh_outputs(self) -> tuple[Tensor, ...]:
@@ -195,12 +195,9 @@ def live_nbytes(alive: Mapping[Storage, Lifetime], positions: int) -> list[int]:
 
 def dead_storages(graph: Graph) -> frozenset[Storage]:
     """Storages that an op writes, nobody reads and the caller does not get."""
-    reading = (op for op in graph.ops if not op.is_shape_computation)
-    needed = {tensor.storage for op in reading for tensor in op.tensors()}
-    needed.update(tensor.storage for tensor in graph.outputs)
-    needed.update(tensor.storage for tensor in graph.inputs)
-    written = {output.storage for op in graph.ops for output in op.outputs}
-    return frozenset(written - needed)
+    needed = {tensor.storage for op in graph.ops if not op.is_shape_computation for tensor in op.tensors()}
+    needed.update(tensor.storage for tensor in (*graph.outputs, *graph.inputs))
+    return frozenset({output.storage for op in graph.ops for output in op.outputs} - needed)
 
 
 # Module paths, and the globs by which limits and transforms name parts of a model.

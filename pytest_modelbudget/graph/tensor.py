@@ -170,9 +170,7 @@ def nbytes_by_storage(tensors: Iterable[Tensor]) -> dict[Storage, int]:
         if before is not tensor:
             shared.setdefault(tensor.storage, [before]).append(tensor)
     nbytes = {storage: tensor.touched_nbytes for storage, tensor in first.items()}
-    for storage, group in shared.items():
-        nbytes[storage] = _union_nbytes(group)
-    return nbytes
+    return nbytes | {storage: _union_nbytes(group) for storage, group in shared.items()}
 
 
 def _union_nbytes(tensors: Iterable[Tensor]) -> int:
@@ -224,8 +222,7 @@ class Region:
         starts = [self.offset]
         for stride, size in self.outer:
             starts = [start + i * stride for start in starts for i in range(size)]
-        for start in starts:
-            yield start, start + self.length
+        yield from ((start, start + self.length) for start in starts)
 
 
 def region(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Region:
@@ -244,8 +241,7 @@ def region(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Reg
             runs[-1] = (runs[-1][0], runs[-1][1] * size)
         else:
             runs.append((stride, size))
-    span = 1 + sum(stride * (size - 1) for stride, size in runs)
-    return Region(offset, tuple(runs), min(touched, span))
+    return Region(offset, tuple(runs), min(touched, 1 + sum(stride * (size - 1) for stride, size in runs)))
 
 
 @lru_cache(maxsize=4096)  # shapes repeat from layer to layer

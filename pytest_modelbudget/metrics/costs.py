@@ -86,10 +86,8 @@ class CostedGraph:
 
     def known(self, cost: CostOf) -> Iterator[tuple[str, int]]:
         """(scope, cost) of every op whose cost is known."""
-        for op_cost in self.costs:
-            value = cost(op_cost)
-            if isinstance(value, int):
-                yield op_cost.op.scope, value
+        values = ((op_cost.op.scope, cost(op_cost)) for op_cost in self.costs)
+        return ((scope, value) for scope, value in values if isinstance(value, int))
 
     def missing(self, cost: CostOf) -> Iterator[tuple[str, str, str]]:
         """(op name, scope, why) of every op whose cost is not known."""
@@ -102,13 +100,11 @@ class CostedGraph:
 def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
     """The cost of one op; without a rule its traffic is still what its operands show."""
     if rule is None:
-        unknown = Unknown(NO_RULE)
-        return OpCost(op, "unknown", unknown, unknown, _traffic(op, dead))
+        return OpCost(op, "unknown", Unknown(NO_RULE), Unknown(NO_RULE), _traffic(op, dead))
     try:
         bound = rule.bind(op)
     except UnmeasurableError as error:
-        unknown = Unknown(str(error))
-        return OpCost(op, rule.kind, unknown, unknown, _traffic(op, dead))
+        return OpCost(op, rule.kind, Unknown(str(error)), Unknown(str(error)), _traffic(op, dead))
     if op.is_view or op.is_shape_computation:
         return OpCost(op, rule.kind, 0, 0, Traffic())
     return OpCost(
@@ -163,27 +159,13 @@ def _traffic(
     landed = nbytes_by_storage([out for out in results if out.storage not in dead])
     if written is not None:
         landed = {op.outputs[0].storage: written}
-    if op.times == 1:
-        return Traffic(read, weights, sum(landed.values()), whole, rows, landed)
-    return Traffic(
-        read=read * op.times,
-        weights=weights * op.times,
-        write=sum(landed.values()) * op.times,
-        whole=whole,
-        rows={tensor: nbytes * op.times for tensor, nbytes in rows.items()},
-        written={storage: nbytes * op.times for storage, nbytes in landed.items()},
-    )
+    rows = {tensor: nbytes * op.times for tensor, nbytes in rows.items()}
+    landed = {storage: nbytes * op.times for storage, nbytes in landed.items()}
+    return Traffic(read * op.times, weights * op.times, sum(landed.values()), whole, rows, landed)
 
 
 def _amounts_read(whole: Iterable[Tensor], rows: Mapping[Tensor, int]) -> tuple[int, int]:
     """Bytes read of activations, and of everything else."""
-    activations = others = 0
-    amounts = list(nbytes_by_storage(whole).items())
-    if rows:
-        amounts += [(tensor.storage, nbytes) for tensor, nbytes in rows.items()]
-    for storage, nbytes in amounts:
-        if storage.is_activation:
-            activations += nbytes
-        else:
-            others += nbytes
-    return activations, others
+    amounts = [*nbytes_by_storage(whole).items(), *[(tensor.storage, nbytes) for tensor, nbytes in rows.items()]]
+    activations = sum([nbytes for storage, nbytes in amounts if storage.is_activation])
+    return activations, sum([nbytes for _, nbytes in amounts]) - activations

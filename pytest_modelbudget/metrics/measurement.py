@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Union
@@ -50,8 +51,7 @@ class Measurement:
     convention: str | None = None
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.value, int)
-        if whole and self.shares and sum([share.value for share in self.shares]) != self.value:
+        if isinstance(self.value, int) and self.shares and sum([share.value for share in self.shares]) != self.value:
             raise ExtensionError(f"the shares of {self.value} {self.unit} do not add up to it")
 
     @property
@@ -127,9 +127,20 @@ def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:
     return tuple(Share(scope, value) for scope, value in totals.items())
 
 
+def summed(
+    contributions: Iterable[tuple[str, int]],
+    unit: str,
+    unmeasured: tuple[UnmeasuredOp, ...] = (),
+    *,
+    parts: Mapping[str, int] | None = None,
+    convention: str | None = None,
+) -> Measurement:
+    """The sum of (scope, amount) contributions, with a share for each scope."""
+    amounts = list(contributions)
+    value = sum([amount for _, amount in amounts])
+    return Measurement(value, unit, shares_of(amounts), unmeasured, parts or {}, convention=convention)
+
+
 def unmeasured_ops(missing: Iterable[tuple[str, str, str]]) -> tuple[UnmeasuredOp, ...]:
     """(op name, scope, why) triples counted, in order of first appearance."""
-    counts: dict[tuple[str, str, str], int] = {}
-    for entry in missing:
-        counts[entry] = counts.get(entry, 0) + 1
-    return tuple(UnmeasuredOp(op, n, scope, why) for (op, scope, why), n in counts.items())
+    return tuple(UnmeasuredOp(op, count, scope, why) for (op, scope, why), count in Counter(missing).items())

@@ -8,14 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pytest_modelbudget.graph.graph import Graph, Lifetime, Weight, lifetimes, live_nbytes
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_elements, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import (
-    ByWeight,
-    Measurement,
-    Metric,
-    UnmeasuredOp,
-    shares_of,
-    unmeasured_ops,
-)
+from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, summed, unmeasured_ops
 
 STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
 MOST_NAMED = 3  # stored tensors that one line names
@@ -92,7 +85,7 @@ def unknown_readers(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
 def _undeclared(weights: Sequence[Weight]) -> str:
     """What is not known of tensors that one operator reads, and how to say it."""
     names = _listed([weight.tensor.name for weight in weights])
-    readers = [weight.unknown_reader for weight in weights]
+    readers = (weight.unknown_reader for weight in weights)
     roles = list(dict.fromkeys(reader.role for reader in readers if reader and reader.role))
     if not roles:
         return f"no rule says what it reads {names} as: give it one, with roles"
@@ -107,9 +100,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _stored(unit: str, amounts: WeightAmounts, unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
-    contributions = [(weight.scope, amount) for weight, amount in amounts]
-    value = sum(share for _, share in contributions)
-    return Measurement(value, unit, shares=shares_of(contributions), unmeasured=unmeasured)
+    return summed(((weight.scope, amount) for weight, amount in amounts), unit, unmeasured)
 
 
 def _by_weight(
@@ -131,7 +122,7 @@ PARAMS = Metric(
     "param",
     "elements of distinct parameters; tied or shared ones once",
     params,
-    how=ByWeight(parameter_elements),
+    ByWeight(parameter_elements),
     drafted=True,
 )
 TRAINABLE_PARAMS = Metric(
@@ -139,13 +130,13 @@ TRAINABLE_PARAMS = Metric(
     "param",
     "those of them that training would change",
     trainable_params,
-    how=ByWeight(trainable_elements),
+    ByWeight(trainable_elements),
 )
 WEIGHT_MEMORY = Metric(
-    "weight_memory", "B", "bytes of those parameters as stored", weight_memory, how=ByWeight(weight_nbytes)
+    "weight_memory", "B", "bytes of those parameters as stored", weight_memory, ByWeight(weight_nbytes)
 )
 MODEL_SIZE = Metric(
-    "model_size", "B", "weight_memory plus persistent buffers", model_size, how=ByWeight(saved_nbytes), drafted=True
+    "model_size", "B", "weight_memory plus persistent buffers", model_size, ByWeight(saved_nbytes), drafted=True
 )
 
 
@@ -168,12 +159,7 @@ def peak_activation(costed: CostedGraph) -> Measurement:
         for storage, life in alive.items()
         if life.first <= peak_at <= life.last
     ]
-    return Measurement(
-        sum(nbytes for _, nbytes in owners),
-        "B",
-        shares=shares_of(owners),
-        unmeasured=unmeasured_ops(_unsized(graph, alive)),
-    )
+    return summed(owners, "B", unmeasured_ops(_unsized(graph, alive)))
 
 
 def _unsized(graph: Graph, alive: Mapping[Storage, Lifetime]) -> Iterator[tuple[str, str, str]]:
