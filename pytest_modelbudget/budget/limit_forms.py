@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from typing import Union
+from typing import Any, Union
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
@@ -28,9 +28,6 @@ NOT_WRITTEN: Written = (None, "")
 def _amounts(unit: str) -> list[Schema]:
     """Quantities of a unit, for editors."""
     return [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": quantity_pattern(unit)}]
-
-
-# What all limits say.
 
 
 def _op_name(word: Text, key: str, reading: Reading) -> str:
@@ -55,9 +52,6 @@ LEVEL = Field("level", LEVELS, "error fails the check when over, warn does not",
 ALLOWED = Field("allow_unmeasured", OP_NAMES, "ops accepted without a formula: aten::foo", default=())
 
 
-# Limits on an amount.
-
-
 def _quantity(key: str, unit: str, *, least: bool = False) -> Form[Written]:
     """An amount of a metric's unit, or auto; of a minimum, rounded up."""
 
@@ -66,15 +60,13 @@ def _quantity(key: str, unit: str, *, least: bool = False) -> Form[Written]:
         return None if written == AUTO else quantity(written, unit, round_up=least), written
 
     expected = f"a quantity of {unit}, or a mapping with max or min"
-    schema = {"anyOf": [*_amounts(unit), {"const": AUTO}]}
-    return grammar.spelled(expected, meaning, schema, lead=f"{key}: ")
+    return grammar.spelled(expected, meaning, {"anyOf": [*_amounts(unit), {"const": AUTO}]}, lead=f"{key}: ")
 
 
 def _growth(key: str, unit: str) -> Form[Fraction]:
     """The share of the locked value that may be added to it; ratios do not grow."""
     if not unit_named(unit).whole:
-        why = "growth is defined for counts; give it 'max' or 'min'"
-        return grammar.refused(f"'grow' of {key}: {why}")
+        return grammar.refused(f"'grow' of {key}: growth is defined for counts; give it 'max' or 'min'")
     return grammar.spelled(
         "a percentage such as 2%",
         lambda word, _, reading: Fraction(quantity(word.text, "%")),
@@ -159,9 +151,6 @@ def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | Non
     )
 
 
-# Limits on kinds of operation.
-
-
 def _known_op(word: Text, key: str, reading: Reading) -> str:
     """A kind or foreign name that a rule knows; a typo must not be green."""
     name = word.text
@@ -219,16 +208,12 @@ OPS_LIMIT = OPS_GRAMMAR.form(_ops_limit, "ops_limit")
 # Limits of a model, and of its scopes.
 
 
-def metric_form(metric: Metric) -> Form[AnyLimit]:
-    """A limit on a metric: on an amount, or on kinds of operation."""
-    return OPS_LIMIT if metric.by_kind else limit_form(metric.key, metric.unit)  # type: ignore[return-value]
-
-
 def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Grammar:
     """The keys of limits: every metric; of a part of a model, every metric that it has."""
     fields = []
     for key, metric in metrics.items():
-        form, has_it = metric_form(metric), metric.has_scopes or not scoped
+        has_it = metric.has_scopes or not scoped
+        form: Form[Any] = OPS_LIMIT if metric.by_kind else limit_form(metric.key, metric.unit)
         if not has_it:
             why = f"'{key}' of a part of a model is not defined: {metric.not_scoped}"
             form = grammar.refused(f"{why}; limit it on the model")
@@ -253,8 +238,7 @@ def limits_form(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Form[
 
 def _must_be_a_glob(key: Text, reading: Reading) -> None:
     glob = key.text
-    is_line = len(glob.splitlines()) == 1
-    if glob != glob.strip() or "::" in glob or "@" in glob or not is_line:
+    if glob != glob.strip() or "::" in glob or "@" in glob or len(glob.splitlines()) != 1:
         reading.refuse(key.place, f"{shown(glob)} is no glob on module paths: write one such as layer4.*")
 
 

@@ -105,9 +105,6 @@ def locked_value(measurement: Measurement, parts: Sequence[Part], versions: Mapp
     )
 
 
-# Writing.
-
-
 def lock_text(lock: Lock) -> str:
     """The lock file: sorted, one number a line, the same text for the same numbers."""
     models = []
@@ -139,9 +136,6 @@ def value_record(value: LockedValue) -> dict[str, Any]:
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-# Reading.
 
 
 def read_lock(text: str, file: str) -> Lock:

@@ -68,8 +68,7 @@ def read_budget(path: Path, tables: Tables, *, root: Path, text: str | None = No
     node, problems = tree(budget_text(where, file) if text is None else text, file)
     reading = Reading(where.parent, top if inside else where.parent, tables, problems)
     _must_be_our_version(node, reading)
-    table = file_grammar(tables)
-    values = table.read(Entry(Text("", False, node.place), node), reading)
+    values = file_grammar(tables).read(Entry(Text("", False, node.place), node), reading)
     models = tuple(_budgets(values, reading)) if values else ()
     if reading.problems or values is None:
         raise BudgetFileError(reading.problems)
@@ -115,9 +114,6 @@ def _must_be_our_version(node: Node, reading: Reading) -> None:
         reading.refuse(version.place, f"{MARKER} must be {VERSION}, not {shown(version.text)}")
 
 
-# The keys of a file.
-
-
 def taken_names(metrics: Mapping[str, Metric]) -> frozenset[str]:
     """Names that no variant may have, because checks have them."""
     return frozenset((*metrics, *RESERVED_METRICS, EQUIVALENCE))
@@ -138,9 +134,7 @@ def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) ->
     """Models, variants or transforms by names of the user's choice, which no check has."""
     pattern: Schema = {"type": "string", "pattern": r"^(?!.*(::|[\[@\r\n]))\S(.*\S)?$"}
     names = {"allOf": [pattern, {"not": {"enum": sorted(taken)}}]} if taken else pattern
-    expected = f"{what}s: a mapping of names"
-    if what != "transform":
-        expected += f" to {what}s"
+    expected = f"{what}s: a mapping of names" + (f" to {what}s" if what != "transform" else "")
     check = partial(_must_be_a_name, what, taken)
     return grammar.named(item, expected, names=names, check=check, name=f"{what}s")
 
@@ -169,15 +163,18 @@ DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAUL
 
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
-    held = _held_fields(tables)
+    taken = taken_names(tables.metrics)
+    transforms = _by_name("transform", transform_form(tables), taken)
+    about = "changes to the model, and what must still hold"
+    held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}))
     variant = Grammar(
         "a variant",
         (source_forms.INPUTS_FIELD, source_forms.DIMS_FIELD, source_forms.DTYPE_FIELD, *held),
         reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
-    ).form(_as_it_is, "variant")
-    variants = _by_name("variant", variant, taken_names(tables.metrics))
+    ).form(lambda values, _: values, "variant")
+    variants = _by_name("variant", variant, taken)
     held_by = [{"required": [key]} for key in (*HELD[:2], "variants", *HELD[2:])]
     return Grammar(
         "a model",
@@ -195,14 +192,6 @@ def model_grammar(tables: Tables) -> Grammar:
     )
 
 
-def _held_fields(tables: Tables) -> tuple[Field, ...]:
-    """The keys of all that a model or a variant is held to."""
-    transform = transform_form(tables)
-    by_name = _by_name("transform", transform, taken_names(tables.metrics))
-    about = "changes to the model, and what must still hold"
-    return (*limit_fields(tables.metrics), Field("transforms", by_name, about, default={}))
-
-
 def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
     """The schema of one source, with arguments under callables only."""
     sources = []
@@ -212,19 +201,13 @@ def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
             others += ["args", "kwargs", "dtype"]
         if not front_end.brings_inputs:
             others.append("dims")
-        absent = [{"required": [other]} for other in others]
-        sources.append({"required": [key], "not": {"anyOf": absent}})
+        sources.append({"required": [key], "not": {"anyOf": [{"required": [other]} for other in others]}})
     return {"oneOf": sources}
-
-
-def _as_it_is(values: Values, reading: Reading) -> Values:
-    """A mapping whose values are put together once its surroundings are known."""
-    return values
 
 
 def file_grammar(tables: Tables) -> Grammar:
     """The keys of a budget file."""
-    models = _by_name("model", model_grammar(tables).form(_as_it_is, "model"))
+    models = _by_name("model", model_grammar(tables).form(lambda values, _: values, "model"))
     about_loosen = "forbid fails what loosens a limit or redefines a model"
     return Grammar(
         "a budget file",
@@ -254,8 +237,7 @@ def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
         yield from _budget(name, None, source, values, places, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
-            own = {**places, **variant.places}
-            yield from _budget(name, variant.key, varied, variant, own, reading)
+            yield from _budget(name, variant.key, varied, variant, {**places, **variant.places}, reading)
 
 
 def _budget(
@@ -298,9 +280,6 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
     )
 
 
-# The schema that editors get.
-
-
 def json_schema(
     metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd], transforms: Mapping[str, Transform] | None = None
 ) -> Schema:
@@ -320,5 +299,4 @@ def schema_text(
     metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd], transforms: Mapping[str, Transform] | None = None
 ) -> str:
     """The schema as the text of a file."""
-    schema = json_schema(metrics, front_ends, transforms)
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(json_schema(metrics, front_ends, transforms), indent=2, ensure_ascii=False) + "\n"

@@ -126,9 +126,6 @@ def _base_commit(asked: str, folder: Path) -> str:
     return shared
 
 
-# git itself.
-
-
 def _commit(revision: str, folder: Path) -> str:
     """All digits of a commit's name; "" where it is not here."""
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")

@@ -30,13 +30,7 @@ SIZE: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_SIZE}
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 
 # dtype, then sizes: "1x3x224x224", "[1, 3, 224, 224]", or a scalar's "()" or "[]".
-SPEC_PATTERN = (
-    r"([A-Za-z][A-Za-z0-9]*)(?:\s+([0-9]+(?:x[0-9]+)*)|\s*\[\s*([0-9]+(?:\s*,\s*[0-9]+)*)?\s*\]"
-    r"|\s*\(\s*\))"
-)
-
-
-# One input.
+SPEC_PATTERN = r"([A-Za-z][A-Za-z0-9]*)(?:\s+([0-9]+(?:x[0-9]+)*)|\s*\[\s*([0-9]+(?:\s*,\s*[0-9]+)*)?\s*\]|\s*\(\s*\))"
 
 
 def _element_type(among: tuple[str, ...], what: str, name: str) -> Form[str]:
@@ -52,13 +46,14 @@ BOUND_OF_VALUES = grammar.whole_number(
     schema={"type": "integer", "minimum": -LARGEST_SIZE, "maximum": LARGEST_SIZE},
     name="integer",
 )
-DIMENSION = grammar.whole_number(
-    "a dimension: a whole number",
-    least=0,
-    most=LARGEST_SIZE,
-    refusal="a dimension of {number}: it must be 0 to 2^63 - 1",
-    schema=SIZE,
-)
+
+
+def _size(what: str) -> Form[int]:
+    refusal = f"{what} of {{number}}: it must be 0 to 2^63 - 1"
+    return grammar.whole_number(f"{what}: a whole number", least=0, most=LARGEST_SIZE, refusal=refusal, schema=SIZE)
+
+
+DIMENSION = _size("a dimension")
 
 
 def _spelled_sizes(text: Text, sizes: list[str], reading: Reading) -> tuple[int, ...] | None:
@@ -126,20 +121,18 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
         return None
     match = re.fullmatch(SPEC_PATTERN, text.text.strip())
     if match is None:
-        reading.refuse(text.place, _no_spec(text.text))
+        spec = text.text.strip()
+        why = "is no input: write one such as float32 1x3x224x224"
+        if spec in DTYPES:
+            why = (
+                f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar; float32[1, 3] needs quotes inside "
+                "{…} and […]"
+            )
+        reading.refuse(text.place, f"{shown(text.text)} {why}")
         return None
     dtype = ELEMENT_TYPE.of(replace(text, text=match[1]), reading)
     shape = _spelled_sizes(text, re.findall(r"[0-9]+", match[2] or match[3] or ""), reading)
     return TensorSpec(dtype, shape) if dtype and shape is not None else None
-
-
-def _no_spec(text: str) -> str:
-    if text.strip() in DTYPES:
-        return (
-            f"{shown(text)} has no shape: write {text.strip()} 1x3x224x224, or "
-            f"{text.strip()} () for a scalar; float32[1, 3] needs quotes inside {{…}} and […]"
-        )
-    return f"{shown(text)} is no input: write one such as float32 1x3x224x224"
 
 
 def spec_text(spec: InputSpec) -> str:
@@ -152,13 +145,8 @@ def spec_text(spec: InputSpec) -> str:
     return json.dumps({key: value for key, value in values.items() if value is not None})
 
 
-_SPECS: list[Schema] = [
-    {"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, SPEC.schema
-]  # fmt: skip
+_SPECS: list[Schema] = [{"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, SPEC.schema]
 INPUT: Form[InputSpec] = Form(_read_tensor, {"anyOf": _SPECS}, "input", spec_text, uses=SPEC.uses)
-
-
-# All inputs.
 
 
 def _read_argument(entry: Entry, reading: Reading) -> InputSpec | None:
@@ -175,8 +163,7 @@ ARGUMENT: Form[InputSpec] = Form(
 
 
 def _arguments(items: Iterable[Node], reading: Reading) -> tuple[InputSpec, ...]:
-    specs = (ARGUMENT.of(item, reading) for item in items)
-    return tuple(spec for spec in specs if spec is not None)
+    return tuple(spec for spec in (ARGUMENT.of(item, reading) for item in items) if spec is not None)
 
 
 def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
@@ -196,8 +183,7 @@ def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
 
 def positional_text(specs: tuple[InputSpec, ...]) -> str:
     """Positional inputs: one tensor alone, else a list: "float32 1x3", "[float32 1x3, int64 1]"."""
-    alone = len(specs) == 1 and isinstance(specs[0], TensorSpec)
-    return spec_text(specs[0] if alone else specs)
+    return spec_text(specs[0] if len(specs) == 1 and isinstance(specs[0], TensorSpec) else specs)
 
 
 def _inputs_texts(specs: InputSpecs) -> Texts:
@@ -237,15 +223,6 @@ INPUTS = Form(
 # What a model is built with, and its symbols.
 
 
-def _texts_by_name(values: Mapping[str, object]) -> Texts:
-    return {name: grammar.plain_text(value) for name, value in values.items()}
-
-
-def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
-    items = reading.items(entry.value, "args: a list of plain values")
-    return tuple(grammar.plain_value(item, reading) for item in items)
-
-
 def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
     block = reading.block(entry.value, "kwargs: a mapping of names to plain values")
     if block is None:
@@ -256,26 +233,14 @@ def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
     return {key.text: grammar.plain_value(value, reading) for key, value in block.entries}
 
 
-ARGS = Form(_read_args, {"type": "array"}, "values", lambda args: grammar.plain_text(list(args)))
-KWARGS = Form(
-    _read_kwargs, {"type": "object"}, "named_values", lambda kwargs: grammar.plain_text(dict(kwargs)), _texts_by_name
-)
-DIMS = grammar.named(
-    grammar.whole_number(
-        "a size: a whole number",
-        least=0,
-        most=LARGEST_SIZE,
-        refusal="a size of {number}: it must be 0 to 2^63 - 1",
-        schema=SIZE,
-    ),
-    "dims: a mapping of symbols to sizes, {batch: 1}",
-    name="dims",
-    text=lambda dims: grammar.plain_text(dict(dims)),
-    texts=_texts_by_name,
-)
+def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
+    items = reading.items(entry.value, "args: a list of plain values")
+    return tuple(grammar.plain_value(item, reading) for item in items)
 
 
-# Targets.
+ARGS = Form(_read_args, {"type": "array"}, "values")
+KWARGS = Form(_read_kwargs, {"type": "object"}, "named_values")
+DIMS = grammar.named(_size("a size"), "dims: a mapping of symbols to sizes, {batch: 1}", name="dims")
 
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
 _WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
@@ -332,8 +297,6 @@ def _path_problem(front_end: FrontEnd, target: str, reading: Reading) -> str | N
     return None
 
 
-# Sources.
-
 INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
 DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
 DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
@@ -353,9 +316,8 @@ def target_fields(front_ends: Mapping[str, FrontEnd]) -> tuple[Field, ...]:
 def source_texts(source: ModelSource) -> dict[str, Texts]:
     """All that a budget says of where a model comes from and what it is run on, by key."""
     where = f"{source.format} {posixpath.normpath(str(source.target))}"
-    run_on = {known.key: (known.form, getattr(source, known.key)) for known in RUN_ON}
-    written = {key: form.written(value) if value else {} for key, (form, value) in run_on.items()}
-    return {"source": {"": where}, **written}
+    run_on = ((known, getattr(source, known.key)) for known in RUN_ON)
+    return {"source": {"": where}, **{known.key: known.form.written(value) if value else {} for known, value in run_on}}
 
 
 def formats_named(values: Values, reading: Reading) -> list[str]:

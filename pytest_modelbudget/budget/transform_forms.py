@@ -21,8 +21,6 @@ from pytest_modelbudget.formats.table import FrontEnd
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
 
-# Bounds of a claim.
-
 SHARES = (Bound.COSINE, Bound.TOP1)  # which no output has more of than 1
 BOUNDS: Mapping[Bound, str] = {
     Bound.MAX_ABS: "largest absolute error of an element",
@@ -73,9 +71,6 @@ BOUND_FIELDS = tuple(Field(bound.value, _number(bound), about) for bound, about 
 OUTPUT_GRAMMAR = Grammar("the bounds of an output", BOUND_FIELDS)
 OUTPUT = OUTPUT_GRAMMAR.form(_bounds, "output")
 OUTPUTS = grammar.named(OUTPUT, "outputs: a mapping of names to bounds", names={"minLength": 1}, name="output_bounds")
-
-
-# Claims.
 
 
 def _whole_numbers(least: int) -> Form[tuple[int, ...]]:
@@ -167,8 +162,7 @@ def _tile(setting: Setting) -> Form[tuple[int | None, ...]]:
         sizes = dict(zip("mkn", tile, strict=True))
         return str(k) if m is None and k == n else grammar.plain_text([sizes[axis] for axis in axes])
 
-    count = {"minItems": len(axes), "maxItems": len(axes)}
-    sizes: Schema = {"type": "array", "items": TILE_SIZE.schema, **count}
+    sizes: Schema = {"type": "array", "items": TILE_SIZE.schema, "minItems": len(axes), "maxItems": len(axes)}
     return Form(read, {"anyOf": [TILE_SIZE.schema, sizes]}, text=text)
 
 
@@ -191,12 +185,6 @@ def _callable(word: Text, key: str, reading: Reading) -> str:
     raise BudgetError(f"{shown(word.text)} is no callable: write package.module:callable")
 
 
-def _plain_texts(value: object) -> Texts:
-    if isinstance(value, Mapping):
-        return {name: grammar.plain_text(item) for name, item in value.items()}
-    return {"": grammar.plain_text(value)}
-
-
 SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, FrontEnd]], Form[Any]]] = {
     SettingForm.TILE: lambda setting, _: _tile(setting),
     SettingForm.WORD: lambda setting, _: grammar.one_word(
@@ -207,7 +195,7 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, FrontEnd]], 
     SettingForm.FLAG: lambda setting, _: replace(grammar.FLAG, name=""),
     SettingForm.TARGET: lambda setting, _: grammar.spelled("{key}: package.module:callable", _callable, SOME_TEXT),
     SettingForm.VALUES: lambda setting, _: Form(
-        lambda entry, reading: grammar.plain_value(entry.value, reading), {"type": "object"}, texts=_plain_texts
+        lambda entry, reading: grammar.plain_value(entry.value, reading), {"type": "object"}
     ),
     SettingForm.SOURCE: lambda setting, front_ends: second_source(front_ends),
 }
@@ -221,23 +209,15 @@ def setting_field(setting: Setting, front_ends: Mapping[str, FrontEnd]) -> Field
 
 def settings_grammar(transform: Transform, front_ends: Mapping[str, FrontEnd]) -> Grammar:
     """The settings of one transform."""
-    fields = tuple(setting_field(setting, front_ends) for setting in transform.settings)
-    return Grammar(f"'{transform.key}'", fields)
+    return Grammar(f"'{transform.key}'", tuple(setting_field(setting, front_ends) for setting in transform.settings))
 
 
 def settings_texts(check: TransformCheck, transform: Transform) -> dict[str, Texts]:
     """Every setting of a transform as a budget may spell it; nothing of one that has no value."""
     settings = (transform.whole,) if transform.whole else transform.settings
-    values = {setting.key: check.settings[setting.key] for setting in settings}
-    return {
-        setting.key: setting_field(setting, {}).form.written(values[setting.key])
-        if values[setting.key] is not None
-        else {}
-        for setting in settings
-    }
+    values = ((setting_field(setting, {}), check.settings[setting.key]) for setting in settings)
+    return {known.key: {} if value is None else known.form.written(value) for known, value in values}
 
-
-# Transforms.
 
 Settings = tuple[Mapping[str, object], Mapping[str, Place]]
 
@@ -291,22 +271,20 @@ def _transform(values: Values, reading: Reading) -> TransformCheck | None:
         return None
     if not {"equivalence", "limits", "scopes"} & values.entries.keys():
         reading.refuse(name.place, f"the transform {shown(name.text)} holds nothing: give equivalence or limits")
-    equivalence, transform = values["equivalence"], reading.tables.transforms[keys[0]]
+    transform, equivalence = reading.tables.transforms[keys[0]], values["equivalence"]
     if equivalence is not None:
         _must_have_a_bound(equivalence, transform, reading)
     settings, declared_at = values[transform.key]
-    limits = held_limits(values)
-    return TransformCheck(name.text, name.place, transform.key, settings, equivalence, limits, declared_at)
+    return TransformCheck(name.text, name.place, transform.key, settings, equivalence, held_limits(values), declared_at)
 
 
 def _must_have_a_bound(check: EquivalenceCheck, transform: Transform, reading: Reading) -> None:
     """A claim other than exact algebra declares what may differ, or its transform does."""
     claim = check.claim
     brings_bounds = claim.kind is Kind.LOSSY and transform.claims is Kind.LOSSY
-    is_bound = claim.bounds or claim.of_output or brings_bounds
-    if claim.kind is not Kind.EXACT_ALGEBRA and not is_bound:
-        message = f"'{claim.kind.value}' declares no bound: give one, such as sqnr: 30 or "
-        reading.refuse(check.place, f"{message}max_abs: 1e-3")
+    if claim.kind is not Kind.EXACT_ALGEBRA and not (claim.bounds or claim.of_output or brings_bounds):
+        way = "give one, such as sqnr: 30 or max_abs: 1e-3"
+        reading.refuse(check.place, f"'{claim.kind.value}' declares no bound: {way}")
 
 
 def transform_form(tables: Tables) -> Form[TransformCheck]:

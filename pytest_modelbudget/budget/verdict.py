@@ -97,17 +97,14 @@ def _untold_bound(limit: Limit, baseline: Baseline) -> str:
 
 def _held(limit: Limit, part: Measurement) -> Verdict:
     """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows."""
-    missing = _missing(part, limit)
-    if not missing:
-        return Verdict(limit, _outcome(limit, part.value), part, _reason(limit, part), marked=not part.complete)
+    missing, outcome = _missing(part, limit), _outcome(limit, part.value)
+    is_proven = part.value > limit.max if limit.max is not None else outcome is Outcome.WITHIN
+    if not missing or (is_proven and not _is_ratio(part)):
+        return Verdict(limit, outcome, part, _reason(limit, part), marked=not missing and not part.complete)
+    why = _unknown(limit, part, missing)
     if _is_ratio(part):
         why = f"{_label(limit)} unknown: a ratio over unmeasured ops: {_named(missing)}"
-        return Verdict(limit, Outcome.UNKNOWN, part, why)
-    if limit.max is not None and part.value > limit.max:
-        return Verdict(limit, Outcome.OVER, part, _reason(limit, part))
-    if limit.max is None and _outcome(limit, part.value) is Outcome.WITHIN:
-        return Verdict(limit, Outcome.WITHIN, part, _reason(limit, part))
-    return Verdict(limit, Outcome.UNKNOWN, part, _unknown(limit, part, missing))
+    return Verdict(limit, Outcome.UNKNOWN, part, why)
 
 
 def with_blame(verdict: Verdict, parts: Iterable[Part]) -> Verdict:
@@ -157,9 +154,6 @@ def known_scopes(measurements: Iterable[Measurement]) -> frozenset[str]:
     return frozenset(scope for measurement in measurements for scope in _named_scopes(measurement))
 
 
-# Parts of a model.
-
-
 def _named_scopes(measurement: Measurement) -> Iterator[str]:
     yield from (share.scope for share in measurement.shares)
     yield from (op.scope for op in measurement.unmeasured)
@@ -192,9 +186,6 @@ def _of_scope(measurement: Measurement, glob: str | None) -> Measurement:
         unmeasured=tuple(op for op in measurement.unmeasured if is_in_scope(op.scope, glob)),
         parts={},
     )
-
-
-# Numbers.
 
 
 def _is_ratio(measurement: Measurement) -> bool:
@@ -273,9 +264,6 @@ def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -
         return f"{_label(limit)} {readable(part.value, part.unit)} or more   unmeasured: {_named(missing)}"
     actual, bound = readable_pair(part.value, held, part.unit)
     return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}; {_accepting(missing)}"
-
-
-# Ops.
 
 
 def _counted(row: OpCount, glob: str | None) -> OpCount:

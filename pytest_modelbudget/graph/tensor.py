@@ -7,36 +7,26 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from math import prod
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.errors import GraphError
 
-Value = TypeVar("Value")
+if TYPE_CHECKING:
+    kept = property  # to a checker it is one
+else:
 
+    class kept:  # noqa: N801  # a decorator, named like the built-in property
+        """Keeps what the method returns in the instance, where later look-ups find it first, without a lock."""
 
-class kept(Generic[Value]):  # noqa: N801  # a decorator, named like the built-in property
-    """Keeps what the method returns in the instance, where later look-ups find it first."""
+        def __init__(self, method: Callable[[Any], Any]) -> None:
+            self._method, self._name = method, method.__name__
+            self.__doc__ = method.__doc__
 
-    def __init__(self, method: Callable[[Any], Value]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> kept[Value]: ...
-
-    @overload
-    def __get__(self, instance: object, owner: type) -> Value: ...
-
-    def __get__(self, instance: object | None, owner: type) -> kept[Value] | Value:
-        """The value; the first look-up stores it under the property's own name."""
-        if instance is None:
-            return self
-        value = self._method(instance)
-        instance.__dict__[self._name] = value
-        return value
+        def __get__(self, instance: object | None, owner: type) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self._name] = self._method(instance)
+            return value
 
 
 @dataclass(frozen=True, slots=True)

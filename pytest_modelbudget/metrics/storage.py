@@ -12,7 +12,7 @@ from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric
 
 STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
 MOST_NAMED = 3  # stored tensors that one line names
-WeightAmounts = Iterator[tuple[Weight, int]]  # what each stored tensor adds to a number
+AmountsOf = Callable[[CostedGraph], Iterator[tuple[Weight, int]]]  # what each stored tensor adds to a number
 
 
 def params(costed: CostedGraph) -> Measurement:
@@ -33,26 +33,6 @@ def weight_memory(costed: CostedGraph) -> Measurement:
 def model_size(costed: CostedGraph) -> Measurement:
     """Bytes of all that a saved model holds: parameters and persistent buffers."""
     return _stored("B", saved_nbytes(costed))
-
-
-def parameter_elements(costed: CostedGraph) -> WeightAmounts:
-    """The elements of each parameter, as ``params`` adds them up."""
-    return _by_weight(costed, lambda weight: weight.kind is StorageKind.PARAMETER, elements_of)
-
-
-def trainable_elements(costed: CostedGraph) -> WeightAmounts:
-    """The elements of each parameter that training would change."""
-    return _by_weight(costed, lambda weight: weight.trainable, elements_of)
-
-
-def weight_nbytes(costed: CostedGraph) -> WeightAmounts:
-    """The bytes of each parameter, as ``weight_memory`` adds them up."""
-    return _by_weight(costed, lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
-
-
-def saved_nbytes(costed: CostedGraph) -> WeightAmounts:
-    """The bytes of each stored tensor, as ``model_size`` adds them up."""
-    return _by_weight(costed, lambda weight: weight.persistent, nbytes_of)
 
 
 def elements_of(weights: Sequence[Weight]) -> int:
@@ -99,23 +79,29 @@ def _listed(words: Sequence[str]) -> str:
     return f"{named} and {rest} more" if rest > 0 else named
 
 
-def _stored(unit: str, amounts: WeightAmounts, unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
+def _stored(unit: str, amounts: Iterator[tuple[Weight, int]], unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
     return summed(((weight.scope, amount) for weight, amount in amounts), unit, unmeasured)
 
 
-def _by_weight(
-    costed: CostedGraph, counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]
-) -> WeightAmounts:
+def _by_weight(counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]) -> AmountsOf:
     """The amount each weight adds to its storage, beyond what weights before it already cover."""
-    seen: dict[Storage, list[Weight]] = defaultdict(list)
-    for weight in costed.graph.weights:
-        if not counts(weight):
-            continue
-        same_memory = seen[weight.tensor.storage]
-        before = amount(same_memory) if same_memory else 0
-        same_memory.append(weight)
-        yield weight, amount(same_memory) - before
 
+    def amounts(costed: CostedGraph) -> Iterator[tuple[Weight, int]]:
+        seen: dict[Storage, list[Weight]] = defaultdict(list)
+        for weight in costed.graph.weights:
+            if counts(weight):
+                same_memory = seen[weight.tensor.storage]
+                before = amount(same_memory) if same_memory else 0
+                same_memory.append(weight)
+                yield weight, amount(same_memory) - before
+
+    return amounts
+
+
+parameter_elements = _by_weight(lambda weight: weight.kind is StorageKind.PARAMETER, elements_of)
+trainable_elements = _by_weight(lambda weight: weight.trainable, elements_of)
+weight_nbytes = _by_weight(lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
+saved_nbytes = _by_weight(lambda weight: weight.persistent, nbytes_of)
 
 PARAMS = Metric(
     "params",
