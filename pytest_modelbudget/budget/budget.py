@@ -50,11 +50,6 @@ class Place:
         return f"{self.file}:{self.line}"
 
 
-def check_name(metric: str, scope: str | None) -> str:
-    """The name of a limit's check, as in "macs" and "macs@layer4.*"."""
-    return metric if scope is None else f"{metric}@{scope}"
-
-
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A bound on one metric, both ends inclusive, on a whole model or on the scopes of a glob.
@@ -83,7 +78,7 @@ class Limit:
     @property
     def name(self) -> str:
         """The name of its check: "macs", or "macs@layer4.*" of a part of the model."""
-        return check_name(self.metric, self.scope)
+        return self.metric if self.scope is None else f"{self.metric}@{self.scope}"
 
     def allowed(self, baseline: int) -> int | None:
         """The largest value that is within, seen from a locked one; None where it may grow."""
@@ -111,7 +106,7 @@ class OpsLimit:
     @property
     def name(self) -> str:
         """The name of its check: "ops", or "ops@layer4.*" of a part of the model."""
-        return check_name(self.metric, self.scope)
+        return self.metric if self.scope is None else f"{self.metric}@{self.scope}"
 
 
 AnyLimit = Union[Limit, OpsLimit]

@@ -157,8 +157,7 @@ def _of_limit(subject: _Subject, before: Limit, now: Limit) -> Iterator[Loosenin
         was, value = getattr(before, end), getattr(now, end)
         if was is not None and value is None:
             after = AUTO if end in now.auto else None
-            words = f"{end} of {now.name} {'is auto' if after else 'removed'}"
-            yield subject.lost(f"{end} removed", was, after, words)
+            yield subject.lost(f"{end} removed", was, after, f"{end} of {now.name} {'is auto' if after else 'removed'}")
         elif was is not None and way * value > way * was:
             yield subject.moved(f"{end} {moved}", was, value, "" if end == "max" else end, texts[end])
     if before.grow is not None and now.grow is None:

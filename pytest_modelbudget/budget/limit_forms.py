@@ -212,7 +212,7 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Gr
     """The keys of limits: every metric; of a part of a model, every metric that it has."""
     fields = []
     for key, metric in metrics.items():
-        has_it = metric.has_scopes or not scoped
+        has_it = not (scoped and metric.not_scoped)
         form: Form[Any] = OPS_LIMIT if metric.by_kind else limit_form(metric.key, metric.unit)
         if not has_it:
             why = f"'{key}' of a part of a model is not defined: {metric.not_scoped}"

@@ -19,6 +19,7 @@ from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Loosen, ModelBudget, Place, TransformCheck
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import RESERVED_METRICS, held_limits, limit_fields
+from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, Defaults
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.formats.source import ModelSource
@@ -135,8 +136,7 @@ def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) ->
     pattern: Schema = {"type": "string", "pattern": r"^(?!.*(::|[\[@\r\n]))\S(.*\S)?$"}
     names = {"allOf": [pattern, {"not": {"enum": sorted(taken)}}]} if taken else pattern
     expected = f"{what}s: a mapping of names" + (f" to {what}s" if what != "transform" else "")
-    check = partial(_must_be_a_name, what, taken)
-    return grammar.named(item, expected, names=names, check=check, name=f"{what}s")
+    return grammar.named(item, expected, names=names, check=partial(_must_be_a_name, what, taken), name=f"{what}s")
 
 
 VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
@@ -144,18 +144,16 @@ _LOOSEN = " or ".join(loosen.value for loosen in Loosen)
 LOOSEN = grammar.one_word(
     [loosen.value for loosen in Loosen], _LOOSEN, f"'loosen' is {_LOOSEN}, not {{word}}", name="loosen", meaning=Loosen
 )
-DEFAULTS_GRAMMAR = Grammar(
-    "the defaults", (source_forms.INPUTS_FIELD, source_forms.DTYPE_FIELD), reserved=("level", *grammar.RESERVED)
-)
+DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *grammar.RESERVED))
 
 
-def _read_defaults(entry: Entry, reading: Reading) -> source_forms.Defaults:
+def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
     known = len(reading.problems)
     values = DEFAULTS_GRAMMAR.read(entry, reading)
     is_broken = len(reading.problems) > known or isinstance(entry.value, Refused)
     if values is None:
-        return source_forms.Defaults(is_broken=is_broken)
-    return source_forms.Defaults(values["inputs"], values["dtype"], is_broken, values.places)
+        return Defaults(is_broken=is_broken)
+    return Defaults(values["inputs"], values["dtype"], is_broken, values.places)
 
 
 DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAULTS_GRAMMAR.uses)
@@ -169,7 +167,7 @@ def model_grammar(tables: Tables) -> Grammar:
     held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}))
     variant = Grammar(
         "a variant",
-        (source_forms.INPUTS_FIELD, source_forms.DIMS_FIELD, source_forms.DTYPE_FIELD, *held),
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, *held),
         reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
@@ -180,10 +178,7 @@ def model_grammar(tables: Tables) -> Grammar:
         "a model",
         (
             *source_forms.target_fields(tables.front_ends),
-            *source_forms.ARGUMENT_FIELDS,
-            source_forms.INPUTS_FIELD,
-            source_forms.DTYPE_FIELD,
-            source_forms.DIMS_FIELD,
+            *source_forms.RUN_ON,
             *held,
             Field("variants", variants, "the same model under other inputs, own limits"),
         ),
@@ -208,16 +203,13 @@ def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
 def file_grammar(tables: Tables) -> Grammar:
     """The keys of a budget file."""
     models = _by_name("model", model_grammar(tables).form(lambda values, _: values, "model"))
-    about_loosen = "forbid fails what loosens a limit or redefines a model"
     return Grammar(
         "a budget file",
         (
             Field(MARKER, VERSION_FORM, "the version of this format", required=True),
-            Field(
-                "defaults", DEFAULTS, "what models say that do not say it themselves", default=source_forms.Defaults()
-            ),
+            Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
             Field("models", models, "every model by a name of your choice", required=True, default={}),
-            Field("loosen", LOOSEN, about_loosen, default=Loosen.WARN),
+            Field("loosen", LOOSEN, "forbid fails what loosens a limit or redefines a model", default=Loosen.WARN),
         ),
         reserved=grammar.RESERVED,
     )
@@ -228,7 +220,7 @@ def file_grammar(tables: Tables) -> Grammar:
 
 def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
     """Every model of the file, each followed by its variants."""
-    defaults: source_forms.Defaults = file["defaults"]
+    defaults: Defaults = file["defaults"]
     for values in file["models"].values():
         name, source = values.key, source_forms.model_source(values, defaults, reading)
         if not {*HELD, "variants"} & values.entries.keys():

@@ -72,8 +72,7 @@ def judge(
     verdict = _held(tightest, part)
     why = _untold_bound(limit, baseline)
     if why and verdict.outcome is Outcome.WITHIN:
-        actual = readable(part.value, part.unit)
-        verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {actual}   {why}")
+        verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {readable(part.value, part.unit)}   {why}")
     return replace(verdict, limit=limit, baseline=baseline, allowed=allowed)
 
 
@@ -254,8 +253,8 @@ def _named(ops: Sequence[UnmeasuredOp]) -> str:
 
 
 def _accepting(ops: Sequence[UnmeasuredOp]) -> str:
-    names = ", ".join(_first(list(dict.fromkeys(op.op for op in ops))))
-    return f"allow_unmeasured: [{names}] accepts a lower bound"
+    names = _first(list(dict.fromkeys(op.op for op in ops)))
+    return f"allow_unmeasured: [{', '.join(names)}] accepts a lower bound"
 
 
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:

@@ -254,22 +254,13 @@ def distinct_elements(regions: Iterable[Region]) -> int:
     distinct = set(regions)
     if len(distinct) == 1:
         return next(iter(distinct)).elements
-    if sum(each.intervals for each in distinct) > MOST_INTERVALS:
-        return _bounded(distinct)
-    return _union(sorted(interval for each in distinct for interval in each.walk()))
-
-
-def _union(intervals: Iterable[tuple[int, int]]) -> int:
-    """Total length of intervals that come in rising order."""
+    if sum(one.intervals for one in distinct) > MOST_INTERVALS:
+        ends = (one.offset + 1 + sum(stride * (size - 1) for stride, size in one.runs) for one in distinct)
+        span = max(ends) - min(one.offset for one in distinct)
+        return min(sum(one.elements for one in distinct), span)
     total = reached = 0
-    for start, end in intervals:
+    for start, end in sorted(interval for one in distinct for interval in one.walk()):
         if end > reached:
             total += end - max(start, reached)
             reached = end
     return total
-
-
-def _bounded(regions: Iterable[Region]) -> int:
-    ends = [each.offset + 1 + sum(s * (n - 1) for s, n in each.runs) for each in regions]
-    span = max(ends) - min(each.offset for each in regions)
-    return min(sum(each.elements for each in regions), span)

@@ -141,8 +141,7 @@ def _ruled_traffic(op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: fro
     except UnmeasurableError as error:
         return Unknown(str(error))
     parts = [(bound[role], nbytes) for role, nbytes in in_part.items()]
-    rows = {tensor: nbytes for tensor, nbytes in parts if isinstance(tensor, Tensor)}
-    return _traffic(op, dead, rows, written)
+    return _traffic(op, dead, {tensor: nbytes for tensor, nbytes in parts if isinstance(tensor, Tensor)}, written)
 
 
 def _traffic(

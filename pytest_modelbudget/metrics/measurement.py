@@ -112,11 +112,6 @@ class Metric:
     drafted: bool = False
     by_kind: bool = False
 
-    @property
-    def has_scopes(self) -> bool:
-        """Whether a part of a model has this number too."""
-        return not self.not_scoped
-
 
 def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:
     """Contributions added up by scope, in order of first appearance; zeros are left out."""
