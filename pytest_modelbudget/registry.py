@@ -19,8 +19,6 @@ from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Transform
 
 EXTENSIONS = "modelbudget.extensions"
-
-
 Entry = TypeVar("Entry")
 
 

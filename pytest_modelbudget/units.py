@@ -215,7 +215,7 @@ def snug_quantity(value: Number, unit: str, *, like: str = "", down: bool = Fals
     """The least quantity of three significant digits that is no less than ``value``.
 
     ``down`` gives the largest that is no more. It is spelled ``like`` another quantity of the unit: 3,504,872 like
-    "3.4 M" is "3.51 M", like "3_400_000" it is "3_510_000"; else under the largest SI prefix of which there is one.
+    "3.4 M" is "3.51 M", like "3_400_000" it is "3_510_000"; else under the largest SI prefix of at least one.
     """
     counted = unit_named(unit)
     match, spelling = _QUANTITY.fullmatch(like), like.strip()
@@ -268,8 +268,11 @@ def _split(text: str, unit: Unit) -> tuple[str, str]:
         raise UnitError(f"'{stripped}' has a sign: a quantity is zero or more, written without one")
     if stripped.lstrip(".").casefold() in {"nan", "inf", "infinity"}:
         raise UnitError(f"'{stripped}' is no number: write one, such as '{_example(unit)}'")
-    if "," in stripped:
-        raise UnitError(_comma(stripped))
+    if "," in stripped:  # it separates thousands here and decimals there
+        decimal, thousands = stripped.replace(",", "."), stripped.replace(",", "")
+        if stripped.count(",") == 1:
+            raise UnitError(f"'{stripped}' could mean '{decimal}' or '{thousands}': write one of them, no comma")
+        raise UnitError(f"'{stripped}' has commas: write '{thousands}' or '{stripped.replace(',', '_')}'")
     match = _QUANTITY.fullmatch(stripped)
     if match is None:
         raise UnitError(f"'{stripped}' is no quantity: write one such as '{_example(unit)}'")
@@ -282,14 +285,6 @@ def _example(unit: Unit) -> str:
     if not unit.shown:
         return "11.7 M"
     return f"12 {unit.symbol}" if not unit.prefixes else f"1.8 G{unit.symbol}"
-
-
-def _comma(text: str) -> str:
-    """Say what is wrong with a comma: it separates thousands here and decimals there."""
-    decimal, thousands = text.replace(",", "."), text.replace(",", "")
-    if text.count(",") == 1:
-        return f"'{text}' could mean '{decimal}' or '{thousands}': write one of them, no comma"
-    return f"'{text}' has commas: write '{thousands}' or '{text.replace(',', '_')}'"
 
 
 def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:

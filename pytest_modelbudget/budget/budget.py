@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
-from typing import Union
+from typing import ClassVar, Union
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError
@@ -91,6 +91,7 @@ class Limit:
 class OpsLimit:
     """Which operations a model may execute: by kind, or by foreign name ("aten::lstm")."""
 
+    metric: ClassVar[str] = "ops"
     place: Place
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
@@ -98,10 +99,6 @@ class OpsLimit:
     level: Level = Level.ERROR
     allow_unmeasured: tuple[str, ...] = ()
     scope: str | None = None
-
-    @property
-    def metric(self) -> str:
-        return "ops"
 
     @property
     def name(self) -> str:
@@ -203,10 +200,8 @@ class Budget:
     def held(self) -> Iterator[HeldLimit]:
         """Every limit of the file, in its order."""
         for model in self.models:
-            variant = () if model.variant is None else ("variants", model.variant)
-            keys = ("models", model.name, *variant)
-            for limit in model.limits:
-                yield HeldLimit(model.path, keys, limit)
+            keys = ("models", model.name, *(("variants", model.variant) if model.variant is not None else ()))
+            yield from (HeldLimit(model.path, keys, limit) for limit in model.limits)
             for check in model.transforms:
                 path, below = path_of(model.path, check.name), ("transforms", check.name)
                 yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)

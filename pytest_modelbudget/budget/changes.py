@@ -82,8 +82,7 @@ def _dropped(before: Budget, places: Mapping[str, Place]) -> Iterator[Loosening]
         count = sum(held.path in below for held in before.held())
         kind = "transform" if path in transforms else "model"
         text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
-        place = next((at for other, at in places.items() if names_of(other)[0] == names[0]),
-                     Place(before.file, 1))  # fmt: skip
+        place = next((at for other, at in places.items() if names_of(other)[0] == names[0]), Place(before.file, 1))
         yield Loosening(place, path, None, None, f"{kind} dropped", count, None, text)
 
 
@@ -252,13 +251,11 @@ def _of_transforms(
     for now in model.transforms:
         path, place = path_of(model.path, now.name), now.declared_at["transform"]
         was, transform = earlier.get(path), known[now.transform]
-        if path not in held:
-            continue
-        if was is None or was.transform != now.transform:
+        if path in held and (was is None or was.transform != now.transform):
             yield _redefined("transform", path, "transform", (was.transform if was else None, now.transform), place)
-            continue
-        for key, texts in _changes(settings_texts(was, transform), settings_texts(now, transform)):
-            yield _redefined("transform", path, key, texts, now.declared_at.get(key, place))
+        elif path in held and was is not None:
+            for key, texts in _changes(settings_texts(was, transform), settings_texts(now, transform)):
+                yield _redefined("transform", path, key, texts, now.declared_at.get(key, place))
     if model.path in held and model.path in earlier:
         yield _redefined("transform", model.path, "transform", (earlier[model.path].transform, None), model.place)
 

@@ -235,7 +235,7 @@ class Grammar:
     """The keys of one kind of mapping; what names it in messages ("a limit").
 
     needs are keys of which one at least must be there; lacking says so of one that has none, by
-    its {name}. more is what else its schema says.
+    its {name}. more is what else its schema says. empty is what is wrong with a mapping of no keys.
     """
 
     what: str
@@ -245,7 +245,7 @@ class Grammar:
     lacking: str = ""
     expected: str = ""
     more: Schema = field(default_factory=dict)
-    least: int = 0
+    empty: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -258,6 +258,8 @@ class Grammar:
         block = reading.block(entry.value, expected)
         if block is None:
             return None
+        if self.empty and not block.entries:
+            reading.refuse(block.place, self.empty)
         entries = {key.text: Entry(key, value) for key, value in block.entries}
         for unknown in entries.keys() - set(self.keys):
             self._refuse(entries.pop(unknown), reading)
@@ -291,12 +293,11 @@ class Grammar:
         """A mapping of the keys that are offered."""
         offered = [known for known in self.fields if known.offered]
         required = [known.key for known in offered if known.required]
-        keys = {known.key for known in offered}
-        needs = [{"required": [key]} for key in self.needs if key in keys]
+        needs = [{"required": [known.key]} for known in offered if known.key in self.needs]
         return {
             "type": "object",
             "additionalProperties": False,
-            **({"minProperties": self.least} if self.least else {}),
+            **({"minProperties": 1} if self.empty else {}),
             "properties": {known.key: known.schema for known in offered},
             **({"required": required} if required else {}),
             **self.more,
@@ -314,13 +315,7 @@ class Grammar:
 
 
 def spelled(
-    expected: str,
-    meaning: Callable[[Text, str, Reading], Value],
-    schema: Schema,
-    name: str = "",
-    *,
-    lead: str = "",
-    text: Callable[[Any], str] = plain_text,
+    expected: str, meaning: Callable[[Text, str, Reading], Value], schema: Schema, name: str = "", *, lead: str = ""
 ) -> Form[Value]:
     """One word, and its meaning where it stands under a key.
 
@@ -337,7 +332,7 @@ def spelled(
             reading.refuse(entry.value.place, f"{lead.format(key=key)}{error}")
             return None
 
-    return Form(read, schema, name, text)
+    return Form(read, schema, name)
 
 
 def one_word(

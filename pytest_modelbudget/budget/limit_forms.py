@@ -63,41 +63,35 @@ def _quantity(key: str, unit: str, *, least: bool = False) -> Form[Written]:
     return grammar.spelled(expected, meaning, {"anyOf": [*_amounts(unit), {"const": AUTO}]}, lead=f"{key}: ")
 
 
-def _growth(key: str, unit: str) -> Form[Fraction]:
-    """The share of the locked value that may be added to it; ratios do not grow."""
-    if not unit_named(unit).whole:
-        return grammar.refused(f"'grow' of {key}: growth is defined for counts; give it 'max' or 'min'")
-    return grammar.spelled(
-        "a percentage such as 2%",
-        lambda word, _, reading: Fraction(quantity(word.text, "%")),
-        {"type": "string", "pattern": quantity_pattern("%")},
-        "percentage",
-        lead=f"{key}: grow: ",
-    )
+def limit_grammar(key: str, unit: str) -> Grammar:
+    """The keys of a limit on one metric; ratios do not grow.
 
-
-def _floor(key: str, unit: str) -> Form[int]:
-    """Growth that is within in any case."""
+    grow is the share of the locked value that may be added to it, floor an amount that is within in any case.
+    """
     grows = unit_named(unit).whole
-    return grammar.spelled(
+    grow: Form[Fraction] = grammar.refused(f"'grow' of {key}: growth is defined for counts; give it 'max' or 'min'")
+    if grows:
+        grow = grammar.spelled(
+            "a percentage such as 2%",
+            lambda word, _, reading: Fraction(quantity(word.text, "%")),
+            {"type": "string", "pattern": quantity_pattern("%")},
+            "percentage",
+            lead=f"{key}: grow: ",
+        )
+    floor = grammar.spelled(
         f"a quantity of {unit}",
         lambda word, _, reading: int(quantity(word.text, unit)) if grows else 0,
         {"anyOf": _amounts(unit)},
         lead=f"{key}: floor: ",
     )
-
-
-def limit_grammar(key: str, unit: str) -> Grammar:
-    """The keys of a limit on one metric; ratios do not grow."""
-    grows = unit_named(unit).whole
     most, least = _quantity(key, unit), _quantity(key, unit, least=True)
     return Grammar(
         "a limit",
         (
             Field("max", most, "the largest value that is within, itself included"),
             Field("min", least, "the smallest value that is within, itself included"),
-            Field("grow", _growth(key, unit), "how much more than its locked value it may be", offered=grows),
-            Field("floor", _floor(key, unit), "growth that is within however little grow is", default=0, offered=grows),
+            Field("grow", grow, "how much more than its locked value it may be", offered=grows),
+            Field("floor", floor, "growth that is within however little grow is", default=0, offered=grows),
             LEVEL,
             ALLOWED,
         ),
@@ -219,21 +213,18 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Gr
             form = grammar.refused(f"{why}; limit it on the model")
         fields.append(Field(key, form, metric.definition, offered=has_it))
     reserved = (*(key for key in RESERVED_METRICS if key not in metrics), *grammar.RESERVED)
-    return Grammar("limits", tuple(fields), reserved, least=1)
+    return Grammar("limits", tuple(fields), reserved, empty="no limits: give at least one, such as params: 11.7 M")
 
 
 def limits_form(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Form[tuple[AnyLimit, ...]]:
     """The limits of a model, or of a part of it."""
     table = limits_grammar(metrics, scoped=scoped)
+    return table.form(_limits, "scoped_limits" if scoped else "limits")
 
-    def read(entry: Entry, reading: Reading) -> tuple[AnyLimit, ...]:
-        if isinstance(entry.value, Block) and not entry.value.entries:
-            reading.refuse(entry.value.place, "no limits: give at least one, such as params: 11.7 M")
-        values = table.read(entry, reading)
-        limits = [values.read[key] for key in values.entries] if values else []
-        return tuple(limit for limit in limits if isinstance(limit, (Limit, OpsLimit)))
 
-    return Form(read, table.schema, "scoped_limits" if scoped else "limits", uses=table.uses)
+def _limits(values: Values, reading: Reading) -> tuple[AnyLimit, ...]:
+    limits = (values.read[key] for key in values.entries)
+    return tuple(limit for limit in limits if isinstance(limit, (Limit, OpsLimit)))
 
 
 def _must_be_a_glob(key: Text, reading: Reading) -> None:

@@ -127,10 +127,7 @@ def value_record(value: LockedValue) -> dict[str, Any]:
         record["exact"] = list(value.unreduced)
     record["with"] = dict(sorted(value.versions.items()))
     if value.parts:
-        record["parts"] = [
-            [part.scope, part.name, part.value, None if part.shape is None else list(part.shape)]
-            for part in value.parts
-        ]
+        record["parts"] = [[part.scope, part.name, part.value, part.shape] for part in value.parts]
     return {**record, "cut": value.cut} if value.cut else record
 
 
@@ -197,13 +194,11 @@ class FoundLock:
     problem: str = ""
 
 
-def _found(text_of: Callable[[], str | None], name: str) -> FoundLock:
+def _looked_up(text_of: Callable[[], str | None], name: str) -> FoundLock:
     """The lock whose text is looked up, under its name for people."""
     try:
         text = text_of()
         return FoundLock(None) if text is None else FoundLock(read_lock(text, name), True)
-    except FileNotFoundError:
-        return FoundLock(None)
     except (LockError, BaseError) as error:
         return FoundLock(None, True, str(error))
     except (OSError, UnicodeDecodeError) as error:
@@ -252,7 +247,9 @@ class Baselines:
         """The lock file beside a budget file."""
         path = lock_path(budget)
         if budget not in self._here:
-            self._here[budget] = _found(lambda: path.read_bytes().decode("utf-8-sig"), self.shown(path))
+            self._here[budget] = _looked_up(
+                lambda: path.read_bytes().decode("utf-8-sig") if path.exists() else None, self.shown(path)
+            )
         return self._here[budget]
 
     def at_base(self, budget: Path) -> FoundLock:
@@ -260,7 +257,7 @@ class Baselines:
         base, path = self.base, lock_path(budget)
         assert base is not None  # only asked for where there is one
         if budget not in self._there:
-            self._there[budget] = _found(lambda: text_at(base, path), f"{self.shown(path)} at {short(base)}")
+            self._there[budget] = _looked_up(lambda: text_at(base, path), f"{self.shown(path)} at {short(base)}")
         return self._there[budget]
 
     def shown(self, path: Path) -> str:

@@ -115,11 +115,6 @@ def _must_be_our_version(node: Node, reading: Reading) -> None:
         reading.refuse(version.place, f"{MARKER} must be {VERSION}, not {shown(version.text)}")
 
 
-def taken_names(metrics: Mapping[str, Metric]) -> frozenset[str]:
-    """Names that no variant may have, because checks have them."""
-    return frozenset((*metrics, *RESERVED_METRICS, EQUIVALENCE))
-
-
 def _must_be_a_name(what: str, taken: frozenset[str], name: Text, reading: Reading) -> None:
     """Refuse names that a node id could not hold, and those that checks have."""
     text = name.text
@@ -150,10 +145,9 @@ DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved
 def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
     known = len(reading.problems)
     values = DEFAULTS_GRAMMAR.read(entry, reading)
-    is_broken = len(reading.problems) > known or isinstance(entry.value, Refused)
     if values is None:
-        return Defaults(is_broken=is_broken)
-    return Defaults(values["inputs"], values["dtype"], is_broken, values.places)
+        return Defaults(is_broken=True)
+    return Defaults(values["inputs"], values["dtype"], len(reading.problems) > known, values.places)
 
 
 DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAULTS_GRAMMAR.uses)
@@ -161,7 +155,7 @@ DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAUL
 
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
-    taken = taken_names(tables.metrics)
+    taken = frozenset((*tables.metrics, *RESERVED_METRICS, EQUIVALENCE))  # by checks
     transforms = _by_name("transform", transform_form(tables), taken)
     about = "changes to the model, and what must still hold"
     held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}))
@@ -249,8 +243,7 @@ def _budget(
 def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading) -> None:
     """Refuse a transform that has a variant's name, or does not know the model's format."""
     variants = values.entries["variants"].value if "variants" in values else None
-    entries = variants.entries if isinstance(variants, Block) else ()
-    if check.name in {key.text for key, _ in entries}:
+    if isinstance(variants, Block) and check.name in {key.text for key, _ in variants.entries}:
         reading.refuse(check.place, f"a transform may not be called {shown(check.name)}: a variant is called so")
     engines = reading.tables.transforms[check.transform].engines
     if source is not None and source.format not in engines:

@@ -199,25 +199,14 @@ def _inputs_text(specs: InputSpecs) -> str:
     return f"{{{', '.join(by_name)}}}"
 
 
-INPUTS = Form(
-    _read_inputs,
-    {
-        "anyOf": [
-            INPUT.reference,
-            {"type": "array", "items": ARGUMENT.reference},
-            {
-                "type": "object",
-                "minProperties": 1,
-                "not": {"anyOf": [{"required": ["dtype"]}, {"required": ["shape"]}]},
-                "additionalProperties": ARGUMENT.reference,
-            },
-        ]
-    },
-    "inputs",
-    _inputs_text,
-    _inputs_texts,
-    uses=(INPUT, ARGUMENT),
-)
+_BY_NAME: Schema = {
+    "type": "object",
+    "minProperties": 1,
+    "not": {"anyOf": [{"required": ["dtype"]}, {"required": ["shape"]}]},
+    "additionalProperties": ARGUMENT.reference,
+}
+_INPUTS: Schema = {"anyOf": [INPUT.reference, {"type": "array", "items": ARGUMENT.reference}, _BY_NAME]}
+INPUTS = Form(_read_inputs, _INPUTS, "inputs", _inputs_text, _inputs_texts, uses=(INPUT, ARGUMENT))
 
 
 # What a model is built with, and its symbols.
@@ -320,11 +309,6 @@ def source_texts(source: ModelSource) -> dict[str, Texts]:
     return {"source": {"": where}, **{known.key: known.form.written(value) if value else {} for known, value in run_on}}
 
 
-def formats_named(values: Values, reading: Reading) -> list[str]:
-    """The keys of formats that a model gives; one, if it is right."""
-    return [key for key in values.entries if key in reading.tables.front_ends]
-
-
 def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> None:
     """A file holds its weights in the type that it was saved in."""
     if "dtype" in values and is_path_format(reading.tables.front_ends[format]):
@@ -333,10 +317,9 @@ def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> Non
 
 
 def _refuse_what_does_not_fit(front_end: FrontEnd, values: Values, reading: Reading) -> None:
-    for key in ("args", "kwargs"):
-        if key in values and is_path_format(front_end):
-            message = f"'{key}' is for a callable, and {front_end.key}: names a file: remove it"
-            reading.refuse(values.place(key), message)
+    for key in {"args", "kwargs"} & values.entries.keys() if is_path_format(front_end) else ():
+        message = f"'{key}' is for a callable, and {front_end.key}: names a file: remove it"
+        reading.refuse(values.place(key), message)
     refuse_dtype_of_a_file(front_end.key, values, reading)
     if "dims" in values and not front_end.brings_inputs:
         message = f"'dims' binds symbols that a file brings: under {front_end.key}: write inputs"
@@ -355,7 +338,7 @@ class Defaults:
 
 def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelSource | None:
     """The one source that a model names, and what it is run on."""
-    key, formats = values.key, formats_named(values, reading)
+    key, formats = values.key, [key for key in values.entries if key in reading.tables.front_ends]
     for second in formats[1:]:
         reading.refuse(values.place(second), f"'{second}' is a second source beside '{formats[0]}': a model has one")
     if not formats:
@@ -371,17 +354,11 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
             needs = "give inputs such as float32 1x3x224x224, on the model or under defaults"
             reading.refuse(key.place, f"the model {shown(key.text)} has no inputs: {needs}")
         inputs = defaults.inputs
-    default_dtype = None if is_path_format(front_end) else defaults.dtype
     target = values[front_end.key]
+    run_on = {key: values[key] for key in ("args", "kwargs", "dims")}
+    dtype = values["dtype"] or (None if is_path_format(front_end) else defaults.dtype)
     return target and ModelSource(
-        front_end.key,
-        target,
-        inputs or InputSpecs(),
-        args=values["args"],
-        kwargs=values["kwargs"],
-        dtype=values["dtype"] or default_dtype,
-        dims=values["dims"],
-        base=reading.folder,
+        front_end.key, target, inputs or InputSpecs(), dtype=dtype, **run_on, base=reading.folder
     )
 
 
@@ -401,7 +378,7 @@ def second_source(front_ends: Mapping[str, FrontEnd]) -> Form[ModelSource]:
         values = table.read(entry, reading)
         if values is None:
             return None
-        formats = formats_named(values, reading)
+        formats = [key for key in values.entries if key in reading.tables.front_ends]
         if len(formats) != 1:
             keys = " or ".join(f"{key}:" for key in reading.tables.front_ends)
             reading.refuse(entry.value.place, f"a comparison needs one second model: give {keys}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar, Union, cast
+from typing import Any, NamedTuple, TypeVar, Union, cast
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, dead_storages
@@ -17,8 +17,7 @@ from pytest_modelbudget.ops.table import OpTable
 Answer = TypeVar("Answer")
 
 NO_RULE = "no rule"
-NO_ROWS: Mapping[Tensor, int] = MappingProxyType({})
-NOTHING_WRITTEN: Mapping[Storage, int] = MappingProxyType({})
+NO_BYTES: Mapping[Any, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ class Traffic(NamedTuple):
     weights: int = 0
     write: int = 0
     whole: tuple[Tensor, ...] = ()
-    rows: Mapping[Tensor, int] = NO_ROWS
-    written: Mapping[Storage, int] = NOTHING_WRITTEN
+    rows: Mapping[Tensor, int] = NO_BYTES
+    written: Mapping[Storage, int] = NO_BYTES
 
     @property
     def total(self) -> int:
@@ -91,10 +90,8 @@ class CostedGraph:
 
     def missing(self, cost: CostOf) -> Iterator[tuple[str, str, str]]:
         """(op name, scope, why) of every op whose cost is not known."""
-        for op_cost in self.costs:
-            value = cost(op_cost)
-            if isinstance(value, Unknown):
-                yield op_cost.op.name, op_cost.op.scope, value.why
+        unknown = ((op_cost.op, cost(op_cost)) for op_cost in self.costs)
+        return ((op.name, op.scope, value.why) for op, value in unknown if isinstance(value, Unknown))
 
 
 def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
@@ -145,7 +142,7 @@ def _ruled_traffic(op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: fro
 
 
 def _traffic(
-    op: Op, dead: frozenset[Storage], rows: Mapping[Tensor, int] = NO_ROWS, written: int | None = None
+    op: Op, dead: frozenset[Storage], rows: Mapping[Tensor, int] = NO_BYTES, written: int | None = None
 ) -> Traffic | Unknown:
     """Each distinct operand region once (or the rows named), and the outputs that matter."""
     if op.is_view or op.is_shape_computation:
