@@ -18,8 +18,8 @@ import torchvision
 
 from pytest_modelbudget.equivalence.claim import SEEDS, Claim
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.transform import Job
 
 TABLES = tables()
 FILE = Path(__file__).parents[1] / "budgets" / "models" / "alexnet.onnx"
@@ -72,7 +72,8 @@ def scoreboard(rounds: int) -> list[str]:
 def timed(source: ModelSource, settings: dict[str, object]) -> tuple[float, float, str]:
     """Seconds to apply and measure, seconds to verify, and the outcome."""
     began = time.perf_counter()
-    applied = TABLES.transforms["tile_linear"].applied(Job(source, settings, TABLES.ops))
+    applied = apply_transform(source, "tile_linear", settings, TABLES)
+    assert applied.changed.model.graph.ops
     middle = time.perf_counter()
     found = applied.verify(Claim())
     return middle - began, time.perf_counter() - middle, found.outcome.value

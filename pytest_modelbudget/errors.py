@@ -37,7 +37,7 @@ class MissingExtraError(ModelBudgetError):
 
 
 class GraphError(ModelBudgetError):
-    """A graph that is not a valid program: a front end handed over something impossible."""
+    """A graph that is not a valid program: a format handed over something impossible."""
 
 
 class TransformError(ModelBudgetError):

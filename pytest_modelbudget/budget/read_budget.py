@@ -23,7 +23,7 @@ from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPU
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
@@ -171,24 +171,24 @@ def model_grammar(tables: Tables) -> Grammar:
     return Grammar(
         "a model",
         (
-            *source_forms.target_fields(tables.front_ends),
+            *source_forms.target_fields(tables.formats),
             *source_forms.RUN_ON,
             *held,
             Field("variants", variants, "the same model under other inputs, own limits"),
         ),
         reserved=grammar.RESERVED,
-        more={"allOf": [_one_source(tables.front_ends), {"anyOf": held_by}]},
+        more={"allOf": [_one_source(tables.formats), {"anyOf": held_by}]},
     )
 
 
-def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
+def _one_source(formats: Mapping[str, Format]) -> Schema:
     """The schema of one source, with arguments under callables only."""
     sources = []
-    for key, front_end in front_ends.items():
-        others = [other for other in front_ends if other != key]
-        if source_forms.is_path_format(front_end):
+    for key, model_format in formats.items():
+        others = [other for other in formats if other != key]
+        if source_forms.is_path_format(model_format):
             others += ["args", "kwargs", "dtype"]
-        if not front_end.brings_inputs:
+        if not model_format.brings_inputs:
             others.append("dims")
         sources.append({"required": [key], "not": {"anyOf": [{"required": [other]} for other in others]}})
     return {"oneOf": sources}
@@ -245,9 +245,9 @@ def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values,
     variants = values.entries["variants"].value if "variants" in values else None
     if isinstance(variants, Block) and check.name in {key.text for key, _ in variants.entries}:
         reading.refuse(check.place, f"a transform may not be called {shown(check.name)}: a variant is called so")
-    engines = reading.tables.transforms[check.transform].engines
-    if source is not None and source.format not in engines:
-        formats = ", ".join(engines)
+    transform, known = reading.tables.transforms[check.transform], reading.tables.formats
+    if source is not None and not transform.takes(known[source.format]):
+        formats = ", ".join(model_format.key for model_format in known.values() if transform.takes(model_format))
         message = f"'{check.transform}' knows models under {formats}, not under {source.format}"
         reading.refuse(check.declared_at["transform"], message)
 
@@ -266,11 +266,11 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
 
 
 def json_schema(
-    metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd], transforms: Mapping[str, Transform] | None = None
+    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
 ) -> Schema:
     """The schema of budget files over these metrics and formats."""
     known = transform_table() if transforms is None else transforms
-    table = file_grammar(Tables(OpTable(()), metrics, front_ends, known))
+    table = file_grammar(Tables(OpTable(()), metrics, formats, known))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Model budget",
@@ -281,7 +281,7 @@ def json_schema(
 
 
 def schema_text(
-    metrics: Mapping[str, Metric], front_ends: Mapping[str, FrontEnd], transforms: Mapping[str, Transform] | None = None
+    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
 ) -> str:
     """The schema as the text of a file."""
-    return json.dumps(json_schema(metrics, front_ends, transforms), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(json_schema(metrics, formats, transforms), indent=2, ensure_ascii=False) + "\n"

@@ -17,7 +17,7 @@ from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, show
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import names_attribute
-from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
 
@@ -185,7 +185,7 @@ def _callable(word: Text, key: str, reading: Reading) -> str:
     raise BudgetError(f"{shown(word.text)} is no callable: write package.module:callable")
 
 
-SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, FrontEnd]], Form[Any]]] = {
+SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Form[Any]]] = {
     SettingForm.TILE: lambda setting, _: _tile(setting),
     SettingForm.WORD: lambda setting, _: grammar.one_word(
         setting.words, f"{{key}}: {' or '.join(setting.words)}", "{word} is no value of {key}: {guess}"
@@ -197,19 +197,19 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, FrontEnd]], 
     SettingForm.VALUES: lambda setting, _: Form(
         lambda entry, reading: grammar.plain_value(entry.value, reading), {"type": "object"}
     ),
-    SettingForm.SOURCE: lambda setting, front_ends: second_source(front_ends),
+    SettingForm.SOURCE: lambda setting, formats: second_source(formats),
 }
 
 
-def setting_field(setting: Setting, front_ends: Mapping[str, FrontEnd]) -> Field:
+def setting_field(setting: Setting, formats: Mapping[str, Format]) -> Field:
     """The key of one setting, under the form that the transform gives it."""
-    form = SETTING_FORMS[setting.form](setting, front_ends)
+    form = SETTING_FORMS[setting.form](setting, formats)
     return Field(setting.key, form, setting.about, setting.required, setting.default)
 
 
-def settings_grammar(transform: Transform, front_ends: Mapping[str, FrontEnd]) -> Grammar:
+def settings_grammar(transform: Transform, formats: Mapping[str, Format]) -> Grammar:
     """The settings of one transform."""
-    return Grammar(f"'{transform.key}'", tuple(setting_field(setting, front_ends) for setting in transform.settings))
+    return Grammar(f"'{transform.key}'", tuple(setting_field(setting, formats) for setting in transform.settings))
 
 
 def settings_texts(check: TransformCheck, transform: Transform) -> dict[str, Texts]:
@@ -222,16 +222,16 @@ def settings_texts(check: TransformCheck, transform: Transform) -> dict[str, Tex
 Settings = tuple[Mapping[str, object], Mapping[str, Place]]
 
 
-def _settings_form(transform: Transform, front_ends: Mapping[str, FrontEnd]) -> Form[Settings]:
+def _settings_form(transform: Transform, formats: Mapping[str, Format]) -> Form[Settings]:
     """Every setting, those that are not given at their defaults, and where the file says which."""
     if transform.whole is not None:
-        whole = setting_field(transform.whole, front_ends)
+        whole = setting_field(transform.whole, formats)
 
         def read_whole(entry: Entry, reading: Reading) -> Settings:
             return {whole.key: whole.form.read(entry, reading)}, {"transform": entry.place}
 
         return Form(read_whole, whole.form.schema, uses=whole.form.uses)
-    table = settings_grammar(transform, front_ends)
+    table = settings_grammar(transform, formats)
 
     def read(entry: Entry, reading: Reading) -> Settings:
         values = table.read(entry, reading)
@@ -245,7 +245,7 @@ def transform_grammar(tables: Tables) -> Grammar:
     """The keys of one entry under transforms: one transform, what is held, and how."""
     about = "that the outputs are still the same: exact_algebra, or {kind: lossy, sqnr: 30}"
     keys = (
-        Field(key, _settings_form(transform, tables.front_ends), transform.about)
+        Field(key, _settings_form(transform, tables.formats), transform.about)
         for key, transform in tables.transforms.items()
     )
     return Grammar(

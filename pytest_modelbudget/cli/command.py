@@ -69,5 +69,5 @@ def print_schema(options: argparse.Namespace) -> int:
         print(report_schema_text().rstrip())
         return DONE
     registry = tables()
-    print(schema_text(registry.metrics, registry.front_ends, registry.transforms).rstrip())
+    print(schema_text(registry.metrics, registry.formats, registry.transforms).rstrip())
     return DONE

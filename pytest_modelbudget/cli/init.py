@@ -15,7 +15,7 @@ from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.errors import InputError, UnitError
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.draft_budget import budget_text
 from pytest_modelbudget.units import quantity
@@ -44,7 +44,7 @@ def init(options: argparse.Namespace) -> int:
     text = budget_text(
         options.name or _name(str(source.target)),
         source,
-        _target(source, path, registry.front_ends),
+        _target(source, path, registry.formats),
         registry.metrics,
         model.measurements,
         headroom=headroom,
@@ -74,9 +74,9 @@ def _name(target: str) -> str:
     return Path(target).stem
 
 
-def _target(source: ModelSource, path: Path, front_ends: Mapping[str, FrontEnd]) -> str:
+def _target(source: ModelSource, path: Path, formats: Mapping[str, Format]) -> str:
     """The model's target, a file's path as seen from the budget."""
     target = str(source.target)
-    if not front_ends[source.format].suffixes:
+    if not formats[source.format].suffixes:
         return target
     return Path(os.path.relpath(source.base / target, source.base / path.parent)).as_posix()

@@ -22,10 +22,10 @@ from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError,
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.measuring import first_on_path, measure_model
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.transforms.transform import Job
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -45,7 +45,7 @@ def model_source(
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base.
 
-    Raises SourceError for what no front end reads, and InputError for what is no input.
+    Raises SourceError for what no format reads, and InputError for what is no input.
     """
     specs = input_specs(inputs, registry)
     key = source_format(source, registry)
@@ -54,14 +54,14 @@ def model_source(
 
 
 def source_format(source: object, registry: Tables) -> str:
-    """The key of the front end that reads a source, told by its look; raises SourceError."""
+    """The key of the format of a source, told by its look; raises SourceError."""
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
     suffix = Path(source).suffix
-    for front_end in registry.front_ends.values():
-        if suffix in front_end.suffixes:
-            return front_end.key
-    known = ", ".join(suffix for front in registry.front_ends.values() for suffix in front.suffixes)
+    for model_format in registry.formats.values():
+        if suffix in model_format.suffixes:
+            return model_format.key
+    known = ", ".join(end for each in registry.formats.values() for end in each.suffixes)
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
 
 
@@ -215,8 +215,8 @@ def check_equivalence(
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
     with first_on_path(here):
-        job = Job(first, {COMPARE: second}, registry.ops)
-        applied = registry.transforms[COMPARE].applied(job)
+        applied = apply_transform(first, COMPARE, {COMPARE: second}, registry)
+        assert applied.changed.model.graph, "the second model can be read"
         try:
             with user_code("comparing the outputs", TransformError):
                 result = applied.verify(claim)

@@ -42,7 +42,7 @@ def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedVal
 def lock_reports(
     report: Report, numbers: Numbers, files: Iterable[Path], baselines: Baselines, *, all_needed: bool
 ) -> list[LockReport]:
-    """What became of each lock file, in the order of the files.
+    """The state of each lock file, in the order of the files.
 
     One that does not exist is only spoken of where limits grow from it, or all_needed.
     """
@@ -216,7 +216,7 @@ def _said(planned: Update, text: str, file: str) -> Iterator[str]:
 
 
 def _changes_counted(before: Lock, after: Lock) -> str:
-    """How many numbers were added, changed and removed."""
+    """The number of values that were added, changed and removed."""
     old, new = _values(before), _values(after)
     counts = {
         "added": len(new.keys() - old.keys()),

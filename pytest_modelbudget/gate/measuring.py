@@ -15,7 +15,7 @@ from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_va
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.graph import is_in_scope
@@ -26,7 +26,7 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
-Profile = Callable[[LoadedModel, CostedGraph], str]
+Profile = Callable[[Model, CostedGraph], str]
 
 
 @contextmanager
@@ -52,7 +52,7 @@ class CostedModel:
     failures holds the other metrics, by key.
     """
 
-    loaded: LoadedModel
+    loaded: Model
     costed: CostedGraph
     census: tuple[OpCount, ...]
     measurements: Mapping[str, Measurement]
@@ -66,11 +66,12 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     Raises ModelBudgetError where it cannot be loaded, or an operation's rule raises.
     """
     with first_on_path(root), user_code("loading the model", SourceError):
-        loaded = registry.front_ends[source.format].load(source, registry.ops)
+        loaded = registry.formats[source.format].load(source, registry.ops)
+        loaded.graph  # noqa: B018  # a model is read when its graph is asked for
     return costed(loaded, registry)
 
 
-def costed(loaded: LoadedModel, registry: Tables) -> CostedModel:
+def costed(loaded: Model, registry: Tables) -> CostedModel:
     """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
     graph = CostedGraph(loaded.graph, registry.ops)
     with user_code("working out what each operation costs", ExtensionError):

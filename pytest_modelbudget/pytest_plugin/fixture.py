@@ -76,7 +76,7 @@ class Endings:
 
 
 def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., BudgetedModel]]:
-    """What the fixture ``model_budget`` is: a call that measures one model; it must be held."""
+    """The fixture ``model_budget``: a call that measures one model; it must be held."""
     item, config = request.node, request.config
     if not config.pluginmanager.has_plugin(ENDINGS):
         config.pluginmanager.register(Endings(), ENDINGS)

@@ -216,7 +216,7 @@ class BudgetedModel(Budgeted, Protocol):
 
     @property
     def source(self) -> ModelSource:
-        """Where the model comes from."""
+        """The source of the model."""
 
     def statement(self, check: Check) -> Statement:
         """The words of an item for the report: its check, and the model at the first call."""
@@ -303,7 +303,7 @@ _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read coun
 
 
 def declared_limits(config: pytest.Config) -> int:
-    """How many limits the files hold that this session has seen; a broken file counts as one."""
+    """The number of limits in the files that this session has seen; a broken file counts as one."""
     return sum(config.stash.get(_DECLARED, {}).values())
 
 
@@ -387,7 +387,7 @@ class ModelNode(pytest.Collector):
 
     @property
     def source(self) -> ModelSource:
-        """Where the model comes from."""
+        """The source of the model."""
         return self.budget.source
 
     def measured(self) -> MeasuredModel:

@@ -1,4 +1,4 @@
-"""What a command line and a configuration may ask for; imported in everybody's pytest runs."""
+"""The options of a command line and a configuration; imported in everybody's pytest runs."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def metric_report(measurement: Measurement) -> MeasuredMetric:
 
 
 def counted_ops(census: Iterable[OpCount]) -> tuple[CountedOps, ...]:
-    """How often each operation ran, by kind and foreign name."""
+    """The number of operations that ran, by kind and foreign name."""
     return tuple(_like(CountedOps, ops) for ops in census)
 
 
@@ -139,7 +139,7 @@ def _growth_asked(limit: Limit) -> Mapping[str, Any]:
 
 
 def blame_report(blame: Blame) -> tuple[OtherGrowth | Growth, ...]:
-    """Who a growth is due to, the largest first; what is left of it in a last entry."""
+    """The layers that a growth is due to, the largest first; what is left of it in a last entry."""
     named = tuple(_like(Growth, difference) for difference in blame.differences)
     if not (blame.rest or blame.others):
         return named
@@ -252,7 +252,7 @@ def redefined_model(redefinition: Redefinition, *, forbidden: bool) -> Redefined
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement(Entry):
-    """What one item says: its check, or a broken file, and what it is the first to know.
+    """The words of one item: its check, or a broken file, and what it is the first to know.
 
     number is the measured one as a lock file has it, and the path of the budget that it belongs
     to; no report shows it. model took so many seconds to measure.
@@ -311,7 +311,7 @@ class Assembly:
 
     @property
     def answered(self) -> int:
-        """How many items have spoken: limits, unknown ones included, and unreadable files."""
+        """The number of items that have spoken: all limits, unknown ones too, and broken files."""
         return len(self._checks) + len(self._broken)
 
     def report(self, *, selected: bool, unanswered: int = 0) -> Report:

@@ -100,7 +100,7 @@ def _of_case(case: Case, seconds: str) -> Reported:
         text="\n".join([f"{headline(case)}   {case.place}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
-        problem=case.outcome if case.fails else "",
+        problem=case.outcome if case.check.fails else "",
     )
 
 

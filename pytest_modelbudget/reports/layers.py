@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_modelbudget.formats.model import LayerCall, LoadedModel
+from pytest_modelbudget.formats.model import LayerCall, Model
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.metrics.storage import params
@@ -85,7 +85,7 @@ def leaf_name(scope: str) -> str:
     return scope.rpartition(".")[2]
 
 
-def layer_table(model: LoadedModel, costed: CostedGraph, depth: int | None = None) -> LayerTable:
+def layer_table(model: Model, costed: CostedGraph, depth: int | None = None) -> LayerTable:
     """The table of a measured model, unfolded down to ``depth`` levels (all without one)."""
     return LayerTable(tuple(_rows(_tree(model, costed), 0, depth)))
 
@@ -126,7 +126,7 @@ class _Layer:
             yield from child.subtree()
 
 
-def _tree(model: LoadedModel, costed: CostedGraph) -> _Layer:
+def _tree(model: Model, costed: CostedGraph) -> _Layer:
     """Module paths as a tree: layers in the order of their calls, then those never called."""
     root = _Layer("")
     for call in model.layers:

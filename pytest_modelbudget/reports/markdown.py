@@ -104,7 +104,7 @@ def sections(report: Report) -> Iterator[Section]:
     if report.selected:
         yield Section("Only a part of the limits was selected, and measured.\n", [])
     judged = list(cases(report))
-    failing = worst_first([case for case in judged if case.fails])
+    failing = worst_first([case for case in judged if case.check.fails])
     warned = worst_first([case for case in judged if case.outcome == "warn"])
     within = [case for case in judged if case.outcome == "within"]
     yield from _broken(report)
@@ -182,14 +182,14 @@ def _measured(case: Case) -> str:
 def _held(case: Case) -> str:
     """The maximum, else the minimum, or what an equivalence allows."""
     check, most = case.check, maximum(case.check)
-    if case.is_claim:
+    if case.check.is_claim:
         return code(str(check.allowed)) if check.allowed else ""
     bound = check.min if most is None else most
     return "" if bound is None else figure(bound, check.unit)
 
 
 def _baseline(check: Check) -> str:
-    """How much a number has grown or shrunk: "+219,047", "unchanged", or "" without a baseline."""
+    """The growth of a number: "+219,047", "unchanged", or "" without a baseline."""
     before, after = check.baseline, check.actual
     if before is None or after is None:
         return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.graph.graph import Operand, scope_text
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.compute import census
@@ -23,7 +23,7 @@ SCHEMA = "model-budget-layers/1"
 Record = dict[str, Any]
 
 
-def layer_record(model: LoadedModel, table: LayerTable, measurements: Mapping[str, Measurement]) -> Record:
+def layer_record(model: Model, table: LayerTable, measurements: Mapping[str, Measurement]) -> Record:
     """The JSON of ``modelbudget show --format json``, but for the operations."""
     return {
         "schema": SCHEMA,
@@ -107,7 +107,7 @@ def _plain(value: object) -> object:
 
 
 def census_text(costed: CostedGraph) -> str:
-    """How many operations of each kind and foreign name, the most frequent first."""
+    """The number of operations of each kind and foreign name, the most frequent first."""
     rows = sorted(census(costed), key=lambda row: -row.count)
     cells = [(str(row.count), row.kind, row.name) for row in rows]
     return "\n".join(aligned("{:>6}  {:<}  {}", cells))

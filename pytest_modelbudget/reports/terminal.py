@@ -47,7 +47,7 @@ LEAST_CUT = 5  # "a...b"
 
 
 class Detail(IntEnum):
-    """How much to show, as pytest counts its -v."""
+    """The amount of detail to show, as pytest counts its -v."""
 
     TIGHTEST = 0
     ALL = 1
@@ -122,7 +122,7 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
 
 def _is_always_shown(case: Case) -> bool:
     """Whether a limit is shown without being asked for."""
-    return case.outcome != "within" or case.is_claim
+    return case.outcome != "within" or case.check.is_claim
 
 
 def _tightness(case: Case) -> tuple[bool, Fraction]:
@@ -135,7 +135,7 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     layers = [*_reservations(case), *(_layers(case) if detail >= Detail.LAYERS else ())]
     if costed and isinstance(case.owner, TransformReport):
         layers += [line for text in costs(costed, case.owner) for line in _wrapped(text)]
-    measured, limit, left = _claimed(case.check) if case.is_claim else _figures(case.check)
+    measured, limit, left = _claimed(case.check) if case.check.is_claim else _figures(case.check)
     return Row(
         case.outcome,
         case.name if detail >= Detail.ALL else case.address.path,
@@ -149,7 +149,7 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
 
 
 def _bar(check: Check) -> str:
-    """How much of a maximum is used: "[######....]", and "[##########+" where it is broken.
+    """The used part of a maximum: "[######....]", and "[##########+" where it is broken.
 
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
@@ -181,7 +181,7 @@ def _figures(check: Check) -> tuple[str, str, str]:
 
 
 def _claimed(check: Check) -> tuple[str, str, str]:
-    """How far outputs differ at most and what is allowed; there is no share of it to be left."""
+    """The largest difference of outputs and what is allowed; there is no share of it to be left."""
     return check.measured or "-", str(check.allowed or "-"), ""
 
 

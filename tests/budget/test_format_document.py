@@ -34,7 +34,7 @@ def test_every_key_is_named() -> None:
     """The document names every key of the reader's tables, and every reserved one."""
     known = tables()
     limits, transform = limits_grammar(known.metrics), transform_grammar(known)
-    settings = (settings_grammar(each, known.front_ends) for each in known.transforms.values())
+    settings = (settings_grammar(each, known.formats) for each in known.transforms.values())
     grammars = (
         file_grammar(known), DEFAULTS_GRAMMAR, model_grammar(known),
         limit_grammar("macs", "MAC"), OPS_GRAMMAR, SPEC, transform, CLAIM_GRAMMAR, OUTPUT_GRAMMAR,

@@ -10,16 +10,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.torch_models.module import load
 from pytest_modelbudget.torch_models.rewriting import Call
-from pytest_modelbudget.transforms.on_torch import transformed_operations
+from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_torch import TileLinear
 from pytest_modelbudget.transforms.tile.products_on_torch import Linear
-from pytest_modelbudget.transforms.transform import Job
 from tests.builders.torch_and_onnx_mutants import BATCH, FOREIGN, LAST_TILE, NAN, PADDING, REMAINDER
 
 Tensors = Sequence[torch.Tensor]
@@ -221,9 +225,13 @@ def verified(
     """What the gate says about a rewritten module, on its own weights."""
     specs = InputSpecs((TensorSpec(dtype, shape),))
     source = ModelSource("torch", model, specs, dtype=None if dtype == "float32" else dtype)
-    job = Job(source, {}, builtin_ops())
-    done = transformed_operations(job, rewrite, must_be_complete=lambda each: None)
-    return done.verify(Claim(**claim))
+
+    def remake(original: Model) -> Changed:
+        assert isinstance(original, TorchModel)
+        return change_operations(original, rewrite, lambda changed: None)
+
+    original = load(source, builtin_ops())
+    return compare(original, remake, Claim(**claim))
 
 
 def right(*, pad: bool = False, m: int | None = None) -> TileLinear:

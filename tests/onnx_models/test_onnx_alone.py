@@ -17,7 +17,7 @@ from onnx import TensorProto
 from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.errors import MissingExtraError
-from pytest_modelbudget.formats import table as frontend_table
+from pytest_modelbudget.formats import table as formats_table
 from pytest_modelbudget.onnx_models.files import read_model
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.onnx_graphs import model, node, stored, value
@@ -112,7 +112,7 @@ def test_without_onnx_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     def missing(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
 
-    monkeypatch.setattr(frontend_table, "import_module", missing)
+    monkeypatch.setattr(formats_table, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"pip install 'pytest-modelbudget\[onnx\]'"):
         measure(path)
 

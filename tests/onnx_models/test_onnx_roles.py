@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate.measuring import measured
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.ops.role import Role
@@ -30,7 +30,7 @@ def numbers(proto: onnx.ModelProto, folder: Path, rules: Sequence[OpRule] = ()) 
     """Everything measured of a model in a file, with an extension's rules."""
     path = folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())
-    found = measured(ModelSource("onnx", str(path)), tables([SimpleNamespace(OPS=tuple(rules))]), root=folder)
+    found = measure_model(ModelSource("onnx", str(path)), tables([SimpleNamespace(OPS=tuple(rules))]), root=folder)
     assert found.failure is None
     return dict(found.measurements)
 

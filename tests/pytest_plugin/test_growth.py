@@ -229,7 +229,7 @@ def test_a_project_within_a_larger_repository(project: Project, monkeypatch: pyt
     """Files are looked for below the project, also from one of git's own hooks."""
     repository = Repository(project)
     team = project.path / "team a" / "n\u00e4t"
-    for name in ("conftest.py", "pytest.ini", "widths_front_end.py"):
+    for name in ("conftest.py", "pytest.ini", "widths_format.py"):
         (project.path / name).rename(project.write(f"team a/n\u00e4t/{name}", ""))
     (project.path / "budgets" / "net.widths").rename(project.write("team a/n\u00e4t/budgets/net.widths", ""))
     project.budget(BUDGET, "team a/n\u00e4t/budgets/a.yaml")

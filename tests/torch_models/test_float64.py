@@ -8,8 +8,8 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.torch_models.running import Runnable, true_subject
-from pytest_modelbudget.torch_models.values import CallInputs
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.torch_models.module import load
 
 pytestmark = pytest.mark.needs_torch
 
@@ -31,8 +31,8 @@ class Cast(nn.Module):
 def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """What a model gives in its float64 run."""
     source = ModelSource("torch", model, InputSpecs((TensorSpec("float64", tuple(x.shape)),)))
-    subject, _ = true_subject(source)
-    return Runnable(subject).run(CallInputs((x,), {}), float64=True).outputs[0].tensor
+    exact = load(source, builtin_ops()).in_float64()
+    return torch.from_numpy(exact.run({"x": x.numpy()}).outputs[0].values)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.gate.from_python import Measurements
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
@@ -129,7 +129,7 @@ def test_dtype_converts_the_model() -> None:
     """In bfloat16 AlexNet's weights take half the bytes; params and MACs stay."""
     spec = TensorSpec("bfloat16", (1, 3, 224, 224))
     source = ModelSource("torch", "torchvision.models:alexnet", InputSpecs((spec,)), dtype="bfloat16")
-    model = frontend_table()["torch"].load(source, builtin_ops())
+    model = format_table()["torch"].load(source, builtin_ops())
     graph = CostedGraph(model.graph, builtin_ops())
     assert weight_memory(graph).value == 244_403_360 // 2
     assert macs(graph).value == 714_188_480

@@ -11,7 +11,7 @@ from torch import nn
 transformers = pytest.importorskip("transformers", reason="part of the test extra")
 
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec  # noqa: E402
-from pytest_modelbudget.formats.table import frontend_table  # noqa: E402
+from pytest_modelbudget.formats.table import format_table  # noqa: E402
 from pytest_modelbudget.metrics.compute import macs  # noqa: E402
 from pytest_modelbudget.metrics.costs import CostedGraph  # noqa: E402
 from pytest_modelbudget.metrics.storage import params  # noqa: E402
@@ -68,7 +68,7 @@ def measured(build: Callable[[], nn.Module], tokens: int) -> tuple[int, int]:
     """Params and MACs, both complete, on one sequence."""
     spec = TensorSpec("int64", (1, tokens), low=0, high=1000)
     source = ModelSource("torch", build, InputSpecs((spec,)))
-    loaded = frontend_table()["torch"].load(source, builtin_ops())
+    loaded = format_table()["torch"].load(source, builtin_ops())
     assert loaded.traced == "meta"
     graph = CostedGraph(loaded.graph, builtin_ops())
     computed = macs(graph)

@@ -15,18 +15,17 @@ from torch import nn
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, nothing
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
+from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.quantize.grid import Grid
 from pytest_modelbudget.transforms.quantize.on_onnx import quantised_weights
-from pytest_modelbudget.transforms.quantize.on_torch import transformed as quantised_module
 from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
-from pytest_modelbudget.transforms.tile.linear_on_torch import transformed
-from pytest_modelbudget.transforms.transform import Job
 from tests.builders.onnx_graphs import graph, model, node, scalar, stored, value
 
 pytestmark = pytest.mark.needs_torch
@@ -192,7 +191,7 @@ MODULES = {
 def tiled(module: nn.Module, layers: tuple[str, ...] = ("*",)) -> Any:
     source = ModelSource("torch", module, InputSpecs((TensorSpec("float32", (3, 8)),)))
     settings = {"tile": (None, 4, 4), "edge": "ragged", "layers": layers}
-    return transformed(Job(source, settings, builtin_ops()))
+    return apply_transform(source, "tile_linear", settings, tables())
 
 
 @pytest.mark.parametrize("operation", MODULES)
@@ -209,19 +208,17 @@ def test_a_module_lists_nothing_else() -> None:
         scaled = torch.einsum("bi,i->bi", h, m.stored[0])
         return nn.functional.scaled_dot_product_attention(scaled[None], h[None], h[None])
 
-    assert [each.scope for each in tiled(Then(use)).changes] == ["fc"]
+    assert [each.scope for each in tiled(Then(use)).changed.changes] == ["fc"]
 
 
 def test_a_file_and_a_module_refuse_alike(tmp_path: Path) -> None:
     """Gemm and Einsum in a file: the transform raises, so that its checks are unknown."""
-    from pytest_modelbudget.registry import tables
-
     path = tmp_path / "m.onnx"
     onnx.save(WHOLE["einsum"][0], path)
     settings = {"tile": (None, 4, 4), "edge": "ragged", "layers": ("*",), "form": "unrolled"}
-    job = Job(ModelSource("onnx", str(path)), settings, tables().ops)
+    source = ModelSource("onnx", str(path))
     with pytest.raises(TransformError, match=r"left 1 linear operations whole: 'y' \(onnx::Einsum"):
-        tables().transforms["tile_linear"].applied(job)
+        apply_transform(source, "tile_linear", settings, tables())
 
 
 def test_a_quantiser_lists_products_of_any_module() -> None:
@@ -229,7 +226,8 @@ def test_a_quantiser_lists_products_of_any_module() -> None:
     module = MODULES["aten::einsum"]
     source = ModelSource("torch", module, InputSpecs((TensorSpec("float32", (3, 8)),)))
     settings = {"bits": 8, "per": "channel", "symmetric": True, "layers": ("*",)}
-    changes = quantised_module(Job(source, settings, builtin_ops())).changes
+    applied = apply_transform(source, "quantize_weights", settings, tables())
+    changes = applied.changed.changes
     assert [(each.scope, each.operation, each.why) for each in changes] == [
         ("fc", "Linear", ""),
         ("", "aten::einsum", "its type is not quantised"),

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, lifetimes, live_nbytes, paths
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.compute import op_flops
@@ -27,7 +27,7 @@ FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasu
 SMALLER = "(smaller layers)"
 
 
-def layer_profile(model: LoadedModel, costed: CostedGraph) -> Record:
+def layer_profile(model: Model, costed: CostedGraph) -> Record:
     """The rows as deep as they fit; where even the first level does not, its largest rows.
 
     folded_at is the level below which layers were added up, left_out how many rows were.
@@ -46,7 +46,7 @@ def layer_profile(model: LoadedModel, costed: CostedGraph) -> Record:
 
 
 class _Amounts:
-    """What each module path contributes to a metric, alone and with all that lies below it."""
+    """The contribution of each module path to a metric, alone and with all that lies below it."""
 
     def __init__(self, measurement: Measurement) -> None:
         self._own: dict[str, int] = {}
@@ -248,7 +248,7 @@ def _by_kind(points: Iterable[Record]) -> list[Record]:
 LARGEST_EXACT = 2**53 - 1  # a larger whole number goes as text: JavaScript would round it
 
 
-def profile(model: LoadedModel, costed: CostedGraph) -> str:
+def profile(model: Model, costed: CostedGraph) -> str:
     """JSON, the same for the same graph; its size is bounded, whatever the model's."""
     layers, ops = layer_profile(model, costed), op_profile(costed)
     parts = {

@@ -65,7 +65,7 @@ def growth(check: Check) -> str:
 
 
 def contributions(case: Case) -> tuple[Contribution, ...]:
-    """Who made a number grow, where that is known; of a broken maximum, its largest parts."""
+    """The layers that a number grew by, where that is known; of a broken maximum, its largest."""
     check = case.check
     if check.blame:
         return tuple(_grown(entry, check.unit) for entry in check.blame if entry.delta)

@@ -139,7 +139,7 @@ def _output(output: OutputReport, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _divergence(divergence: FirstDivergence | None) -> Iterator[tuple[str, str]]:
-    """Where outputs first differ: the layer, by how much, where most, and how to see it again."""
+    """The first divergence: the layer, by how much, where most, and how to see it again."""
     if divergence is None:
         return
     yield "layer", scope_text(divergence.scope)

@@ -14,42 +14,44 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.graph.graph import Graph, Op, Weight
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.weights import GRID
-from pytest_modelbudget.transforms.on_torch import transformed_module
-from pytest_modelbudget.transforms.quantize.grid import Grid, grid_of, verified_at_floor
-from pytest_modelbudget.transforms.transform import LEFT_OUT, Job, Transformed, with_known_layers
+from pytest_modelbudget.transforms.on_torch import change_module
+from pytest_modelbudget.transforms.quantize.grid import Grid, floor_of, grid_of
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, must_name_layers
 
 LAYERS = (nn.Linear, _ConvNd, nn.MultiheadAttention)
 
 
-def transformed(job: Job) -> Transformed:
+def apply(model: TorchModel, settings: Settings) -> Changed:
     """The module with integer weights; raises TransformError where no layer was changed."""
-    grid = grid_of(job.settings)
+    grid = grid_of(settings)
 
     def changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
-        told = tuple(layer_changes(before, after, grid))
-        if not any(change.became for change in told):
+        listed = tuple(layer_changes(before, after, grid))
+        if not any(change.became for change in listed):
             raise TransformError("quantize_weights changed nothing: no layer was selected")
-        return told
+        return listed
 
-    done = transformed_module(job, lambda model: quantised(model, grid), changes)
-    graph = done.loaded.graph
-    done = replace(done, changes=(*done.changes, *unlisted(graph, job.rules, done.changes, grid)))
-    loaded = replace(done.loaded, graph=with_logical_elements(graph, grid.bits))
-    count = sum(bool(change.became) for change in done.changes)
-
-    def verify(claim: Claim) -> Equivalence:
-        return verified_at_floor(claim, grid.bits, count, done.verify)
-
-    return with_known_layers(replace(done, loaded=loaded, verify=verify), job)
+    changed = change_module(
+        model,
+        lambda module: quantised(module, grid),
+        changes,
+        regraph=lambda graph: with_logical_elements(graph, grid.bits),
+    )
+    if model.is_copy:
+        return changed
+    listed = (*changed.changes, *unlisted(changed.model.graph, model.rules, changed.changes, grid))
+    count = sum(bool(change.became) for change in listed)
+    changed = replace(changed, changes=listed, floor=floor_of(grid.bits, count))
+    must_name_layers(grid.layers, changed)
+    return changed
 
 
 def quantised(model: nn.Module, grid: Grid) -> nn.Module:

@@ -118,7 +118,7 @@ def weight_behind(name: str, program: Program) -> StoredWeight | str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class TiledLinear:
     """One linear operation to be written as tiles.
 
     weight (K, N) holds the values of the stored tensor whole, whose parts' names start with stem.
@@ -136,7 +136,7 @@ class Layer:
     shared: bool = False
 
 
-def unrolled(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
+def unrolled(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul for each tile of W (and of x, where rows are tiled too)."""
     rows, columns = _cuts(layer, tile)
     tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, rows, columns)
@@ -148,7 +148,7 @@ def unrolled(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
     return _without_zeros(into, result, columns)
 
 
-def _cuts(layer: Layer, tile: Tile) -> tuple[Cut, Cut]:
+def _cuts(layer: TiledLinear, tile: Tile) -> tuple[Cut, Cut]:
     k, n = layer.operation.k, layer.operation.n
     return cut(k, tile.k, pads=tile.pads), cut(n, tile.n, pads=tile.pads)
 
@@ -159,7 +159,7 @@ def _padded(weight: Any, below: int, beside: int) -> Any:
     return np.pad(weight, ((0, below), (0, beside))) if below or beside else weight
 
 
-def _stored_tiles(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
+def _stored_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of the stored tiles, by column and then by row."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     return tuple(
@@ -168,12 +168,12 @@ def _stored_tiles(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> t
     )
 
 
-def _stored_part(into: Replacement, layer: Layer, values: Any, k: int, n: int) -> str:
+def _stored_part(into: Replacement, layer: TiledLinear, values: Any, k: int, n: int) -> str:
     """A part of the weight, named after its place: fc.weight_k0_n0."""
     return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
 
 
-def _cut_tiles(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
+def _cut_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of tiles that Split cuts out of the one stored weight, by column and then by row."""
     weight = _shared_weight(into, layer, rows, columns)
     return tuple(
@@ -182,7 +182,7 @@ def _cut_tiles(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tupl
     )
 
 
-def _shared_weight(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> str:
+def _shared_weight(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> str:
     """The one stored weight as (K, N), turned and padded where the graph runs."""
     weight = layer.operation.weight
     if layer.operation.weight_turned:
@@ -193,7 +193,7 @@ def _shared_weight(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> 
     return weight
 
 
-def _padded_x(into: Replacement, layer: Layer, x: str, zeros: int) -> str:
+def _padded_x(into: Replacement, layer: TiledLinear, x: str, zeros: int) -> str:
     """x with zeros behind its last axis."""
     if not zeros:
         return x
@@ -217,11 +217,13 @@ def _row_of_tiles(into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence
         return into.node("MatMul", (part, weight), f"{prefix}product.k{k}.n{n}")
 
     parts = split(into, x, rows.sizes, f"{prefix}x", axis=-1)
-    found = column_sums(into, parts, tiles, product, prefix)
-    return joined(into, found, f"{prefix}joined", axis=-1)
+    sums = column_sums(into, parts, tiles, product, prefix)
+    return joined(into, sums, f"{prefix}joined", axis=-1)
 
 
-def _rows_tiled(into: Replacement, layer: Layer, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]) -> str:
+def _rows_tiled(
+    into: Replacement, layer: TiledLinear, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
+) -> str:
     """The same for each tile of rows; leading axes are one axis meanwhile."""
     rows, tile = cuts
     leading = [size or 0 for size in layer.leading or ()]
@@ -248,7 +250,7 @@ def _rows_tiled(into: Replacement, layer: Layer, x: str, cuts: tuple[Cut, Tile],
     return result
 
 
-def batched(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
+def batched(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul over all whole tiles, and one for each kind of edge."""
     rows, columns = _cuts(layer, tile)
     batches = (_cut_batches if layer.shared else _stored_batches)(into, layer, rows, columns)
@@ -294,7 +296,7 @@ def _rows_swapped(axes: int) -> list[int]:
     return [*range(axes - 1), axes, axes - 1, axes + 1]
 
 
-def _stored_batches(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
+def _stored_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of stored batches (k tiles, n tiles, k, n), by region of columns, then of rows."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     names = []
@@ -309,7 +311,7 @@ def _stored_batches(into: Replacement, layer: Layer, rows: Cut, columns: Cut) ->
     return tuple(names)
 
 
-def _cut_batches(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
+def _cut_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """The same, cut out of the one stored weight where the graph runs."""
     weight = _shared_weight(into, layer, rows, columns)
     widths = [wide * width for _, wide, width in columns.regions]
@@ -328,5 +330,5 @@ def _cut_batches(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> tu
     return tuple(names)
 
 
-Form = Callable[[Replacement, Layer, Tile, str], str]
+Form = Callable[[Replacement, TiledLinear, Tile, str], str]
 FORMS: Mapping[str, Form] = {"unrolled": unrolled, "batched": batched}

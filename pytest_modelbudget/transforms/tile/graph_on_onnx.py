@@ -76,14 +76,14 @@ def column_sums(
 
     parts are those of x by tiles, tiles the weight's by column and then by row.
     """
-    found = []
+    sums = []
     for n, column in enumerate(tiles):
         total = ""
         for k, (part, weight) in enumerate(zip(parts, column, strict=True)):
             made = product(part, weight, k, n)
             total = into.node("Add", (total, made), f"{prefix}sum.k{k}.n{n}") if k else made
-        found.append(total)
-    return found
+        sums.append(total)
+    return sums
 
 
 def split(into: Replacement, x: str, sizes: Sequence[int], part: str, *, axis: int) -> tuple[str, ...]:

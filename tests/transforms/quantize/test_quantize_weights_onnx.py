@@ -16,11 +16,11 @@ from pytest_modelbudget import measure
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.transforming import Applied, apply_transform
 from pytest_modelbudget.onnx_models.running import OnnxRun
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.quantize.grid import Grid
-from pytest_modelbudget.transforms.quantize.on_onnx import off_grid, quantised, quantised_weights, transformed
-from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.transforms.quantize.on_onnx import off_grid, quantised, quantised_weights
 from tests.builders.onnx_graphs import model, node, value
 from tests.builders.onnx_linears import change, drawn, is_close, linear, operators, written
 
@@ -65,11 +65,11 @@ def test_bytes_as_stored(tmp_path: Path) -> None:
         assert found["macs"].value == 3 * 65 * 30
 
 
-def quantised_file(folder: Path, **given: object) -> Transformed:
+def quantised_file(folder: Path, **given: object) -> Applied:
     """The transform of the file in a folder, with its defaults where nothing else is said."""
     settings = {"bits": 8, "per": "channel", "symmetric": True, "layers": ("*",)} | given
     source = ModelSource("onnx", "model.onnx", base=folder)
-    return transformed(Job(source, settings, tables().ops))
+    return apply_transform(source, "quantize_weights", settings, tables())
 
 
 def network() -> onnx.ModelProto:
@@ -156,7 +156,7 @@ def test_a_product_of_activations_beside_a_layer(tmp_path: Path) -> None:
     weights = [numpy_helper.from_array(drawn(0, 8, 8), "w")]
     written(model(nodes, [value("x", 3, 8)], [value("y", 3, 3)], weights), tmp_path)
     done = quantised_file(tmp_path)
-    assert [(each.scope, each.became) for each in done.changes] == [("attention", "int8, a scale per channel")]
+    assert [(each.scope, each.became) for each in done.changed.changes] == [("attention", "int8, a scale per channel")]
     assert done.verify(Claim(Kind.LOSSY, seeds=(0,))).outcome is Outcome.WITHIN
 
 

@@ -15,12 +15,12 @@ from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.transforming import Applied, apply_transform
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.onnx_models.running import OnnxRun
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
 from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, Tile
-from pytest_modelbudget.transforms.transform import Job, Transformed
 from tests.builders.onnx_graphs import model, node, stored, value
 from tests.builders.onnx_linears import CODES, drawn, in_float64, is_close, operators, written
 
@@ -201,12 +201,12 @@ def test_the_original_stays_as_it_is() -> None:
     assert proto.SerializeToString(deterministic=True) == before
 
 
-def applied(path: Path, **settings: Any) -> Transformed:
+def applied(path: Path, **settings: Any) -> Applied:
     """The transform as a budget applies it."""
     using = tables()
     given = {"tile": (None, 8, 8), "edge": "ragged", "layers": ("*",)} | settings
-    job = Job(ModelSource("onnx", path.name, base=path.parent), given, using.ops)
-    return using.transforms["tile_conv"].applied(job)
+    source = ModelSource("onnx", path.name, base=path.parent)
+    return apply_transform(source, "tile_conv", given, using)
 
 
 @pytest.mark.parametrize("edge", ["ragged", "pad"])
@@ -215,7 +215,7 @@ def test_onnx_runtime_runs_what_is_measured(dtype: str, edge: str, tmp_path: Pat
     """The claim holds in the file's own type, and the run has the products of the graph."""
     proto = convolution(20, 36, 3, 3, groups=2, dtype=dtype)
     done = applied(written(proto, tmp_path), edge=edge)
-    assert [each.became for each in done.changes] == ["12 products of 8x8"]
+    assert [each.became for each in done.changed.changes] == ["12 products of 8x8"]
     assert done.verify(Claim()).outcome == "within"
 
 
@@ -239,10 +239,10 @@ def test_mobilenet_is_tiled_whole(tmp_path: Path) -> None:
     products = sum(-(-n // 64) * -(-k // 64) for n, k, *_ in kernels if k > 1)
     (tmp_path / "mobilenet.onnx").write_bytes(proto.SerializeToString())
     done = applied(tmp_path / "mobilenet.onnx", tile=(None, 64, 64))
-    assert (len(whole), len(done.changes)) == (17, 52)
-    assert [each.why for each in done.changes if not each.became] == [ONE_CHANNEL] * 17
-    costed = CostedGraph(done.loaded.graph, tables().ops)
-    assert sum(op.name == "onnx::Conv" for op in done.loaded.graph.ops) == products + 17
+    assert (len(whole), len(done.changed.changes)) == (17, 52)
+    assert [each.why for each in done.changed.changes if not each.became] == [ONE_CHANNEL] * 17
+    costed = CostedGraph(done.changed.model.graph, tables().ops)
+    assert sum(op.name == "onnx::Conv" for op in done.changed.model.graph.ops) == products + 17
     assert tables().metrics["macs"].measure(costed).value == 300_774_272
     found = done.verify(Claim(seeds=(0,)))
     assert (found.outcome, found.weights) == ("within", "drawn, seed 0")
