@@ -19,8 +19,6 @@ from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Transform
 
 EXTENSIONS = "modelbudget.extensions"
-
-
 Entry = TypeVar("Entry")
 
 
@@ -42,9 +40,8 @@ class Tables:
 def tables(modules: Iterable[object] = ()) -> Tables:
     """The project's tables, joined with all installed extensions and with these modules.
 
-    An extension is a module with the tuples OPS, METRICS, FORMATS and TRANSFORMS, any of which may
-    be missing. Raises ExtensionError where one cannot be imported, holds something else, or claims
-    a name that is taken.
+    An extension is a module with the tuples OPS, METRICS, FORMATS and TRANSFORMS, any of which may be missing. Raises
+    ExtensionError where one cannot be imported, holds something else, or claims a name that is taken.
     """
     extensions = (*installed_extensions(), *modules)
 

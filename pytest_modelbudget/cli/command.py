@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_modelbudget.budget.json_schema import schema_text
+from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.cli.diff import add_diff
 from pytest_modelbudget.cli.exit_codes import DONE, INTERRUPTED, UNUSABLE
 from pytest_modelbudget.cli.explain import add_explain

@@ -9,7 +9,7 @@ from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.graph.scopes import MODEL, is_in_scope
+from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.explain import explanation
 

@@ -10,12 +10,12 @@ from fractions import Fraction
 from pathlib import Path
 from shlex import quote
 
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.errors import InputError, UnitError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.draft_budget import budget_text
 from pytest_modelbudget.units import quantity
@@ -50,7 +50,7 @@ def init(options: argparse.Namespace) -> int:
         headroom=headroom,
         versions=registry.versions(source.format),
     )
-    read(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
+    read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

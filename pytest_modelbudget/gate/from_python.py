@@ -23,8 +23,8 @@ from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.measuring import first_on_path, measure_model
 from pytest_modelbudget.gate.transforming import apply_transform
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 
 NOTHING: Mapping[str, object] = MappingProxyType({})

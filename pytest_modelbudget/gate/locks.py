@@ -7,16 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.address import Address, path_of
-from pytest_modelbudget.budget.budget import AnyLimit, Budget, Loosen, Place
+from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import Loosening, loosenings, redefinitions
 from pytest_modelbudget.budget.lock_file import UPDATE, Baselines, Lock, LockedValue, lock_path, lock_text, read_value
-from pytest_modelbudget.budget.read_budget import budget_text
+from pytest_modelbudget.budget.read_budget import budget_text, read_budget
 from pytest_modelbudget.budget.revision import BaseError, BaseRevision, short, text_at
 from pytest_modelbudget.budget.update import CheckKey, Update, UpdateMode, update
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Edit, edited, replace_file, scalar_at, tree
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports.assembly import loosened_limit, redefined_model
 from pytest_modelbudget.reports.cases import cases
@@ -125,7 +123,7 @@ def budget_changes(
     changes: list[LoosenedLimit | RedefinedModel] = []
     for path in (*files, *gone):
         try:
-            now = read(path, registry, root=root) if path.exists() else None
+            now = read_budget(path, registry, root=root) if path.exists() else None
         except BudgetFileError:
             continue  # a broken budget fails by itself
         changes.extend(_changes(path, now, base, registry, root))
@@ -141,7 +139,7 @@ def _changes(
     file = now.file if now else path.relative_to(root).as_posix()
     try:
         text = _known(base, path)
-        before = read(path, registry, root=root, text=text) if text is not None else None
+        before = read_budget(path, registry, root=root, text=text) if text is not None else None
     except BudgetError as error:
         if is_forbidden or base.commit:
             words = f"not compared with the base, so possibly loosened: {_first_line(error)}"
@@ -179,14 +177,14 @@ def written(
         raise BudgetError(here.problem)
     root, file = baselines.root, baselines.shown(path)
     text = budget_text(path, file)
-    budget = read(path, registry, root=root, text=text)
+    budget = read_budget(path, registry, root=root, text=text)
     lock = here.lock or Lock()
     planned = update(
         mode, budget, measured, lock, metrics=registry.metrics,
         baseline=lambda model, check: baselines.of(path, model, check),
     )  # fmt: skip
     new_text = edited(text, file, planned.edits)
-    _must_differ_only_in(planned.edits, budget, read(path, registry, root=root, text=new_text))
+    _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
         replace_file(path, new_text)
         yield from _said(planned, text, file)

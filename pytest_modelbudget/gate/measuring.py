@@ -18,12 +18,12 @@ from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceEr
 from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.graph.scopes import is_in_scope
+from pytest_modelbudget.graph.graph import is_in_scope
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.growth import Part, parts, result_shapes
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
 Profile = Callable[[Model, CostedGraph], str]

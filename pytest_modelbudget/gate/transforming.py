@@ -17,7 +17,7 @@ from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.measuring import collection_paused, costed, first_on_path, without_graph
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
 

@@ -18,7 +18,7 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.from_python import model_source, written_limits
 from pytest_modelbudget.gate.measuring import judge_limit, measure_model
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.pytest_plugin.items import models_of
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports.assembly import check_report
