@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_modelbudget.budget.json_schema import schema_text
+from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.errors import InputError, ModelBudgetError

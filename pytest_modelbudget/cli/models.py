@@ -20,11 +20,11 @@ from pathlib import Path
 from shlex import quote
 
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.errors import InputError, UnitError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.gate import from_python, measuring
-from pytest_modelbudget.gate.budgets import read
-from pytest_modelbudget.graph.scopes import MODEL, is_in_scope
+from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, layers, show
 from pytest_modelbudget.units import quantity
@@ -134,7 +134,7 @@ def write_draft(options: argparse.Namespace) -> bool:
         headroom=headroom,
         versions=registry.versions(source.format),
     )
-    read(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
+    read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_modelbudget.errors import InputError, MissingExtraError
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.graph.graph import scope_text
 
 
 def add_linear(linear_parser: argparse.ArgumentParser) -> None:

@@ -17,8 +17,8 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.gate import measuring, transforming
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget import revision, yaml_text
-from pytest_modelbudget.budget.address import Address, path_of
-from pytest_modelbudget.budget.budget import AnyLimit, Budget, Loosen, Place
+from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import Loosening, loosenings, redefinitions
 from pytest_modelbudget.budget.lock_file import UPDATE, Baselines, Lock, LockedValue, lock_path, lock_text, read_value
-from pytest_modelbudget.budget.read_budget import budget_text
+from pytest_modelbudget.budget.read_budget import budget_text, read_budget
 from pytest_modelbudget.budget.update import CheckKey, Update, UpdateMode, update
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
 from pytest_modelbudget.reports.cases import cases
@@ -116,7 +114,7 @@ def budget_changes(
     changes: list[record.LoosenedLimit | record.RedefinedModel] = []
     for path in (*files, *gone):
         try:
-            now = read(path, registry, root=root) if path.exists() else None
+            now = read_budget(path, registry, root=root) if path.exists() else None
         except yaml_text.BudgetFileError:
             continue  # a broken budget fails by itself
         changes.extend(_changes(path, now, base, registry, root))
@@ -134,7 +132,7 @@ def _changes(
         if not base.commit:
             raise revision.BaseError(base.why_not)
         text = revision.text_at(base, path)
-        before = read(path, registry, root=root, text=text) if text is not None else None
+        before = read_budget(path, registry, root=root, text=text) if text is not None else None
     except BudgetError as error:
         if is_forbidden or base.commit:
             why_not, *_ = str(error).split("\n")
@@ -163,14 +161,14 @@ def written(
         raise BudgetError(here.problem)
     root, file = baselines.root, baselines.shown(path)
     text = budget_text(path, file)
-    budget = read(path, registry, root=root, text=text)
+    budget = read_budget(path, registry, root=root, text=text)
     lock = here.lock or Lock()
     planned = update(
         mode, budget, measured, lock, metrics=registry.metrics,
         baseline=lambda model, check: baselines.of(path, model, check),
     )  # fmt: skip
     new_text = yaml_text.edited(text, file, planned.edits)
-    _must_differ_only_in(planned.edits, budget, read(path, registry, root=root, text=new_text))
+    _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
         yaml_text.replace_file(path, new_text)
         yield from _said(planned, text, file)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.address import Address
+from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.pytest_plugin import items, locks, options

@@ -17,15 +17,23 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.budget import lock_file, yaml_text
-from pytest_modelbudget.budget.address import Address, path_of
-from pytest_modelbudget.budget.budget import EQUIVALENCE, AnyLimit, EquivalenceCheck, ModelBudget, Place, TransformCheck
+from pytest_modelbudget.budget.budget import (
+    EQUIVALENCE,
+    Address,
+    AnyLimit,
+    EquivalenceCheck,
+    ModelBudget,
+    Place,
+    TransformCheck,
+    path_of,
+)
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, transforming
-from pytest_modelbudget.gate.budgets import read
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, SWITCH, UPDATE, report_files
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import assembly, record, sentences, typed_json
@@ -253,7 +261,7 @@ class BudgetFile(pytest.File):
             # An exception in collect() would end the whole session: there must be none.
             with user_code("reading the file", BudgetError):
                 registry = models_of(self.config).registry
-                budget = read(self.path, registry, root=self.config.rootpath)
+                budget = read_budget(self.path, registry, root=self.config.rootpath)
         except ModelBudgetError as error:
             self._declare(1)
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)

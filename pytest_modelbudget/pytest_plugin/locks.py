@@ -13,10 +13,9 @@ import pytest
 
 from pytest_modelbudget.budget import lock_file, revision
 from pytest_modelbudget.budget.budget import Loosen
-from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget
+from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.gate.locks import budget_changes, lock_reports, measured_numbers, written
 from pytest_modelbudget.pytest_plugin.items import BASELINES, models_of
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE
@@ -106,7 +105,7 @@ class SessionLocks:
             if b"loosen" not in path.read_bytes():  # spares reading every budget once more
                 continue
             with suppress(ModelBudgetError):  # what cannot be read fails by itself
-                budget = read(path, models_of(self.config).registry, root=self.config.rootpath)
+                budget = read_budget(path, models_of(self.config).registry, root=self.config.rootpath)
                 if budget.loosen is Loosen.FORBID:
                     yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
