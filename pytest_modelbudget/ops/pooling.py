@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.role import shapes
+from pytest_modelbudget.ops.role import Role, shapes
 from pytest_modelbudget.ops.rule import Attributes, Contraction, OpRule, Over, nothing, under
 
 WINDOWS = "a maximum or mean of each window: no learnt weights, nothing contracted"
+THETA = Role("theta", learnt=True)
 REQUANTISED = ("x", "x_scale", "x_zero_point", "y_scale", "y_zero_point")
 TAPS = "a weighted mean of fixed neighbours: no learnt weights, nothing contracted"
 
@@ -132,7 +133,7 @@ POOLING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "affine_grid",
-        under("affine_grid_generator", "theta") | under("AffineGrid", "theta", shapes("sizes")),
+        under("affine_grid_generator", THETA) | under("AffineGrid", THETA, shapes("sizes")),
         "base (points, d + 1) · thetaᵀ (d + 1, d): each coordinate is a sum of d + 1 products",
         macs=affine_macs,
         contracts=Contraction(Over.FEATURES, ("theta",), fan_in=in_rows),
