@@ -41,7 +41,8 @@ def accepts(text: str) -> bool:
 def test_shipped_file() -> None:
     """The shipped file is the generated one: ``modelbudget schema`` writes it anew."""
     shipped = Path(read_budget.__file__).with_name("model-budget.schema.json").read_text(encoding="utf-8")
-    assert shipped == schema_text(metric_table(), format_table())
+    remedy = "run: modelbudget schema > pytest_modelbudget/budget/model-budget.schema.json"
+    assert shipped == schema_text(metric_table(), format_table()), remedy
 
 
 def test_schema_is_valid() -> None:
