@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.budget.address import path_of
+from pytest_modelbudget.budget.budget import path_of
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import NO_EVIDENCE, Case, cases_of
