@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import pytest_modelbudget.pytest_plugin.items
+from pytest_modelbudget import measure
 from pytest_modelbudget import registry as check
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.formats.model import LoadedModel, Model
@@ -161,6 +162,16 @@ def test_installed_extensions_are_read_by_every_way_of_measuring(monkeypatch: py
     assert "op_count" in report()["models"][0]["metrics"]
 
 
+def test_measure_knows_a_format_by_its_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of an installed extension's format needs no more than its path; six multiply-adds."""
+    module = ModuleType("an_extension_with_a_format")
+    module.FORMATS, module.OPS = (FORMAT,), (RULE,)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    points = [EntryPoint("one", module.__name__, check.EXTENSIONS)]
+    monkeypatch.setattr(check, "entry_points", lambda group: points)
+    assert measure("one.dummy", "float32 1x6")["macs"].value == 6
+
+
 @pytest.mark.parametrize(
     ("module", "says"),
     [
@@ -168,6 +179,12 @@ def test_installed_extensions_are_read_by_every_way_of_measuring(monkeypatch: py
         pytest.param(SimpleNamespace(METRICS=[METRIC]), "METRICS must be a tuple", id="list"),
         pytest.param(SimpleNamespace(OPS=(METRIC,)), "OPS must be a tuple of OpRule", id="kind"),
         pytest.param(SimpleNamespace(METRICS=(METRIC, METRIC)), "declared twice", id="key"),
+        pytest.param(SimpleNamespace(FORMATS=(METRIC,)), "FORMATS must be a tuple of Format", id="no format"),
+        pytest.param(
+            SimpleNamespace(FORMATS=(Format("onnx", "mine", "mine"),)),
+            "the format 'onnx' is declared twice",
+            id="format",
+        ),
         pytest.param(
             SimpleNamespace(OPS=(OpRule("mine", {"aten::linear": ("x",)}, "mine"),)),
             "aten::linear is claimed by two rules",

@@ -126,7 +126,8 @@ class Verification:
         if self._claim.kind is not Kind.EXACT_ALGEBRA or self._pair.shared.pairs is no_layers:
             raise error
         layers = self._layer_runs()
-        if not all(layer.moves for layer in layers) and self._pair.original.weights != DRAWN:
+        is_drawn = self._pair.original.weights == DRAWN
+        if self._may_draw and not is_drawn and not all(layer.moves for layer in layers):
             self._pair = self._pair.redrawn()
             layers = self._layer_runs()
         result = judged(

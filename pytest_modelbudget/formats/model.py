@@ -181,9 +181,8 @@ def no_layers() -> Iterator[LayerPair]:
 class Shared:
     """What is known of two models without a run.
 
-    given are names of values that the first
-    hands to the second, layers the scopes, by name, of values that both have and compute otherwise.
-    pairs cuts the changed layers out of both. Nothing known is nothing shared.
+    given are names of values that the first hands to the second, layers the scopes, by name, of values that
+    both have and compute otherwise. pairs cuts the changed layers out of both. Nothing known is nothing shared.
     """
 
     given: tuple[str, ...] = ()

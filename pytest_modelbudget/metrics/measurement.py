@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Union
@@ -50,8 +51,7 @@ class Measurement:
     convention: str | None = None
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.value, int)
-        if whole and self.shares and sum([share.value for share in self.shares]) != self.value:
+        if isinstance(self.value, int) and self.shares and sum([share.value for share in self.shares]) != self.value:
             raise ExtensionError(f"the shares of {self.value} {self.unit} do not add up to it")
 
     @property
@@ -97,11 +97,10 @@ How = Union[ByWeight, ByFormula, ByTraffic]
 class Metric:
     """A key of the budget file, and all that tables, drafts, explanations and editors need of it.
 
-    measure works the number out, in unit; definition says in words what it counts. how is what
-    its shares come about by, where that can be followed further than to a scope. not_scoped says
-    why a part of a model has no such number, and is "" where it has one. A drafted metric is held
-    by a budget's first draft; others stand there as comments. A by_kind metric is limited by kinds
-    of operation and not by an amount.
+    measure works the number out, in unit; definition says in words what it counts. how is what its shares come about
+    by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
+    and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
+    by_kind metric is limited by kinds of operation and not by an amount.
     """
 
     key: str
@@ -113,11 +112,6 @@ class Metric:
     drafted: bool = False
     by_kind: bool = False
 
-    @property
-    def has_scopes(self) -> bool:
-        """Whether a part of a model has this number too."""
-        return not self.not_scoped
-
 
 def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:
     """Contributions added up by scope, in order of first appearance; zeros are left out."""
@@ -128,9 +122,20 @@ def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:
     return tuple(Share(scope, value) for scope, value in totals.items())
 
 
+def summed(
+    contributions: Iterable[tuple[str, int]],
+    unit: str,
+    unmeasured: tuple[UnmeasuredOp, ...] = (),
+    *,
+    parts: Mapping[str, int] | None = None,
+    convention: str | None = None,
+) -> Measurement:
+    """The sum of (scope, amount) contributions, with a share for each scope."""
+    amounts = list(contributions)
+    value = sum([amount for _, amount in amounts])
+    return Measurement(value, unit, shares_of(amounts), unmeasured, parts or {}, convention=convention)
+
+
 def unmeasured_ops(missing: Iterable[tuple[str, str, str]]) -> tuple[UnmeasuredOp, ...]:
     """(op name, scope, why) triples counted, in order of first appearance."""
-    counts: dict[tuple[str, str, str], int] = {}
-    for entry in missing:
-        counts[entry] = counts.get(entry, 0) + 1
-    return tuple(UnmeasuredOp(op, n, scope, why) for (op, scope, why), n in counts.items())
+    return tuple(UnmeasuredOp(op, count, scope, why) for (op, scope, why), count in Counter(missing).items())

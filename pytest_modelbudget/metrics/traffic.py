@@ -16,7 +16,7 @@ from pytest_modelbudget.metrics.measurement import (
     Metric,
     Share,
     UnmeasuredOp,
-    shares_of,
+    summed,
     unmeasured_ops,
 )
 
@@ -35,43 +35,28 @@ def _unmoved(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
 def bandwidth(costed: CostedGraph) -> Measurement:
     """Bytes read, weights included, and written, op by op, as if nothing stayed on chip."""
     moved = list(_moved(costed))
-    parts = {
-        "read": sum(traffic.read for _, traffic in moved),
-        "weights": sum(traffic.weights for _, traffic in moved),
-        "write": sum(traffic.write for _, traffic in moved),
-    }
-    return Measurement(
-        sum(parts.values()),
-        "B",
-        shares=shares_of((scope, traffic.total) for scope, traffic in moved),
-        unmeasured=_unmoved(costed),
-        parts=parts,
-    )
+    parts = {way: sum(getattr(traffic, way) for _, traffic in moved) for way in ("read", "weights", "write")}
+    return summed([(scope, traffic.total) for scope, traffic in moved], "B", _unmoved(costed), parts=parts)
 
 
 def total_activation(costed: CostedGraph) -> Measurement:
     """Bytes that all ops write: bandwidth's write part."""
-    written = [(scope, traffic.write) for scope, traffic in _moved(costed)]
-    return Measurement(sum(value for _, value in written), "B", shares=shares_of(written), unmeasured=_unmoved(costed))
+    return summed([(scope, traffic.write) for scope, traffic in _moved(costed)], "B", _unmoved(costed))
 
 
 def bandwidth_floor(costed: CostedGraph) -> Measurement:
     """Bytes that must move even if all ops were fused: inputs and weights once, and outputs."""
     contributions = [*_read_once(costed), *_returned(costed)]
-    return Measurement(
-        sum(value for _, value in contributions),
-        "B",
-        shares=shares_of(contributions),
-        unmeasured=(*_unmoved(costed), *_unsized_edges(costed.graph)),
-    )
+    return summed(contributions, "B", (*_unmoved(costed), *_unsized_edges(costed.graph)))
 
 
 def _unsized_edges(graph: Graph) -> tuple[UnmeasuredOp, ...]:
     """Inputs and outputs of the graph whose size is not known."""
-    edges = [("input", tensor) for tensor in graph.inputs]
-    edges += [("output", tensor) for tensor in graph.outputs]
     return unmeasured_ops(
-        (f"{edge} {tensor.name}", "", tensor.storage.unsized) for edge, tensor in edges if tensor.storage.unsized
+        (f"{edge} {tensor.name}", "", tensor.storage.unsized)
+        for edge, tensors in (("input", graph.inputs), ("output", graph.outputs))
+        for tensor in tensors
+        if tensor.storage.unsized
     )
 
 
@@ -131,12 +116,10 @@ BANDWIDTH = Metric(
     "B",
     "bytes each op reads and writes, weights included, summed",
     bandwidth,
-    how=ByTraffic(("read", "weights", "write")),
+    ByTraffic(("read", "weights", "write")),
     drafted=True,
 )
-TOTAL_ACTIVATION = Metric(
-    "total_activation", "B", "bytes written by all ops", total_activation, how=ByTraffic(("write",))
-)
+TOTAL_ACTIVATION = Metric("total_activation", "B", "bytes written by all ops", total_activation, ByTraffic(("write",)))
 BANDWIDTH_FLOOR = Metric(
     "bandwidth_floor",
     "B",

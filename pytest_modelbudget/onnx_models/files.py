@@ -13,8 +13,7 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
-from pytest_modelbudget.errors import InputError, SourceError, TransformError
-from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
 from pytest_modelbudget.graph.tensor import nbytes_of
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.weights import masks

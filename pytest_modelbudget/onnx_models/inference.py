@@ -12,8 +12,7 @@ import onnx.inliner
 from onnx import NodeProto, TensorProto, numpy_helper
 from onnx.shape_inference import InferenceError
 
-from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types

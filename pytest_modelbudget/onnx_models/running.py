@@ -21,8 +21,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
 
-from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.inputs import Feeds
 

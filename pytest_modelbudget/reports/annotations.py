@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.address import Address
+from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.reports.cases import Case, cases, changes, failing_locks, unmeasured, worst_first
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.sentences import evidence_lines, grown_lines, headline, largest_lines

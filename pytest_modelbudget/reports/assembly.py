@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, Limit, OpsLimit, TransformCheck
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, EquivalenceCheck, Limit, OpsLimit, TransformCheck
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -21,11 +20,11 @@ from pytest_modelbudget.equivalence.divergence import Divergence, Worst
 from pytest_modelbudget.equivalence.figures import ALGEBRA, Figures
 from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.formats.versions import environment
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports.record import (
     AskedOps,
     BrokenFile,

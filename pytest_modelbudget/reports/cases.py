@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.address import Address
+from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports.record import (
     Check,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.markdown import plain
 from pytest_modelbudget.reports.record import MeasuredMetric, Report, SubjectReport
 from pytest_modelbudget.reports.text import aligned

@@ -8,8 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.graph import Weight
-from pytest_modelbudget.graph.scopes import is_in_scope, scope_text
+from pytest_modelbudget.graph.graph import Weight, is_in_scope, scope_text
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.metrics.measurement import ByFormula, ByTraffic, ByWeight, Measurement, Metric, Term
 from pytest_modelbudget.ops.rule import OpRule, nothing

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
-from pytest_modelbudget.budget.address import Address
+from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, failing_locks, headroom_text, unmeasured
 from pytest_modelbudget.reports.record import BrokenFile, LockReport, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.reports.sentences import detail_lines, grown_name, headline

@@ -29,8 +29,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.budget.budget import EQUIVALENCE, Level
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, Level
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, rare

@@ -24,7 +24,7 @@ from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
-from pytest_modelbudget.graph.scopes import is_in_scope, scope_text, share_lines
+from pytest_modelbudget.graph.graph import is_in_scope, scope_text, share_lines
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports.cases import Case, headroom_text, maximum
 from pytest_modelbudget.reports.record import (

@@ -7,8 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from pytest_modelbudget.formats.model import Model
-from pytest_modelbudget.graph.graph import Operand
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.graph.graph import Operand, scope_text
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic, Unknown

@@ -20,9 +20,9 @@ from itertools import groupby
 from textwrap import shorten, wrap
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.address import names_of, path_of
+from pytest_modelbudget.budget.budget import names_of, path_of
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.cases import (
     Case,
     cases_of,

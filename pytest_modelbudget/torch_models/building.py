@@ -11,9 +11,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.source import ModelSource, resolved
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.torch_models.isolation import untouched_globals
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_"))

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.errors import InputError, SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, existing_file, must_be
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import silenced
 from pytest_modelbudget.torch_models.running import TorchModel

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_modelbudget.equivalence.inputs import Specs
 from pytest_modelbudget.equivalence.products import multiplies, products_of
-from pytest_modelbudget.errors import TraceError, TransformError
+from pytest_modelbudget.errors import TraceError, TransformError, user_code
 from pytest_modelbudget.formats.model import (
     DRAWN,
     LOADED,
@@ -32,7 +32,6 @@ from pytest_modelbudget.formats.model import (
     Watch,
 )
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import (

@@ -13,10 +13,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
-from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.errors import TraceError, user_code
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import exact_operators, module_state_kept, silenced, untouched_globals

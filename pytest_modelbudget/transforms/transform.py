@@ -20,7 +20,7 @@ from pytest_modelbudget.equivalence.claim import Kind
 from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.formats.model import Change, Model
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.graph.scopes import is_in_scope, paths
+from pytest_modelbudget.graph.graph import is_in_scope, paths
 
 __all__ = ["Change", "Changed", "Setting", "SettingForm", "Transform"]  # for transforms of others
 

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_modelbudget.formats.model import Model
-from pytest_modelbudget.graph.graph import Graph, Op
-from pytest_modelbudget.graph.liveness import Lifetime, lifetimes, live_nbytes
-from pytest_modelbudget.graph.scopes import paths
+from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, lifetimes, live_nbytes, paths
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.compute import op_flops
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic

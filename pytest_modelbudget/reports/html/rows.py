@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.budget.address import path_of
+from pytest_modelbudget.budget.budget import path_of
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.cases import Case, headroom, headroom_text, is_lower_bound, maximum
 from pytest_modelbudget.reports.record import AskedOps, Check, Growth, ModelReport, OtherGrowth
 from pytest_modelbudget.reports.sentences import grown_name, largest_shares, shapes

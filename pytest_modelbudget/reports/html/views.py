@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports.cases import NO_EVIDENCE, cases_of
 from pytest_modelbudget.reports.html.rows import (
