@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype
@@ -37,7 +38,7 @@ class Names:
     def stem(self, name: str, end: str) -> str:
         """A beginning, made of one name and an end, with which no value's name starts yet."""
         stem = f"{name}{end}"
-        while any(each.startswith(stem) for each in self._taken):
+        while any(taken.startswith(stem) for taken in self._taken):
             stem += "_"
         self._taken.add(stem)
         return stem
@@ -70,7 +71,6 @@ class Replacement:
         self._stem = stem
         self._scope = node.scope
         self._path = path_within(node.proto)
-        self._keeps_scope = False
 
     def node(self, operator: str, inputs: Sequence[str], part: str, **attributes: Any) -> str:
         """One more node with one result; its name says which part it is."""
@@ -84,16 +84,13 @@ class Replacement:
         node = NodeProto(op_type=operator, name=f"{self._path}.{parts[0]}", input=inputs, output=outputs)
         for name, value in attributes.items():
             node.attribute.append(onnx.helper.make_attribute(name, value))
-        self._keep_scope(node)
-        self.nodes.append(node)
-        return outputs
-
-    def _keep_scope(self, node: NodeProto) -> None:
         if self.replaced.metadata_props:
             node.metadata_props.extend(self.replaced.metadata_props)
-        if not self._keeps_scope and scope_of(node) != self._scope:
+        if scope_of(node) != self._scope:
             del node.metadata_props[:]
             node.metadata_props.add(key=NAME_SCOPES, value=str(["", self._scope, ""]))
+        self.nodes.append(node)
+        return outputs
 
     def store_part(self, array: Any, part: str, stem: str, whole: TensorProto) -> str:
         """One more stored tensor that is a part of another, under that one's name and metadata."""
@@ -106,35 +103,21 @@ class Replacement:
         return self._store(array, f"{self._stem}.{part}")
 
     def _store(self, array: Any, name: str) -> str:
-        tensor = TensorProto(
-            name=name,
-            dims=array.shape,
-            data_type=np_dtype_to_tensor_dtype(array.dtype),
-            raw_data=_little_endian(array).tobytes(),
-        )
-        self.stored.append(tensor)
-        return tensor.name
+        if array.dtype.byteorder == ">":  # files have the other one
+            array = array.astype(array.dtype.newbyteorder("<"))
+        code = np_dtype_to_tensor_dtype(array.dtype)
+        self.stored.append(TensorProto(name=name, dims=array.shape, data_type=code, raw_data=array.tobytes()))
+        return name
 
     def integers(self, values: Sequence[int], part: str) -> str:
         """One more stored list of int64, such as a shape."""
-        return self.store(_int64(values), part)
+        return self.store(np.array(values, np.int64), part)
 
     def finish(self, result: str) -> None:
         """Give a result the name that the replaced node's had, so that its readers find it."""
         last = next(node for node in reversed(self.nodes) if result in node.output)
         del last.output[:]
         last.output.append(self.replaced.output[0])
-
-
-def _little_endian(array: Any) -> Any:
-    """The same values in the byte order that files have."""
-    return array if array.dtype.byteorder != ">" else array.astype(array.dtype.newbyteorder("<"))
-
-
-def _int64(values: Sequence[int]) -> Any:
-    import numpy as np
-
-    return np.array(values, np.int64)
 
 
 def without_spent(
@@ -148,7 +131,7 @@ def without_spent(
     gone = {name for name in spent if not reads[name]} - outputs
     kept: list[NodeProto] = []
     for node in reversed(nodes):
-        if gone.issuperset(node.output) and _is_on_the_way(read_node(node, rules)):
+        if gone.issuperset(node.output) and _gives_what_is_stored(read_node(node, rules)):
             reads.subtract(names_read((node,)))
             gone.update(name for name in node.input if not reads[name] and name not in outputs)
         else:
@@ -156,8 +139,8 @@ def without_spent(
     return kept[::-1], frozenset(gone)
 
 
-def _is_on_the_way(node: Node) -> bool:
-    """Whether a node gives what is stored, as it is or in another form."""
+def _gives_what_is_stored(node: Node) -> bool:
+    """Whether a node gives a stored tensor, as it is or in another form."""
     return node.operator == CONSTANT or bool(node.hands_on)
 
 
