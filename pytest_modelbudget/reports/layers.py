@@ -32,7 +32,8 @@ class LayerRow:
 
     params, macs and output_nbytes are None in a container whose layers stand below it. calls is
     0 for a layer that was never called; shapes are those of the first call. unmeasured counts
-    operations without a MAC formula, which makes macs a lower bound.
+    operations without a MAC formula, which makes macs a lower bound, and unwritten those whose
+    bytes are not known, which makes output_nbytes one.
     """
 
     scope: str
@@ -46,6 +47,7 @@ class LayerRow:
     macs: int | None = None
     output_nbytes: int | None = None
     unmeasured: int = 0
+    unwritten: int = 0
 
     @property
     def name(self) -> str:
@@ -99,6 +101,7 @@ class _Layer:
     costs: list[OpCost] = field(default_factory=list)
     children: dict[str, _Layer] = field(default_factory=dict)
     params: int = 0
+    programs: int = 0  # 1 where its operations are not known at all
 
     @property
     def macs(self) -> int:
@@ -106,7 +109,11 @@ class _Layer:
 
     @property
     def unmeasured(self) -> int:
-        return sum(cost.op.times for cost in self.costs if isinstance(cost.macs, Unknown))
+        return self.programs + sum(cost.op.times for cost in self.costs if isinstance(cost.macs, Unknown))
+
+    @property
+    def unwritten(self) -> int:
+        return self.programs + sum(cost.op.times for cost in self.costs if isinstance(cost.traffic, Unknown))
 
     @property
     def written(self) -> int:
@@ -135,6 +142,9 @@ def _tree(model: Model, costed: CostedGraph) -> _Layer:
         _at(root, cost.op.scope).costs.append(cost)
     for share in params(costed).shares:
         _at(root, share.scope).params += int(share.value)
+    if costed.graph.operations_unknown:
+        for layer in root.subtree():
+            layer.programs = int(bool(layer.params or not layer.children))
     return root
 
 
@@ -162,6 +172,7 @@ def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
             macs=layer.macs,
             output_nbytes=layer.written,
             unmeasured=layer.unmeasured,
+            unwritten=layer.unwritten,
         )
     for child in layer.children.values():
         yield from _rows(child, level + 1, depth)
@@ -207,6 +218,7 @@ def _summed(layer: _Layer, level: int, layers: Iterable[_Layer]) -> LayerRow:
         macs=sum(part.macs for part in covered),
         output_nbytes=sum(part.output_nbytes for part in covered),
         unmeasured=sum(part.unmeasured for part in covered),
+        unwritten=sum(part.unwritten for part in covered),
     )
 
 
@@ -241,13 +253,9 @@ def _shapes_text(shapes: Sequence[Shape]) -> str:
     return shape_text(shapes[0]) + more
 
 
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _macs_text(row: LayerRow) -> str:
-    """The count; ">=" says that operations without a formula are missing from it."""
-    return (">= " if row.unmeasured and row.macs is not None else "") + _count(row.macs)
+def _count(value: int | None, missing: int = 0) -> str:
+    """The count; ">=" says that operations are missing from it."""
+    return "" if value is None else f"{'>= ' if missing else ''}{value:,}"
 
 
 def _label(row: LayerRow) -> str:
@@ -266,8 +274,16 @@ COLUMNS: tuple[Column, ...] = (
     Column("Output", lambda row: _shapes_text(row.outputs), is_number=False),
     Column("Params", lambda row: _count(row.params), lambda table: _count(table.params)),
     Column("Kernel", lambda row: shape_text(row.kernel) if row.kernel else ""),
-    Column("MACs", _macs_text, lambda table: _count(table.macs)),
-    Column("Output B", lambda row: _count(row.output_nbytes), lambda table: _count(table.output_nbytes)),
+    Column(
+        "MACs",
+        lambda row: _count(row.macs, row.unmeasured),
+        lambda table: _count(table.macs, sum(row.unmeasured for row in table.rows)),
+    ),
+    Column(
+        "Output B",
+        lambda row: _count(row.output_nbytes, row.unwritten),
+        lambda table: _count(table.output_nbytes, sum(row.unwritten for row in table.rows)),
+    ),
 )
 
 

@@ -23,7 +23,7 @@ from pytest_modelbudget.reports.layers import OWN_OPERATIONS, OWN_PARAMETERS, La
 from pytest_modelbudget.reports.show import Record, calls_record
 
 MOST_ROWS = 2000
-FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured")
+FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured", "unwritten")
 SMALLER = "(smaller layers)"
 
 
@@ -79,6 +79,7 @@ def _row(row: LayerRow, stored: _Amounts, moved: _Amounts) -> Record:
         "output_bytes": row.output_nbytes,
         "traffic": moved.of(row),
         "unmeasured": row.unmeasured,
+        "unwritten": row.unwritten,
     }
 
 
