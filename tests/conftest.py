@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import pytest_modelbudget.pytest_plugin.items  # noqa: F401  # pytester forgets what runs import anew
+from pytest_modelbudget.formats import table as formats_table
 from tests.builders.marks import marks_of
+from tests.builders.project import Project
 
 pytest_plugins = ["pytester"]
 if find_spec("hypothesis"):  # which ONNX alone is tested without
@@ -61,3 +64,14 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run alike on a desk and in CI: what the plugin does there, they say themselves."""
     for name in [each for each in os.environ if each in SIGNS or each.startswith("GITHUB_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project to run pytest in; the format that it adds is gone with it."""
+    monkeypatch.setattr(formats_table, "FORMATS", formats_table.FORMATS)
+    monkeypatch.setenv("COLUMNS", "80")
+    # They take longer to import than a run takes, in each of its processes, and change nothing.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
+    pytester.syspathinsert()
+    return Project(pytester)

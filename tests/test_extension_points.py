@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from fractions import Fraction
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,9 @@ import pytest
 import pytest_modelbudget.pytest_plugin.items
 from pytest_modelbudget import measure
 from pytest_modelbudget import registry as check
-from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.budget.transform_forms import settings_texts
+from pytest_modelbudget.errors import BudgetError, ExtensionError
 from pytest_modelbudget.formats.model import LoadedModel, Model
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.graph.graph import Graph, Op
@@ -123,6 +127,32 @@ def test_a_metric_that_raises_is_unknown_and_spares_the_others(report: Any) -> N
 def apply(model: Model, settings: Mapping[str, object]) -> Changed:
     """The dummy model as it is, which only says what it was asked for."""
     return Changed(model, (Change("only", "mystery", f"itself {settings['times']} times"),))
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "spelled"),
+    [
+        ("0.10", Fraction(1, 10), "0.1"),
+        ("50%", Fraction(1, 2), "0.5"),
+        ("-2.5e-3", Fraction(-1, 400), "-0.0025"),
+        ("3", Fraction(3), "3"),
+        ("{}", Fraction(1, 4), "0.25"),
+    ],
+)
+def test_a_number_is_a_setting(tmp_path: Path, written: str, value: Fraction, spelled: str) -> None:
+    """It is exactly what is written, and has one spelling; no float comes between."""
+    share = Setting("share", SettingForm.NUMBER, "how much", default=Fraction(1, 4))
+    entry = Transform("thin", "thins", engines={"dummy": __name__}, settings=(share,))
+    registry = check.tables([SimpleNamespace(FORMATS=(FORMAT,), TRANSFORMS=(entry,))])
+    path = tmp_path / "one.yaml"
+    settings = written if written == "{}" else f"{{share: {written}}}"
+    path.write_text(f"{BUDGET}    transforms: {{thinned: {{thin: {settings}, limits: {{params: 0}}}}}}\n")
+    (thinned,) = read_budget(path, registry, root=tmp_path).models[0].transforms
+    assert thinned.settings == {"share": value}
+    assert settings_texts(thinned, entry) == {"share": {"": spelled}}
+    path.write_text(path.read_text().replace(settings, "{share: half}"))
+    with pytest.raises(BudgetError, match=r"expected share: a number such as 0\.5, found 'half'"):
+        read_budget(path, registry, root=tmp_path)
 
 
 def test_a_transform_is_one_entry(report: Any, pytester: pytest.Pytester) -> None:

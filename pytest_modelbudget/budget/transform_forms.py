@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from pytest_modelbudget.budget import grammar
@@ -20,6 +21,7 @@ from pytest_modelbudget.formats.source import names_attribute
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
+from pytest_modelbudget.units import Number, ungrouped
 
 SHARES = (Bound.COSINE, Bound.TOP1)  # which no output has more of than 1
 BOUNDS: Mapping[Bound, str] = {
@@ -37,37 +39,47 @@ def wanted_for(bound: Bound) -> str:
     return "a number from 0 to 1" if bound in SHARES else "a number such as 1e-3"
 
 
-def amount_of(bound: Bound, written: str) -> Fraction | None:
-    """A decimal number, or a percentage, exactly; None where the bound can be no such thing."""
+def exact_number(written: str) -> Fraction | None:
+    """A decimal number, or a percentage, exactly; None where it is neither."""
     digits = written.strip()
     try:
         number = Decimal(digits.removesuffix("%"))
     except InvalidOperation:
         return None
-    if not number.is_finite() or number < 0 or abs(number.adjusted()) > 300:
+    if not number.is_finite() or abs(number.adjusted()) > 300:
         return None
-    amount = Fraction(number) / (100 if digits.endswith("%") else 1)
-    return None if bound in SHARES and amount > 1 else amount
+    return Fraction(number) / (100 if digits.endswith("%") else 1)
 
 
-def _number(bound: Bound) -> Form[Fraction]:
-    wanted = wanted_for(bound)
+def amount_of(bound: Bound, written: str) -> Fraction | None:
+    """A number that a bound can be; None for any other."""
+    amount = exact_number(written)
+    return None if amount is None or amount < 0 or (bound in SHARES and amount > 1) else amount
 
+
+def _number(wanted: str, amount: Callable[[str], Fraction | None], name: str = "", sign: str = "") -> Form[Fraction]:
     def meaning(word: Text, key: str, reading: Reading) -> Fraction:
-        number = amount_of(bound, word.text)
+        number = amount(word.text)
         if number is None:
-            raise BudgetError(f"expected {wanted}, found {shown(word.text)}")
+            raise BudgetError(f"expected {wanted.format(key=key)}, found {shown(word.text)}")
         return number
 
-    pattern = {"type": "string", "pattern": r"^[0-9.]+([eE][-+]?[0-9]+)?%?$"}
-    return grammar.spelled(wanted, meaning, {"anyOf": [{"type": "number"}, pattern]}, "number")
+    pattern = {"type": "string", "pattern": rf"^{sign}[0-9.]+([eE][-+]?[0-9]+)?%?$"}
+    return grammar.spelled(wanted, meaning, {"anyOf": [{"type": "number"}, pattern]}, name)
+
+
+def _number_text(number: Number) -> str:
+    return "-" * (number < 0) + ungrouped(abs(Fraction(str(number))))
 
 
 def _bounds(values: Values, reading: Reading) -> dict[Bound, Fraction]:
     return {bound: values[bound.value] for bound in Bound if values[bound.value] is not None}
 
 
-BOUND_FIELDS = tuple(Field(bound.value, _number(bound), about) for bound, about in BOUNDS.items())
+BOUND_FIELDS = tuple(
+    Field(bound.value, _number(wanted_for(bound), partial(amount_of, bound), "number"), about)
+    for bound, about in BOUNDS.items()
+)
 OUTPUT_GRAMMAR = Grammar("the bounds of an output", BOUND_FIELDS)
 OUTPUT = OUTPUT_GRAMMAR.form(_bounds, "output")
 OUTPUTS = grammar.named(OUTPUT, "outputs: a mapping of names to bounds", names={"minLength": 1}, name="output_bounds")
@@ -192,6 +204,9 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Fo
     ),
     SettingForm.GLOBS: lambda setting, _: _globs(setting),
     SettingForm.INTEGER: lambda setting, _: grammar.whole_number(),
+    SettingForm.NUMBER: lambda setting, _: replace(
+        _number("{key}: a number such as 0.5", exact_number, sign="[-+]?"), text=_number_text
+    ),
     SettingForm.FLAG: lambda setting, _: replace(grammar.FLAG, name=""),
     SettingForm.TARGET: lambda setting, _: grammar.spelled("{key}: package.module:callable", _callable, SOME_TEXT),
     SettingForm.VALUES: lambda setting, _: Form(

@@ -13,7 +13,7 @@ from pytest_modelbudget.equivalence.claim import Outcome as Outcome
 from pytest_modelbudget.graph.graph import is_in_scope, paths
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame, Part, blame
-from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
+from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, UnmeasuredOp
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
 NO_BASELINE, NO_BLAME = Baseline(), Blame()
@@ -129,7 +129,7 @@ def judge_ops(
     """Hold a census of ops against what may run.
 
     An op that no rule knows could be of any kind: unless it is allowed, a limit on kinds that
-    nothing else breaks is UNKNOWN. Foreign names are always known.
+    nothing else breaks is UNKNOWN. Foreign names are known, unless no operation is.
     """
     problem = _scope_problem(limit, measurement, scopes)
     if problem:
@@ -141,8 +141,10 @@ def judge_ops(
     if broken:
         return Verdict(limit, Outcome.OVER, part, f"{_label(limit)} {'; '.join(_first(broken))}", baseline=baseline)
     missing, executed = _missing(part, limit), f"{_label(limit)} {readable(part.value, 'op')} executed"
+    if PROGRAM in unruled:
+        return Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown: {_named(missing)}", baseline=baseline)
     if missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
-        reason = f"{executed}, some of unknown kind: {_named(missing)}; {_accepting(missing)}"
+        reason = f"{executed}, some of unknown kind: {_named(missing)}{_accepting(missing)}"
         return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
     marked = bool(unruled) and not missing
     return Verdict(limit, Outcome.WITHIN, part, f"{executed}, all of them within", marked, baseline)
@@ -182,7 +184,7 @@ def _of_scope(measurement: Measurement, glob: str | None) -> Measurement:
         measurement,
         value=sum(share.value for share in shares),
         shares=shares,
-        unmeasured=tuple(op for op in measurement.unmeasured if is_in_scope(op.scope, glob)),
+        unmeasured=tuple(op for op in measurement.unmeasured if op.may_be_in(glob)),
         parts={},
     )
 
@@ -253,8 +255,8 @@ def _named(ops: Sequence[UnmeasuredOp]) -> str:
 
 
 def _accepting(ops: Sequence[UnmeasuredOp]) -> str:
-    names = _first(list(dict.fromkeys(op.op for op in ops)))
-    return f"allow_unmeasured: [{', '.join(names)}] accepts a lower bound"
+    names = _first(list(dict.fromkeys(op.op for op in ops if "::" in op.op)))
+    return f"; allow_unmeasured: [{', '.join(names)}] accepts a lower bound" if names else ""
 
 
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
@@ -262,7 +264,7 @@ def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -
     if held is None:
         return f"{_label(limit)} {readable(part.value, part.unit)} or more   unmeasured: {_named(missing)}"
     actual, bound = readable_pair(part.value, held, part.unit)
-    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}; {_accepting(missing)}"
+    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}{_accepting(missing)}"
 
 
 def _counted(row: OpCount, glob: str | None) -> OpCount:

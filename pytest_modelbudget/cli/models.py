@@ -101,7 +101,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
     print(explain.explanation(metric, measurement, model.costed, scope))
-    return not any(is_in_scope(op.scope, scope) for op in measurement.unmeasured)
+    return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 
 def add_init(command: argparse.ArgumentParser) -> None:

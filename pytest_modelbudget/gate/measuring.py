@@ -84,7 +84,7 @@ def costed(loaded: Model, registry: Tables) -> CostedModel:
     for key, metric in registry.metrics.items():
         try:
             with user_code(f"measuring {key}", ExtensionError):
-                measurements[key] = graph.once(metric.measure)
+                measurements[key] = metric.of(graph)
         except ModelBudgetError as error:
             failures[key] = error
     return CostedModel(loaded, graph, counts, measurements, failures)

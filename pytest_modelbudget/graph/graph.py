@@ -121,15 +121,19 @@ class Weight:
 class Graph:
     """A valid program: every operand exists before it is used; checked once, here.
 
-    weights holds every stored tensor, also those that no op reads. Raises GraphError for what is no valid program.
+    weights holds every stored tensor, also those that no op reads. operations_unknown says why a graph has no ops where
+    its model has: "a safetensors file holds weights and no operations". Raises GraphError for what is no valid program.
     """
 
     ops: tuple[Op, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     weights: tuple[Weight, ...] = field(default=())
+    operations_unknown: str = ""
 
     def __post_init__(self) -> None:
+        if self.ops and self.operations_unknown:
+            raise GraphError(f"{len(self.ops)} operations of a graph that knows none: {self.operations_unknown}")
         live: set[Storage] = {tensor.storage for tensor in self.inputs}
         for op in self.ops:
             if op.times < 0:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Union
 
 from pytest_modelbudget.errors import ExtensionError
-from pytest_modelbudget.graph.graph import Weight
+from pytest_modelbudget.graph.graph import Weight, is_in_scope
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.units import Number
 
@@ -21,6 +21,9 @@ class Share:
     value: Number
 
 
+PROGRAM = "program"  # stands for every operation of a graph that knows none
+
+
 @dataclass(frozen=True, slots=True)
 class UnmeasuredOp:
     """Operations of one name in one scope that a number does not cover, and why."""
@@ -29,6 +32,10 @@ class UnmeasuredOp:
     count: int
     scope: str
     why: str
+
+    def may_be_in(self, glob: str | None) -> bool:
+        """Whether it belongs to the scopes of a glob; a program that nobody knows belongs to all."""
+        return self.op == PROGRAM or is_in_scope(self.scope, glob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,13 @@ class Metric:
     not_scoped: str = ""
     drafted: bool = False
     by_kind: bool = False
+
+    def of(self, costed: CostedGraph) -> Measurement:
+        """The number of a graph; a lower bound where operations make it up, and the graph knows none."""
+        measurement, why = costed.once(self.measure), costed.graph.operations_unknown
+        if not why or isinstance(self.how, ByWeight):
+            return measurement
+        return replace(measurement, unmeasured=(UnmeasuredOp(PROGRAM, 1, "", why),))
 
 
 def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope, scope_text
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import ByFormula, ByTraffic, ByWeight, Measurement, Metric, Term
+from pytest_modelbudget.metrics.measurement import PROGRAM, ByFormula, ByTraffic, ByWeight, Measurement, Metric, Term
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.reports.show import operand_text, tensor_text
 from pytest_modelbudget.reports.traced_formula import formula_lines
@@ -41,6 +41,7 @@ def explanation(metric: Metric, measurement: Measurement, costed: CostedGraph, s
     elif measurement.unreduced is None:  # no formula of an operation tells: the shares, in execution order
         shares = [share for share in measurement.shares if is_in_scope(share.scope, scope)]
         lines += ["", *(f"{scope_text(share.scope)}  {exact(share.value, measurement.unit)}" for share in shares)]
+    lines += [f"unmeasured: {op.why}" for op in measurement.unmeasured if op.op == PROGRAM]
     lines += ["", f"{metric.key}: {metric.definition}"]
     return "\n".join(lines)
 

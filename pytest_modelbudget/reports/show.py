@@ -44,7 +44,8 @@ class LayerRow:
 
     params, macs and output_nbytes are None in a container whose layers stand below it. calls is
     0 for a layer that was never called; shapes are those of the first call. unmeasured counts
-    operations without a MAC formula, which makes macs a lower bound.
+    operations without a MAC formula, which makes macs a lower bound, and unwritten those whose
+    bytes are not known, which makes output_nbytes one.
     """
 
     scope: str
@@ -58,6 +59,7 @@ class LayerRow:
     macs: int | None = None
     output_nbytes: int | None = None
     unmeasured: int = 0
+    unwritten: int = 0
 
     @property
     def name(self) -> str:
@@ -106,6 +108,7 @@ class _Layer:
     costs: list[OpCost] = field(default_factory=list)
     children: dict[str, _Layer] = field(default_factory=dict)
     params: int = 0
+    programs: int = 0  # 1 where its operations are not known at all
 
     @property
     def macs(self) -> int:
@@ -113,7 +116,11 @@ class _Layer:
 
     @property
     def unmeasured(self) -> int:
-        return sum(cost.op.times for cost in self.costs if isinstance(cost.macs, Unknown))
+        return self.programs + sum(cost.op.times for cost in self.costs if isinstance(cost.macs, Unknown))
+
+    @property
+    def unwritten(self) -> int:
+        return self.programs + sum(cost.op.times for cost in self.costs if isinstance(cost.traffic, Unknown))
 
     @property
     def written(self) -> int:
@@ -142,6 +149,9 @@ def _tree(model: Model, costed: CostedGraph) -> _Layer:
         _at(root, cost.op.scope).costs.append(cost)
     for share in params(costed).shares:
         _at(root, share.scope).params += int(share.value)
+    if costed.graph.operations_unknown:
+        for layer in root.subtree():
+            layer.programs = int(bool(layer.params or not layer.children))
     return root
 
 
@@ -164,6 +174,7 @@ def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
             macs=sum(part.macs for part in covered),
             output_nbytes=sum(part.output_nbytes for part in covered),
             unmeasured=sum(part.unmeasured for part in covered),
+            unwritten=sum(part.unwritten for part in covered),
         )
         return
     yield _described(layer, level)
@@ -177,6 +188,7 @@ def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
             macs=layer.macs,
             output_nbytes=layer.written,
             unmeasured=layer.unmeasured,
+            unwritten=layer.unwritten,
         )
     for child in layer.children.values():
         yield from _rows(child, level + 1, depth)
@@ -230,8 +242,9 @@ def _shapes_text(shapes: Sequence[Shape]) -> str:
     return shape_text(shapes[0]) + more if shapes else ""
 
 
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
+def _count(value: int | None, missing: int = 0) -> str:
+    """The count; ">=" says that operations are missing from it."""
+    return "" if value is None else f"{'>= ' if missing else ''}{value:,}"
 
 
 def _label(row: LayerRow) -> str:
@@ -250,13 +263,16 @@ COLUMNS: tuple[Column, ...] = (
     Column("Output", lambda row: _shapes_text(row.outputs), is_number=False),
     Column("Params", lambda row: _count(row.params), lambda table: _count(table.params)),
     Column("Kernel", lambda row: shape_text(row.kernel) if row.kernel else ""),
-    # ">=" says that operations without a formula are missing from a count.
     Column(
         "MACs",
-        lambda row: (">= " if row.unmeasured and row.macs is not None else "") + _count(row.macs),
-        lambda table: _count(table.macs),
+        lambda row: _count(row.macs, row.unmeasured),
+        lambda table: _count(table.macs, sum(row.unmeasured for row in table.rows)),
     ),
-    Column("Output B", lambda row: _count(row.output_nbytes), lambda table: _count(table.output_nbytes)),
+    Column(
+        "Output B",
+        lambda row: _count(row.output_nbytes, row.unwritten),
+        lambda table: _count(table.output_nbytes, sum(row.unwritten for row in table.rows)),
+    ),
 )
 
 

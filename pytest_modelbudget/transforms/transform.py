@@ -35,6 +35,7 @@ class SettingForm(str, Enum):
     WORD = "word"  # one of the setting's words
     GLOBS = "globs"  # one glob on module paths, or a list: a tuple of str
     INTEGER = "integer"  # an int
+    NUMBER = "number"  # 0.5, 1e-3 or 50%: a Fraction, exactly what is written
     FLAG = "flag"  # a bool
     TARGET = "target"  # package.module:callable: a str
     VALUES = "values"  # a mapping of names to plain values

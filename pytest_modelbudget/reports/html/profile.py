@@ -23,7 +23,7 @@ from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.reports.show import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, Record, calls_record, layer_table
 
 MOST_ROWS = 2000
-FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured")
+FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured", "unwritten")
 SMALLER = "(smaller layers)"
 
 
@@ -40,7 +40,8 @@ def layer_profile(model: Model, costed: CostedGraph) -> Record:
     stored, moved = _Amounts(weight_memory(costed)), _Amounts(bandwidth(costed))
     rows = [
         {**calls_record(row), "params": row.params, "weight_bytes": stored.of(row), "macs": row.macs,
-         "output_bytes": row.output_nbytes, "traffic": moved.of(row), "unmeasured": row.unmeasured}
+         "output_bytes": row.output_nbytes, "traffic": moved.of(row), "unmeasured": row.unmeasured,
+         "unwritten": row.unwritten}
         for row in table.rows
     ]  # fmt: skip
     return {"rows": _largest(rows), "folded_at": folded_at, "left_out": max(0, len(rows) - MOST_ROWS)}
