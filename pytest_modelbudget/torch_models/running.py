@@ -34,14 +34,7 @@ from pytest_modelbudget.formats.model import (
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.isolation import (
-    buffer_values_kept,
-    deterministic,
-    exact_operators,
-    module_state_kept,
-    silenced,
-    untouched_globals,
-)
+from pytest_modelbudget.torch_models import isolation
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject, output_tensors
@@ -231,7 +224,7 @@ class TorchModel(RunnableModel):
 
     def in_float64(self) -> TorchModel:
         subject, specs = self._subject_and_specs()
-        with untouched_globals(), user_code("copying the model", TransformError):
+        with isolation.untouched_globals(), user_code("copying the model", TransformError):
             exact = subject.over(in_float64(copied(subject.model)))
         return TorchModel(
             self.source,
@@ -273,12 +266,12 @@ class TorchModel(RunnableModel):
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(untouched_globals())
-            enter(module_state_kept(modules))
-            enter(buffer_values_kept(modules))
-            enter(exact_operators())
-            enter(deterministic())
-            enter(silenced())
+            enter(isolation.untouched_globals())
+            enter(isolation.module_state_kept(modules))
+            enter(isolation.buffer_values_kept(modules))
+            enter(isolation.exact_operators())
+            enter(isolation.deterministic())
+            enter(isolation.silenced())
             enter(user_code("running the model", TraceError))
             enter(grad())
             enter(scopes.watching())
