@@ -3,8 +3,6 @@
 At its end the boundary around code that is not ours: whatever it raises becomes one sentence, too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What models may be measured with: the project's own tables, joined with extensions', and versions."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

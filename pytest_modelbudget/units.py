@@ -3,8 +3,6 @@
 The only file that knows 1000 from 1024, and the only one that rounds so.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -9,20 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Union
 
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    AnyLimit,
-    Budget,
-    Level,
-    Limit,
-    Loosen,
-    ModelBudget,
-    OpsLimit,
-    Place,
-    TransformCheck,
-    names_of,
-    path_of,
-)
+from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.source_forms import source_texts
 from pytest_modelbudget.budget.transform_forms import settings_texts
@@ -43,7 +30,7 @@ class Loosening:
     numbers in the metric's unit, or words; None is nothing.
     """
 
-    place: Place
+    place: budgets.Place
     path: str
     check: str | None
     metric: str | None
@@ -54,7 +41,9 @@ class Loosening:
     percent: str | None = None
 
 
-def loosenings(before: Budget, now: Budget | None, metrics: Mapping[str, Metric]) -> tuple[Loosening, ...]:
+def loosenings(
+    before: budgets.Budget, now: budgets.Budget | None, metrics: Mapping[str, Metric]
+) -> tuple[Loosening, ...]:
     """List what ``now`` asks less than ``before``, in the order of the older file."""
     places = dict(now.places()) if now else {}
     today = {held.check: held.limit for held in now.held()} if now else {}
@@ -63,30 +52,35 @@ def loosenings(before: Budget, now: Budget | None, metrics: Mapping[str, Metric]
         if held.path in places:
             subject = _Subject(held.path, held.limit, places[held.path], metrics)
             changes.extend(_of_one(subject, held.limit, today.get(held.check)))
-    if now and before.loosen is Loosen.FORBID and now.loosen is not Loosen.FORBID:
+    if now and before.loosen is budgets.Loosen.FORBID and now.loosen is not budgets.Loosen.FORBID:
         what, text = "loosen removed", "budget loosened: loosen: forbid is gone"
         words = before.loosen.value, now.loosen.value
-        changes.append(Loosening(Place(before.file, 1), "", None, None, what, *words, text))
+        changes.append(Loosening(budgets.Place(before.file, 1), "", None, None, what, *words, text))
     return tuple(changes)
 
 
-def _dropped(before: Budget, places: Mapping[str, Place]) -> Iterator[Loosening]:
+def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Iterator[Loosening]:
     """Models that are gone, each with all that stood below it."""
     gone = [path for path, _ in before.places() if path not in places]
     transforms = {path for path, _ in before.transformed()}
     for path in gone:
-        names = names_of(path)
-        if path_of(*names[:-1]) in gone:
+        names = budgets.names_of(path)
+        if budgets.path_of(*names[:-1]) in gone:
             continue
-        below = [other for other in gone if names_of(other)[: len(names)] == names]
+        below = [other for other in gone if budgets.names_of(other)[: len(names)] == names]
         count = sum(held.path in below for held in before.held())
         kind = "transform" if path in transforms else "model"
         text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
-        place = next((at for other, at in places.items() if names_of(other)[0] == names[0]), Place(before.file, 1))
+        place = next(
+            (at for other, at in places.items() if budgets.names_of(other)[0] == names[0]),
+            budgets.Place(before.file, 1),
+        )
         yield Loosening(place, path, None, None, f"{kind} dropped", count, None, text)
 
 
-def _claims(before: Budget, now: Budget | None, places: Mapping[str, Place]) -> Iterator[Loosening]:
+def _claims(
+    before: budgets.Budget, now: budgets.Budget | None, places: Mapping[str, budgets.Place]
+) -> Iterator[Loosening]:
     """Claims about the outputs of transforms that are no longer made, or are weaker ones."""
     today = dict(now.claims()) if now else {}
     for path, claim in before.claims():
@@ -102,26 +96,28 @@ def _claims(before: Budget, now: Budget | None, places: Mapping[str, Place]) -> 
                 words = f"equivalence of {path} {kinds[0]} -> {kinds[1]}"
         else:
             continue
-        yield Loosening(places[path], path, EQUIVALENCE, EQUIVALENCE, what, *kinds, f"budget loosened: {words}")
+        yield Loosening(
+            places[path], path, budgets.EQUIVALENCE, budgets.EQUIVALENCE, what, *kinds, f"budget loosened: {words}"
+        )
 
 
-def _of_one(subject: _Subject, before: AnyLimit, now: AnyLimit | None) -> Iterator[Loosening]:
+def _of_one(subject: _Subject, before: budgets.AnyLimit, now: budgets.AnyLimit | None) -> Iterator[Loosening]:
     """Compare one limit with what it was; None is a limit that is gone."""
     if now is None:
         was = "a limit on operations"
-        if isinstance(before, Limit):  # as its file spells it, where it is a quantity
+        if isinstance(before, budgets.Limit):  # as its file spells it, where it is a quantity
             was = before.written or f"grow {percentage(before.grow or Fraction())}"
         yield subject.lost("metric removed", was, None, f"{before.name} removed, was {was}")
         return
     subject = replace(subject, place=now.place)
-    if before.level is Level.ERROR and now.level is Level.WARN:
+    if before.level is budgets.Level.ERROR and now.level is budgets.Level.WARN:
         yield subject.lost("level lowered", "error", "warn", f"level of {before.name} error -> warn")
     for op in now.allow_unmeasured:
         if op not in before.allow_unmeasured:
             yield subject.lost("op newly allowed", None, op, f"{before.name} accepts {op} unmeasured")
-    if isinstance(before, Limit) and isinstance(now, Limit):
+    if isinstance(before, budgets.Limit) and isinstance(now, budgets.Limit):
         yield from _of_limit(subject, before, now)
-    elif isinstance(before, OpsLimit) and isinstance(now, OpsLimit):
+    elif isinstance(before, budgets.OpsLimit) and isinstance(now, budgets.OpsLimit):
         yield from _of_ops(subject, before, now)
 
 
@@ -130,8 +126,8 @@ class _Subject:
     """The limit that is spoken of, and where it stands today."""
 
     path: str
-    limit: AnyLimit
-    place: Place
+    limit: budgets.AnyLimit
+    place: budgets.Place
     metrics: Mapping[str, Metric]
 
     def lost(self, what: str, before: LimitSetting, after: LimitSetting, words: str) -> Loosening:
@@ -150,7 +146,7 @@ class _Subject:
         return Loosening(self.place, self.path, name, self.limit.metric, what, before, after, text, percent)
 
 
-def _of_limit(subject: _Subject, before: Limit, now: Limit) -> Iterator[Loosening]:
+def _of_limit(subject: _Subject, before: budgets.Limit, now: budgets.Limit) -> Iterator[Loosening]:
     texts = {"max": (before.written, now.written), "min": None}
     for end, moved, way in (("max", "raised", 1), ("min", "lowered", -1)):
         was, value = getattr(before, end), getattr(now, end)
@@ -170,7 +166,7 @@ def _of_limit(subject: _Subject, before: Limit, now: Limit) -> Iterator[Loosenin
             yield subject.moved("floor raised", before.floor, now.floor, "floor")
 
 
-def _of_ops(subject: _Subject, before: OpsLimit, now: OpsLimit) -> Iterator[Loosening]:
+def _of_ops(subject: _Subject, before: budgets.OpsLimit, now: budgets.OpsLimit) -> Iterator[Loosening]:
     if before.allow is not None and now.allow is None:
         yield subject.lost("op newly allowed", ", ".join(before.allow), None, "any operation is allowed")
     for op in now.allow or ():
@@ -203,7 +199,7 @@ class Redefinition:
     spell them, of a mapping only what differs; None is nothing.
     """
 
-    place: Place
+    place: budgets.Place
     path: str
     what: str
     before: str | None
@@ -211,7 +207,9 @@ class Redefinition:
     text: str
 
 
-def redefinitions(before: Budget, now: Budget | None, transforms: Mapping[str, Transform]) -> tuple[Redefinition, ...]:
+def redefinitions(
+    before: budgets.Budget, now: budgets.Budget | None, transforms: Mapping[str, Transform]
+) -> tuple[Redefinition, ...]:
     """List what limits that stay are held on instead, in the order of today's file.
 
     transforms is the table that both files were read by. What a model says for itself and its
@@ -222,7 +220,7 @@ def redefinitions(before: Budget, now: Budget | None, transforms: Mapping[str, T
     models = {model.path: model for model in before.models}
     checks = dict(before.transformed())
     held = {path for path, _ in _checks(before) & _checks(now)}
-    known: dict[tuple[str, Place, str], Redefinition] = {}
+    known: dict[tuple[str, budgets.Place, str], Redefinition] = {}
     for model in now.models:
         changed = (*_of_model(models.get(model.path), model, held), *_of_transforms(checks, model, held, transforms))
         for change in changed:
@@ -231,25 +229,28 @@ def redefinitions(before: Budget, now: Budget | None, transforms: Mapping[str, T
     return tuple(known.values())
 
 
-def _checks(budget: Budget) -> set[tuple[str, str]]:
+def _checks(budget: budgets.Budget) -> set[tuple[str, str]]:
     """The path and the name of all that a file holds."""
-    return {(path, EQUIVALENCE) for path, _ in budget.claims()} | {held.check for held in budget.held()}
+    return {(path, budgets.EQUIVALENCE) for path, _ in budget.claims()} | {held.check for held in budget.held()}
 
 
-def _of_model(was: ModelBudget | None, now: ModelBudget, held: set[str]) -> Iterator[Redefinition]:
+def _of_model(was: budgets.ModelBudget | None, now: budgets.ModelBudget, held: set[str]) -> Iterator[Redefinition]:
     """Compare what a model declares, where it or a transform of it is held to something."""
-    if was is None or not held & {now.path, *(path_of(now.path, check.name) for check in now.transforms)}:
+    if was is None or not held & {now.path, *(budgets.path_of(now.path, check.name) for check in now.transforms)}:
         return
     for key, texts in _changes(source_texts(was.source), source_texts(now.source)):
         yield _redefined("model", now.path, key, texts, now.declared_at.get(key, now.declared_at["source"]))
 
 
 def _of_transforms(
-    earlier: Mapping[str, TransformCheck], model: ModelBudget, held: set[str], known: Mapping[str, Transform]
+    earlier: Mapping[str, budgets.TransformCheck],
+    model: budgets.ModelBudget,
+    held: set[str],
+    known: Mapping[str, Transform],
 ) -> Iterator[Redefinition]:
     """Compare a model's transforms; a variant may have stood in a transform's place, or the other way round."""
     for now in model.transforms:
-        path, place = path_of(model.path, now.name), now.declared_at["transform"]
+        path, place = budgets.path_of(model.path, now.name), now.declared_at["transform"]
         was, transform = earlier.get(path), known[now.transform]
         if path in held and (was is None or was.transform != now.transform):
             yield _redefined("transform", path, "transform", (was.transform if was else None, now.transform), place)
@@ -260,7 +261,7 @@ def _of_transforms(
         yield _redefined("transform", model.path, "transform", (earlier[model.path].transform, None), model.place)
 
 
-def _redefined(kind: str, path: str, what: str, texts: BothTexts, place: Place) -> Redefinition:
+def _redefined(kind: str, path: str, what: str, texts: BothTexts, place: budgets.Place) -> Redefinition:
     """One key in words: "model changed: dtype none -> bfloat16: its limits are held ..."."""
     key = "" if what == kind else f" {what}"
     before, after = (text or "none" for text in texts)

@@ -1,7 +1,5 @@
 """Limits of a budget: a quantity, or {max, min, grow, floor, level, …}; and those on ops."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

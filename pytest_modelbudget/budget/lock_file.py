@@ -14,8 +14,6 @@ so that changes to two models merge. A part is [scope, tensor or null, value, sh
     }
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

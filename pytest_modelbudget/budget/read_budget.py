@@ -4,8 +4,6 @@ The schema (JSON Schema, draft-07) is coarser than the reader: it knows keys, sh
 sums.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -9,8 +9,6 @@ A pull request is checked out as a merge, whose first parent is the base::
 What main has gained since (B, C) is then no growth of the change.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The forms of a model's source and of what it is run on: targets, arguments, inputs, dims."""
 
-from __future__ import annotations
-
 import json
 import os
 import posixpath

@@ -1,7 +1,5 @@
 """``transforms:`` of a model: one transform each, the claim it is held to, and limits after it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation

@@ -9,8 +9,6 @@ fix      limits that are broken                      numbers that changed
 =======  ==========================================  ==========================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -1,7 +1,5 @@
 """The answer to one limit: within, over or unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The ``modelbudget`` command: 0 done, 1 unmeasured operations, 2 usage or unreadable source."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

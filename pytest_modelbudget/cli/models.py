@@ -4,8 +4,6 @@ Each prints, and tells whether every number that it needed could be worked out. 
 a model on the command line are read as the same words in a budget are.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """``modelbudget linear`` and ``modelbudget tile``: linear layers and tiled twins as ONNX files."""
 
-from __future__ import annotations
-
 import argparse
 from importlib import import_module
 from pathlib import Path

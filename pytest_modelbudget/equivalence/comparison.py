@@ -22,17 +22,7 @@ from pytest_modelbudget.equivalence.layers import Search, WrongLayers, divergenc
 from pytest_modelbudget.equivalence.products import disagreement, keeps
 from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, Results, original_runs
 from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError
-from pytest_modelbudget.formats.model import (
-    DRAWN,
-    LayerOutput,
-    LayerPair,
-    Model,
-    Run,
-    RunnableModel,
-    Watch,
-    must_run,
-    no_layers,
-)
+from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.graph.tensor import least_precise
 
 if TYPE_CHECKING:
@@ -43,16 +33,16 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
 
 
-def compare(original: Model, remake: Remake, claim: Claim) -> judgement.Equivalence:
+def compare(original: models.Model, remake: Remake, claim: Claim) -> judgement.Equivalence:
     """Hold what a change makes of a model to a claim, on weights that can prove something.
 
     remake makes the change to the model as it is loaded, and to redrawn and float64 copies of it.
     What cannot be run is unknown. Raises SourceError where the original cannot be loaded, and
     TransformError for models that do not run at all, or lack weights that must be their own.
     """
-    first = must_run(original)
+    first = models.must_run(original)
     changed = remake(first)
-    second = must_run(changed.model)
+    second = models.must_run(changed.model)
     missing = "" if changed.follows else first.missing or second.missing
     if missing:
         raise TransformError(missing)
@@ -96,7 +86,7 @@ class Verification:
         try:
             comparison = again = self._comparison()
             still = comparison.before.still()
-            is_drawn = self._pair.original.weights == DRAWN
+            is_drawn = self._pair.original.weights == models.DRAWN
             if still and self._may_draw and not is_drawn:
                 self._pair = self._pair.redrawn()
                 again = self._comparison()
@@ -115,10 +105,10 @@ class Verification:
 
     def _by_layers(self, error: TransformError) -> judgement.Equivalence:
         """The judgement on the changed layers alone, where the network does not run."""
-        if self._claim.kind is not Kind.EXACT_ALGEBRA or self._pair.shared.pairs is no_layers:
+        if self._claim.kind is not Kind.EXACT_ALGEBRA or self._pair.shared.pairs is models.no_layers:
             raise error
         layers = self._layer_runs()
-        is_drawn = self._pair.original.weights == DRAWN
+        is_drawn = self._pair.original.weights == models.DRAWN
         if self._may_draw and not is_drawn and not all(layer.moves for layer in layers):
             self._pair = self._pair.redrawn()
             layers = self._layer_runs()
@@ -157,7 +147,7 @@ class LayerRuns:
     pairs: tuple[judgement.OutputPair, ...]
 
 
-def layer_runs(layer: LayerPair, claim: Claim, dtype: str) -> LayerRuns:
+def layer_runs(layer: models.LayerPair, claim: Claim, dtype: str) -> LayerRuns:
     """Float64 outputs of one layer alone, on inputs drawn in its true shapes."""
     specs = {**layer.original.inputs.specs, **layer.changed.inputs.specs}
     rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
@@ -179,7 +169,7 @@ def layer_runs(layer: LayerPair, claim: Claim, dtype: str) -> LayerRuns:
     return LayerRuns(layer.scope, moves, tuple(pairs))
 
 
-def _only(run: Run, scope: str) -> Values:
+def _only(run: models.Run, scope: str) -> Values:
     """The one value that a layer gives. Raises TransformError where that is no tensor."""
     if len(run.outputs) != 1:
         raise TransformError(f"layer '{scope}' gives a sequence, which is not compared alone")
@@ -246,11 +236,11 @@ class Comparison:
         structure += (*self._disagreements(stored), *self._replaced.shapes())
         return SecondRuns(stored, exact, tuple(dict.fromkeys(structure)), notes)
 
-    def _run_stored(self, inputs: Arrays) -> Run:
-        watch = Watch(counts=self.pair.measured.promised is not None)
+    def _run_stored(self, inputs: Arrays) -> models.Run:
+        watch = models.Watch(counts=self.pair.measured.promised is not None)
         return self._run_second(self.pair.second, inputs, watch)
 
-    def _run_second(self, model: RunnableModel, inputs: Arrays, watch: Watch) -> Run:
+    def _run_second(self, model: models.RunnableModel, inputs: Arrays, watch: models.Watch) -> models.Run:
         """A run of the second model, whose inputs and outputs may have names of their own."""
         if not self.pair.changed.by_position:
             return model.run(inputs, watch)
@@ -273,11 +263,11 @@ class Comparison:
             return None, (f"precision only: {error}",)
         return runs, ()
 
-    def _run_exact(self, inputs: Arrays) -> Run:
+    def _run_exact(self, inputs: Arrays) -> models.Run:
         """A float64 run, in which every layer that was changed is held to what it was."""
         shared, kept = self.pair.shared, self.before.shared.take(inputs)
         given = {name: kept[name] for name in shared.given}
-        watch = Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
+        watch = models.Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
         run = self._run_second(self.pair.exact_second, inputs, watch)
         for name, scope in shared.layers.items():
             for before, after in zip(_tensors(kept[name]), _tensors(run.values[name]), strict=False):
@@ -366,9 +356,9 @@ class Comparison:
 
 
 def _layers(
-    run: Callable[[Arrays, Watch], Run], inputs: Arrays, names: Collection[str] = ()
-) -> tuple[LayerOutput, ...]:
-    return run(inputs, Watch(layers=names)).layers
+    run: Callable[[Arrays, models.Watch], models.Run], inputs: Arrays, names: Collection[str] = ()
+) -> tuple[models.LayerOutput, ...]:
+    return run(inputs, models.Watch(layers=names)).layers
 
 
 def _tensors(value: Any) -> Iterator[Any]:
@@ -410,7 +400,7 @@ def without_rounded_weights(
     return alone, (note,)
 
 
-def differences(before: Run, after: Run, *, types: bool = True) -> Iterator[str]:
+def differences(before: models.Run, after: models.Run, *, types: bool = True) -> Iterator[str]:
     """How the outputs of two runs differ in containers, number, names, order, shapes and types."""
     if before.structure and after.structure and before.structure != after.structure:
         yield f"{after.structure} in place of {before.structure}"

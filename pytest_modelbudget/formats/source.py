@@ -1,7 +1,5 @@
 """Where a model comes from and what it is run on, as plain data."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Sources, inputs and limits as Python code gives them, read as a budget file is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Load → measure → judge, read from top to bottom; each model once."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping

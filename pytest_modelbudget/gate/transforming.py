@@ -1,7 +1,5 @@
 """Transform → measure → compare: a changed model beside the one that it was made from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

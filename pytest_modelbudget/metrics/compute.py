@@ -1,7 +1,5 @@
 """``macs`` and ``flops``: what a model computes."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ A classifier widened from 1000 to 1175 outputs, drawn once::
     Difference("classifier.1", "weight", 1_280_000, 1_504_000, (1000, 1280), (1175, 1280))
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

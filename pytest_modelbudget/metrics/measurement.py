@@ -1,7 +1,5 @@
 """A measured number, who it is made of, and what it does not cover."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace

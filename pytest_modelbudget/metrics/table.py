@@ -1,7 +1,5 @@
 """Every metric of the project, in the order in which reports show them; and a model measured by them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """``bandwidth``, its floor, ``total_activation`` and ``arithmetic_intensity``: bytes that move."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction

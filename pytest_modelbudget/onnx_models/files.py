@@ -1,7 +1,5 @@
 """Reading an ONNX file without its weights' bytes, and refusing what is none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod

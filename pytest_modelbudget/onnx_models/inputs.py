@@ -1,7 +1,5 @@
 """What an ONNX model is fed and gives: inputs and their ranges, outputs and their types."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

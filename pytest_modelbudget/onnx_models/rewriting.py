@@ -1,7 +1,5 @@
 """Nodes that take the place of one node of an ONNX graph, under its name and scope."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -13,18 +11,7 @@ import onnx
 from onnx import NodeProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
-from pytest_modelbudget.onnx_models.program import (
-    CONSTANT,
-    FLOATING,
-    NAME_SCOPES,
-    Body,
-    Node,
-    Program,
-    all_graphs,
-    names_read,
-    read_node,
-    scope_of,
-)
+from pytest_modelbudget.onnx_models import program as programs
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 
@@ -45,7 +32,7 @@ class Names:
 
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:
-    for graph in all_graphs(model.graph):
+    for graph in programs.all_graphs(model.graph):
         yield from (value.name for value in (*graph.input, *graph.output, *graph.value_info))
         yield from (tensor.name for tensor in graph.initializer)
         for node in graph.node:
@@ -64,7 +51,7 @@ class Replacement:
     The nodes stand in the module that the node stood in, whatever its exporter wrote down.
     """
 
-    def __init__(self, node: Node, stem: str) -> None:
+    def __init__(self, node: programs.Node, stem: str) -> None:
         self.replaced = node.proto
         self.nodes: list[NodeProto] = []
         self.stored: list[TensorProto] = []
@@ -86,9 +73,9 @@ class Replacement:
             node.attribute.append(onnx.helper.make_attribute(name, value))
         if self.replaced.metadata_props:
             node.metadata_props.extend(self.replaced.metadata_props)
-        if scope_of(node) != self._scope:
+        if programs.scope_of(node) != self._scope:
             del node.metadata_props[:]
-            node.metadata_props.add(key=NAME_SCOPES, value=str(["", self._scope, ""]))
+            node.metadata_props.add(key=programs.NAME_SCOPES, value=str(["", self._scope, ""]))
         self.nodes.append(node)
         return outputs
 
@@ -127,32 +114,32 @@ def without_spent(
 
     Only what may lie between a stored tensor and its reader is taken away.
     """
-    reads = Counter(name for node in nodes for name in names_read((node,)))
+    reads = Counter(name for node in nodes for name in programs.names_read((node,)))
     gone = {name for name in spent if not reads[name]} - outputs
     kept: list[NodeProto] = []
     for node in reversed(nodes):
-        if gone.issuperset(node.output) and _gives_what_is_stored(read_node(node, rules)):
-            reads.subtract(names_read((node,)))
+        if gone.issuperset(node.output) and _gives_what_is_stored(programs.read_node(node, rules)):
+            reads.subtract(programs.names_read((node,)))
             gone.update(name for name in node.input if not reads[name] and name not in outputs)
         else:
             kept.append(node)
     return kept[::-1], frozenset(gone)
 
 
-def _gives_what_is_stored(node: Node) -> bool:
+def _gives_what_is_stored(node: programs.Node) -> bool:
     """Whether a node gives a stored tensor, as it is or in another form."""
-    return node.operator == CONSTANT or bool(node.hands_on)
+    return node.operator == programs.CONSTANT or bool(node.hands_on)
 
 
 Operation = TypeVar("Operation")
-IsOne = Callable[[Node, AbstractSet[str]], bool]
+IsOne = Callable[[programs.Node, AbstractSet[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class WholeOperation:
     """An operation that cannot be rewritten, and why."""
 
-    node: Node
+    node: programs.Node
     why: str
 
 
@@ -163,7 +150,7 @@ def multiplies_weight(*overs: Over) -> IsOne:
     it depends on stored tensors alone.
     """
 
-    def is_one(node: Node, constants: AbstractSet[str]) -> bool:
+    def is_one(node: programs.Node, constants: AbstractSet[str]) -> bool:
         rule, names = node.rule, node.inputs
         if rule is None or rule.contraction is None:
             return False
@@ -177,7 +164,9 @@ def multiplies_weight(*overs: Over) -> IsOne:
 
 
 def operations_of(
-    program: Program, is_one: IsOne, operation_of: Callable[[Node, Program], Operation | WholeOperation]
+    program: programs.Program,
+    is_one: IsOne,
+    operation_of: Callable[[programs.Node, programs.Program], Operation | WholeOperation],
 ) -> Iterator[Operation | WholeOperation]:
     """Every operation of some kind, in the order of the file.
 
@@ -196,10 +185,10 @@ def operations_of(
 class _Inside:
     """Looks for operations where none can be rewritten: in bodies and in a model's functions."""
 
-    program: Program
+    program: programs.Program
     is_one: IsOne
 
-    def of_node(self, node: Node, owner: str, constants: AbstractSet[str]) -> Iterator[WholeOperation]:
+    def of_node(self, node: programs.Node, owner: str, constants: AbstractSet[str]) -> Iterator[WholeOperation]:
         """What a call and the bodies of a node hold, where some values are constants."""
         if self._calls_one(node, constants):
             why = f"it calls the model's own function {node.operator}: inline that first"
@@ -207,14 +196,14 @@ class _Inside:
         for body in node.bodies.values():
             yield from self._of_body(body, owner, constants)
 
-    def _of_body(self, body: Body, owner: str, outer: AbstractSet[str]) -> Iterator[WholeOperation]:
+    def _of_body(self, body: programs.Body, owner: str, outer: AbstractSet[str]) -> Iterator[WholeOperation]:
         constants = body.constants_with(outer)
         for node in body.nodes:
             if self.is_one(node, constants):
                 yield WholeOperation(node, f"it stands in a body of {owner}")
             yield from self.of_node(node, owner, constants)
 
-    def _calls_one(self, node: Node, constants: AbstractSet[str]) -> bool:
+    def _calls_one(self, node: programs.Node, constants: AbstractSet[str]) -> bool:
         """Whether a function that a node calls, or one that it calls, holds an operation."""
         function = self.program.functions.get(node.operator)
         if function is None:
@@ -224,13 +213,13 @@ class _Inside:
         return next(self._of_body(function, "", known), None) is not None
 
 
-def why_unusable(name: str, program: Program) -> str:
+def why_unusable(name: str, program: programs.Program) -> str:
     """Why a stored tensor cannot be replaced by others; "" where it can."""
     tensor = program.graph.stored[name]
     if name in program.replaceable:
         return f"its weight '{name}' is an input too, which a caller may replace"
     if tensor.is_sparse:
         return f"its weight '{name}' is stored sparse"
-    if tensor.proto.data_type not in FLOATING:
+    if tensor.proto.data_type not in programs.FLOATING:
         return f"its weight '{name}' is not floating"
     return ""

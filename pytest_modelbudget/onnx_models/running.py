@@ -1,7 +1,5 @@
 """Running an ONNX model as it is written: no optimisation, one thread, large graphs in pieces."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,5 @@
 """What each stored tensor is: parameter, quantiser, buffer, constant or shape."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt

@@ -1,7 +1,5 @@
 """Gathers and scatters: they touch the rows they name, not the whole table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 

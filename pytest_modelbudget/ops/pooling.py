@@ -1,7 +1,5 @@
 """Pooling and interpolation: windows over space, weighted by nothing learnt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 

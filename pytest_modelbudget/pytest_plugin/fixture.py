@@ -3,8 +3,6 @@
 model_budget(model, "float32 1x64").within(params="12 M")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any

@@ -16,17 +16,8 @@ from typing import Any
 
 import pytest
 
+from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, yaml_text
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    Address,
-    AnyLimit,
-    EquivalenceCheck,
-    ModelBudget,
-    Place,
-    TransformCheck,
-    path_of,
-)
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -95,10 +86,10 @@ class BudgetItem(pytest.Item):
     title heads a failure: "net / tiled / macs". statement is set once it ran, for the report.
     """
 
-    def __init__(self, *, place: Place, **kwargs: Any) -> None:
+    def __init__(self, *, place: budgets.Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
-        self.title = Address.parse(self.nodeid).title
+        self.title = budgets.Address.parse(self.nodeid).title
         self.statement: assembly.Statement | None = None
         self.add_marker(MARKER)
 
@@ -136,7 +127,7 @@ class BudgetItem(pytest.Item):
 class LimitItem(BudgetItem):
     """One limit of one model."""
 
-    def __init__(self, *, limit: AnyLimit, parent: ModelNode | TransformNode, **kwargs: Any) -> None:
+    def __init__(self, *, limit: budgets.AnyLimit, parent: ModelNode | TransformNode, **kwargs: Any) -> None:
         super().__init__(place=limit.place, parent=parent, **kwargs)
         self.limit = limit
         self.model = parent
@@ -171,7 +162,7 @@ class LimitItem(BudgetItem):
         """
         start, base = self.config.invocation_params.dir, baselines_of(self.config).base
         path = Path(os.path.relpath(self.path, start)).as_posix()
-        node_id = path_of(path, *Address.parse(self.nodeid).names)
+        node_id = budgets.path_of(path, *budgets.Address.parse(self.nodeid).names)
         is_compared = verdict.allowed is not None and verdict.baseline.revision
         against = f" {BASE}={quote(base.asked)}" if base and is_compared else ""
         return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(node_id)}"
@@ -182,7 +173,7 @@ class TransformNode(pytest.Collector):
 
     parent: ModelNode
 
-    def __init__(self, *, check: TransformCheck, **kwargs: Any) -> None:
+    def __init__(self, *, check: budgets.TransformCheck, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.check = check
         self._transformed: transforming.TransformedModel | None = None
@@ -193,12 +184,12 @@ class TransformNode(pytest.Collector):
         for limit in self.check.limits:
             yield LimitItem.from_parent(self, name=limit.name, limit=limit)
         if self.check.equivalence is not None:
-            yield EquivalenceItem.from_parent(self, name=EQUIVALENCE, equivalence=self.check.equivalence)
+            yield EquivalenceItem.from_parent(self, name=budgets.EQUIVALENCE, equivalence=self.check.equivalence)
 
     @property
     def budget_path(self) -> str:
         """Its name within the file: "net::tiled"."""
-        return path_of(self.parent.budget_path, self.check.name)
+        return budgets.path_of(self.parent.budget_path, self.check.name)
 
     def transformed(self) -> transforming.TransformedModel:
         """The changed model, made and measured at the first call in this process."""
@@ -228,7 +219,7 @@ class TransformNode(pytest.Collector):
 class EquivalenceItem(BudgetItem):
     """The claim that a transformed model computes the same."""
 
-    def __init__(self, *, equivalence: EquivalenceCheck, parent: TransformNode, **kwargs: Any) -> None:
+    def __init__(self, *, equivalence: budgets.EquivalenceCheck, parent: TransformNode, **kwargs: Any) -> None:
         super().__init__(place=equivalence.place, parent=parent, **kwargs)
         self.check = equivalence
         self.transform = parent
@@ -267,7 +258,7 @@ class BudgetFile(pytest.File):
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
         self._declare(sum(promises(model) for model in budget.models))
-        by_name: dict[str, list[ModelBudget]] = {}
+        by_name: dict[str, list[budgets.ModelBudget]] = {}
         for model in budget.models:
             by_name.setdefault(model.name, []).append(model)
         for name, models in by_name.items():
@@ -282,7 +273,7 @@ class BrokenBudget(BudgetItem):
 
     def __init__(self, *, error: ModelBudgetError, file: str, **kwargs: Any) -> None:
         problems = error.problems if isinstance(error, yaml_text.BudgetFileError) else ()
-        place = problems[0].place if problems else Place(file, 1)
+        place = problems[0].place if problems else budgets.Place(file, 1)
         super().__init__(place=place, **kwargs)
         self.title = place.file
         self.problems = tuple(map(str, problems)) or (f"{place}:1: {one_line(str(error))}",)
@@ -299,7 +290,7 @@ class BrokenBudget(BudgetItem):
 class ModelNode(pytest.Collector):
     """One model under one set of inputs; its variants stand below it."""
 
-    def __init__(self, *, models: Sequence[ModelBudget], **kwargs: Any) -> None:
+    def __init__(self, *, models: Sequence[budgets.ModelBudget], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.models = models
         self._measured: MeasuredModel | None = None
@@ -317,7 +308,7 @@ class ModelNode(pytest.Collector):
                 yield VariantNode.from_parent(self, name=model.variant, models=[model])
 
     @property
-    def budget(self) -> ModelBudget:
+    def budget(self) -> budgets.ModelBudget:
         """The part of the file that asks something of this model."""
         return self.models[0]
 
@@ -357,6 +348,6 @@ class VariantNode(ModelNode):
     """The same model under other inputs."""
 
 
-def promises(model: ModelBudget) -> int:
+def promises(model: budgets.ModelBudget) -> int:
     """How many items a model's budget makes: limits, those of transforms, and equivalences."""
     return len(model.limits) + sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)

@@ -1,7 +1,5 @@
 """A session's lock files: what checks are compared with, what is said of them, what is written."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The options of a command line and a configuration; imported in everybody's pytest runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ GitHub keeps ten errors and ten warnings of a step and drops the rest without a 
 the nine worst are told, and a tenth says how many more there are.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Collection, Iterator

@@ -7,8 +7,6 @@ The checks of a model, of its transforms and a transform's equivalence are all c
          model=ModelReport(id="budgets/a.yaml::net", ...))
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The changes between two reports: models, numbers and layers, the largest changes first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

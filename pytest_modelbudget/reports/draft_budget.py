@@ -1,7 +1,5 @@
 """A commented budget out of what a model measures: a first draft, and a true one."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

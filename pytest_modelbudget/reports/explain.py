@@ -1,7 +1,5 @@
 """One number of one module explained: operands, formula with its numbers, and reason."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from fractions import Fraction

@@ -10,8 +10,6 @@ the case, a one-line message, everything else as text, the figures as properties
 </testcase>
 """
 
-from __future__ import annotations
-
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

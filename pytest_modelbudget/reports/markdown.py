@@ -4,22 +4,11 @@ What fails stands first, with the layers behind it, then what a change loosened,
 changed; what is within and unchanged is folded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.cases import (
-    LOOSENED,
-    REDEFINED,
-    Case,
-    cases,
-    changes_counted,
-    counts,
-    unmeasured,
-    worst_first,
-)
+from pytest_modelbudget.reports import cases as reported
 from pytest_modelbudget.reports.record import Check, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.reports.sentences import detail_lines, headline, reservations
 from pytest_modelbudget.reports.text import one_line, printable
@@ -94,12 +83,12 @@ def summary(report: Report, most_bytes: int) -> str:
 
 def title(report: Report) -> str:
     """One line of plain text: "Model budget: 1 over, 1 unknown (12 limits)"."""
-    numbers = counts(report)
+    numbers = reported.counts(report)
     total = sum(numbers.values())
     limits = several(total, "limit")
     noticed = [f"{numbers[key]} {key}" for key in ("over", "unknown", "warn") if numbers[key]]
     noticed += [several(len(report.broken), "broken file")] if report.broken else []
-    noticed += changes_counted(report)
+    noticed += reported.changes_counted(report)
     locks = report.failing_locks
     noticed += [several(len(locks), "unfit lock file")] if locks else []
     noticed += [f"{report.unanswered} not measured"] if report.unanswered else []
@@ -111,19 +100,19 @@ def title(report: Report) -> str:
 def sections(report: Report) -> Iterator[Section]:
     """All parts, in the order in which they give way last."""
     yield Section(f"## {title(report)}\n", [])
-    if sentence := unmeasured(report):
+    if sentence := reported.unmeasured(report):
         yield Section(f"❌ {sentence}.\n", [])
     if report.selected:
         yield Section("Only a part of the limits was selected, and measured.\n", [])
-    judged = list(cases(report))
-    failing = worst_first([case for case in judged if case.check.fails])
-    warned = worst_first([case for case in judged if case.outcome == "warn"])
+    judged = list(reported.cases(report))
+    failing = reported.worst_first([case for case in judged if case.check.fails])
+    warned = reported.worst_first([case for case in judged if case.outcome == "warn"])
     within = [case for case in judged if case.outcome == "within"]
     if problems := [problem for broken in report.broken for problem in broken.problems]:
         yield Section("### Broken budget files\n\n", [f"- {code(one_line(problem))}" for problem in problems])
     yield from _table("### Failing", failing)
     yield from _details(failing)
-    for word, some in ((LOOSENED, report.loosened), (REDEFINED, report.redefined)):
+    for word, some in ((reported.LOOSENED, report.loosened), (reported.REDEFINED, report.redefined)):
         if some:
             yield Section(f"### {word.capitalize()} by this change\n\n", [*map(_change, some)])
     if odd := [lock for lock in report.lock if not lock.is_fresh]:
@@ -135,7 +124,7 @@ def sections(report: Report) -> Iterator[Section]:
     yield from _table(f"<details><summary>{len(unchanged)} within</summary>", unchanged, "\n</details>\n")
 
 
-def changed(case: Case) -> bool:
+def changed(case: reported.Case) -> bool:
     """Whether a number is known to differ from its baseline."""
     return case.check.baseline not in (None, case.check.actual)
 
@@ -157,7 +146,7 @@ def comment(report: Report) -> str:
     The first line is a marker that nobody sees, by which the comment is found again and replaced.
     """
     if is_quiet(report):
-        count = sum(changed(case) for case in cases(report))
+        count = sum(changed(case) for case in reported.cases(report))
         moved = f", {count} changed since the baseline" if count else ""
         return f"{MARKER}\n✅ {title(report)}{moved}\n"
     return f"{MARKER}\n{summary(report, COMMENT_BYTES - nbytes(MARKER) - 1)}"
@@ -165,8 +154,8 @@ def comment(report: Report) -> str:
 
 def is_quiet(report: Report) -> bool:
     """Whether something was measured, all of it is within, and no budget was changed."""
-    numbers = counts(report)
-    odd = (report.selected, report.unanswered, report.broken, changes_counted(report))
+    numbers = reported.counts(report)
+    odd = (report.selected, report.unanswered, report.broken, reported.changes_counted(report))
     is_within = numbers["within"] == sum(numbers.values()) > 0
     return is_within and not any((*odd, report.failing_locks))
 
@@ -174,12 +163,12 @@ def is_quiet(report: Report) -> bool:
 # The parts.
 
 
-def _table(heading: str, some: list[Case], closing: str = "") -> Iterator[Section]:
+def _table(heading: str, some: list[reported.Case], closing: str = "") -> Iterator[Section]:
     if some:
         yield Section(f"{heading}\n\n{COLUMNS}\n{RULE}\n", [_row(case) for case in some], closing)
 
 
-def _row(case: Case) -> str:
+def _row(case: reported.Case) -> str:
     cells = (
         f"{SIGNS[case.outcome]} {case.outcome}",
         code(case.subject),
@@ -193,14 +182,14 @@ def _row(case: Case) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _measured(case: Case) -> str:
+def _measured(case: reported.Case) -> str:
     check = case.check
     if check.actual is None:
         return code("; ".join((check.measured, *reservations(case)))) if check.measured else ""
     return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit)
 
 
-def _held(case: Case) -> str:
+def _held(case: reported.Case) -> str:
     """The maximum, else the minimum, or what an equivalence allows."""
     check, most = case.check, case.check.maximum
     if case.check.is_claim:
@@ -221,7 +210,7 @@ def _baseline(check: Check) -> str:
     return f"was {code(str(number_json(before)))}"
 
 
-def _details(failing: list[Case]) -> Iterator[Section]:
+def _details(failing: list[reported.Case]) -> Iterator[Section]:
     """Under each failure, unfolded by a click: its figures, and the layers that it comes from."""
     rows = [
         f"<details><summary>{code(f'{case.subject} / {case.name}')}: "

@@ -21,8 +21,6 @@ Drawn once, with one model, one check and one file that could not be read::
 each is what it says there.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -15,8 +15,6 @@ A report that has room for more than a line has the figures above the layers::
     grown since the baseline
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 

@@ -322,7 +322,7 @@ def layer_record(model: Model, table: LayerTable, measurements: Mapping[str, Mea
         "notes": list(model.notes),
         "layers": [
             {**calls_record(row), "kernel": list(row.kernel), "params": row.params, "macs": row.macs,
-             "output_bytes": row.output_nbytes, "unmeasured": row.unmeasured}
+             "output_bytes": row.output_nbytes, "unmeasured": row.unmeasured, "unwritten": row.unwritten}
             for row in table.rows
         ],
         "totals": {"params": table.params, "macs": table.macs, "output_bytes": table.output_nbytes},

@@ -11,8 +11,6 @@ mobilenet_v2
 over    params                          3.73 M    3.51 M    -6.2% [##########+
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Text as it fits its place: one line, columns, a width, and letters that every file can hold."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import count

@@ -1,7 +1,5 @@
 """Building a torch model from its name, without filling weights that nobody will look at."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

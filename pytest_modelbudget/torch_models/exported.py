@@ -1,7 +1,5 @@
 """``exported:`` a ``.pt2`` file that ``torch.export.save`` wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Guards around foreign torch code: what it may change is as before when it ends."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

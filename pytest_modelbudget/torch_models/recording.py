@@ -1,7 +1,5 @@
 """Recording every operator that a forward pass calls, at the outermost level the rules know."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -18,19 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_modelbudget.equivalence.inputs import Specs
 from pytest_modelbudget.equivalence.products import multiplies, products_of
 from pytest_modelbudget.errors import TraceError, TransformError, user_code
-from pytest_modelbudget.formats.model import (
-    DRAWN,
-    LOADED,
-    UNWATCHED,
-    DrawnInputs,
-    LayerOutput,
-    LoadedModel,
-    Output,
-    Product,
-    Run,
-    RunnableModel,
-    Watch,
-)
+from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
@@ -102,7 +90,7 @@ PLAIN = (type(None), bool, int, str, bytes, Enum, torch.dtype, torch.device)
 class TorchSource(Protocol):
     """One torch format: how a model is traced without its weights, and built with them."""
 
-    def trace(self, model: TorchModel) -> LoadedModel:
+    def trace(self, model: TorchModel) -> models.LoadedModel:
         """The graph of a model of this source."""
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
@@ -115,7 +103,7 @@ class TorchSource(Protocol):
         """The module that a user's code can reach, which may be the one that was built."""
 
 
-class TorchModel(RunnableModel):
+class TorchModel(models.RunnableModel):
     """A torch model of any format: traced for its graph, and built with its weights to be run.
 
     It stays as it was, whatever is done with it. A rewrite replaces operations in every run and in
@@ -132,7 +120,7 @@ class TorchModel(RunnableModel):
         *,
         rewrite: Rewrite | None = None,
         built: tuple[Subject, InputSpecs] | None = None,
-        weights: str = LOADED,
+        weights: str = models.LOADED,
         copy_of: TorchModel | None = None,
         is_exact: bool = False,
     ) -> None:
@@ -146,7 +134,7 @@ class TorchModel(RunnableModel):
         self._built = built
 
     @cached_property
-    def measured(self) -> LoadedModel:
+    def measured(self) -> models.LoadedModel:
         """What is measured of it: traced once, without its weights where that can be.
 
         Copies with other weights or in float64 have the graph of the model as it was loaded.
@@ -180,9 +168,9 @@ class TorchModel(RunnableModel):
         return self._subject_and_specs()[1]
 
     @property
-    def inputs(self) -> DrawnInputs:
+    def inputs(self) -> models.DrawnInputs:
         specs = leaf_specs(self.specs)
-        return DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)))
+        return models.DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)))
 
     @property
     def dtype(self) -> str:
@@ -198,7 +186,7 @@ class TorchModel(RunnableModel):
     def drawn_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.subject.model.named_parameters())
 
-    def counted_products(self) -> Counter[Product]:
+    def counted_products(self) -> Counter[models.Product]:
         return products_of(self.graph, self.rules)
 
     def is_factory(self) -> bool:
@@ -219,7 +207,7 @@ class TorchModel(RunnableModel):
         subject, specs = self.source.build()
         redraw(subject.model)
         return TorchModel(
-            self.source, self.rules, rewrite=self.rewrite, built=(subject, specs), weights=DRAWN, copy_of=self
+            self.source, self.rules, rewrite=self.rewrite, built=(subject, specs), weights=models.DRAWN, copy_of=self
         )
 
     def in_float64(self) -> TorchModel:
@@ -243,13 +231,13 @@ class TorchModel(RunnableModel):
             source, self.rules, rewrite=rewrite, built=built, weights=self.weights, is_exact=self.is_exact
         )
 
-    def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
+    def run(self, inputs: Arrays, watch: models.Watch = models.UNWATCHED) -> models.Run:
         try:
             return self._run(call_of(self.specs, inputs), watch)
         except TraceError as error:
             raise TransformError(str(error)) from error
 
-    def _run(self, inputs: CallInputs, watch: Watch) -> Run:
+    def _run(self, inputs: CallInputs, watch: models.Watch) -> models.Run:
         """What the model returns, in eval mode; without autograd where that can be."""
         try:
             return self._run_under(torch.inference_mode, inputs, watch)
@@ -258,7 +246,7 @@ class TorchModel(RunnableModel):
                 raise
             return self._run_under(torch.no_grad, inputs, watch)
 
-    def _run_under(self, grad: Any, inputs: CallInputs, watch: Watch) -> Run:
+    def _run_under(self, grad: Any, inputs: CallInputs, watch: models.Watch) -> models.Run:
         subject, seen = self.subject, list[_Seen]()
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
@@ -286,9 +274,9 @@ class TorchModel(RunnableModel):
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             arguments = upcast(inputs) if self.is_exact else inputs
             structure, tensors = result_of(subject.run(arguments, scopes))
-        outputs = tuple(Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
+        outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
         counts = None if executed is None else executed.counts
-        return Run(outputs, structure, layers=layer_outputs(seen), executed=counts)
+        return models.Run(outputs, structure, layers=layer_outputs(seen), executed=counts)
 
 
 def _compared(compare: Callable[[str, NDArray[Any], NDArray[Any]], None]) -> Compare:
@@ -375,7 +363,7 @@ class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
 
     def __init__(self, rules: OpTable, weight_name: NameOf) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
-        self.counts: Counter[Product] = Counter()
+        self.counts: Counter[models.Product] = Counter()
         self._rules = rules
         self._weight_name = weight_name
 
@@ -423,11 +411,11 @@ def layers_seen(model: nn.Module, seen: list[_Seen]) -> Iterator[None]:
         hook.remove()
 
 
-def layer_outputs(seen: Sequence[_Seen]) -> tuple[LayerOutput, ...]:
+def layer_outputs(seen: Sequence[_Seen]) -> tuple[models.LayerOutput, ...]:
     """Outputs of layers in the order in which they end; each may be read by the one behind it."""
     read = [*(each.reads_last for each in seen[1:]), False][: len(seen)]
     return tuple(
-        LayerOutput(each.path, each.path, array(each.value), (at + 1,) if is_read else ())
+        models.LayerOutput(each.path, each.path, array(each.value), (at + 1,) if is_read else ())
         for at, (each, is_read) in enumerate(zip(seen, read, strict=True))
     )
 

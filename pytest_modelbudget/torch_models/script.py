@@ -1,7 +1,5 @@
 """``torchscript:`` a file that ``torch.jit.save`` wrote."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The stored tensors of a module, and tensors without memory in their place during a trace."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

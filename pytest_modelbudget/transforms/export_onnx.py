@@ -1,7 +1,5 @@
 """``export_onnx``: the torch model as an ONNX graph, run by ONNX Runtime against torch."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator

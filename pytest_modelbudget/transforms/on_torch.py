@@ -1,7 +1,5 @@
 """Torch models changed: by another module in their place, or by other operations in their runs."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

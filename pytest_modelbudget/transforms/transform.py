@@ -7,8 +7,6 @@ has one function::
     def apply(model: Model, settings: Mapping[str, object]) -> Changed
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """``apply: package.module:callable`` on ONNX files: the user's own transform, path → path."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``apply: package.module:callable`` on torch models: the user's own transform, module → module."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -11,8 +11,6 @@ prints sharp and keeps its words words for search and screen readers, where uPlo
 Bokeh paint pixels; and it is small enough to go into every page. html/vendor has it, unchanged.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -5,8 +5,6 @@ is larger than all the rest of a model's record. So it is JSON text from the sta
 process to process and into the page without being read on its way.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

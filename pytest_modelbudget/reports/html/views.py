@@ -6,8 +6,6 @@ A limit that is over, drawn once::
              headroom="-6.2%", fill="79.7", least="", exact="3,729,047, limit 3,510,000", ...)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """``quantize_weights`` for ONNX: stored integers behind a DequantizeLinear (QDQ)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any

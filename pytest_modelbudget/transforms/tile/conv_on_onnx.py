@@ -1,7 +1,5 @@
 """``tile_conv`` for ONNX: a Conv or ConvTranspose with a stored weight becomes partial ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast

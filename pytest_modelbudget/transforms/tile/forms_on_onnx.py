@@ -9,8 +9,6 @@ batched:  Reshape → one MatMul over all tiles → ReduceSum → Reshape → Ad
 multiple of the tile, the remainders of K and N are batches of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
