@@ -155,6 +155,8 @@ def _traffic(
     landed = nbytes_by_storage([out for out in results if out.storage not in dead])
     if written is not None:
         landed = {op.outputs[0].storage: written}
+    if op.times == 1:
+        return Traffic(read, weights, sum(landed.values()), whole, rows, landed)
     rows = {tensor: nbytes * op.times for tensor, nbytes in rows.items()}
     landed = {storage: nbytes * op.times for storage, nbytes in landed.items()}
     return Traffic(read * op.times, weights * op.times, sum(landed.values()), whole, rows, landed)

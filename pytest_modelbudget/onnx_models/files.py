@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -87,8 +88,9 @@ def _location(tensor: TensorProto) -> str:
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
+@lru_cache(maxsize=64)
 def _is_below(location: str) -> bool:
-    """Whether a place is one in the model's folder, or below."""
+    """Whether a place is one in the model's folder, or below; tensors of a model mostly share one."""
     path = PurePosixPath(location)
     is_elsewhere = path.is_absolute() or ".." in path.parts or PureWindowsPath(location).drive
     return bool(location) and not is_elsewhere

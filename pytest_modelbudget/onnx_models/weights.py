@@ -12,7 +12,7 @@ from onnx import AttributeProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.graph.graph import Reader
-from pytest_modelbudget.graph.tensor import StorageKind
+from pytest_modelbudget.graph.tensor import StorageKind, kept
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.ops.table import OpTable
 
@@ -34,8 +34,12 @@ class StoredKinds:
     def __init__(self, graph: program.Body, masks: frozenset[str]) -> None:
         self._graph = graph
         self._masks = masks
-        stored = {name for body in graph.everything() for name in body.stored}
-        self._stored = stored.union(*(self._carried_results(name) for name in stored))
+
+    @kept
+    def _stored(self) -> frozenset[str]:
+        """Names of stored tensors, and of what they are handed on as."""
+        stored = frozenset(name for body in self._graph.everything() for name in body.stored)
+        return stored.union(*(self._carried_results(name) for name in stored))
 
     def kind(self, tensor: program.StoredTensor) -> StorageKind:
         """The kind of one tensor; where the exporter's metadata says it, that decides."""
@@ -89,6 +93,8 @@ class StoredKinds:
 
     def _quantises_parameter(self, use: program.Use) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""
+        if not use.role.quantises:
+            return False
         for name, role in zip(use.node.inputs, use.node.roles, strict=True):
             if role.word == use.role.quantises and name in self._stored:
                 return role.weight or any(map(_is_parameter, self._finals(name, True)))
