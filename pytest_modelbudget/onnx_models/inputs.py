@@ -60,7 +60,7 @@ def index_ranges(graph: Body) -> Mapping[str, int]:
         sizes = list(_table_sizes(name, graph)) if "int" in dtype.name else []
         if sizes and all(sizes):
             signs = 0 if dtype.name.startswith("u") else 1
-            ranges[name] = min(*sizes, 2 ** (dtype.bits - signs))
+            ranges[name] = min(*sizes, 2 ** int(dtype.bits - signs))
     return ranges
 
 

@@ -195,7 +195,11 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "leaves_torch",
-        under("torch::numpy torch::__array__ torch::__dlpack__", "x"),
+        under(
+            "torch::numpy torch::__array__ torch::__dlpack__ torch::to_dlpack torch::data_ptr torch::tolist "
+            "torch::item",
+            "x",
+        ),
         LEFT,
         macs=None,
         flops=None,

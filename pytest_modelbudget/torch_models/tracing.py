@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError, user_code
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
@@ -19,13 +20,16 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import exact_operators, module_state_kept, silenced, untouched_globals
-from pytest_modelbudget.torch_models.recording import Leaks, Recorder
+from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
+from pytest_modelbudget.torch_models.leaving import doors_watched
+from pytest_modelbudget.torch_models.recording import Recorder
 from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
     PackedWeights,
     copied,
+    leaves,
     memoryless,
     module_tree,
     named_weights,
@@ -61,6 +65,7 @@ class Subject:
     the model. keeps_weights says that nothing can
     be put in the place of its weights; they have no memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
+    is_frozen says that its weights have become constants of the program.
     """
 
     format: str
@@ -71,6 +76,7 @@ class Subject:
     over: Callable[[nn.Module], Subject]
     keeps_weights: bool = False
     stored_from_rank: int = 0
+    is_frozen: bool = False
 
 
 def over_instance(subject_of: Callable[[Any], Subject], model: Any) -> Subject:
@@ -190,13 +196,13 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(stage.mode)
         enter(attempt.grad())
         enter(scopes.watching())
-        if attempt.way == "real":  # without values, nothing can be handed over
-            enter(Leaks(recorder))
+        enter(doors_watched(recorder, attempt.way))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
         result = subject.run(inputs, scopes)
         returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
+        grown = module_tree(subject.model) if recorder.made else ()
     if not returned:
         raise TraceError(
             f"the model returns a {type(result).__name__} in which there is no tensor, so what it "
@@ -204,6 +210,10 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         )
     stored = (*stored, *_constants(recorder, subject))
     graph = Graph(tuple(recorder.ops), given, returned, stored)
+    if recorder.made:
+        graph = with_made_layers(graph, recorder.made, values, modules, grown)
+    if subject.is_frozen:
+        graph = with_frozen_weights(graph, attempt.rules)
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), attempt.notes)
 
 
@@ -229,6 +239,7 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
         return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
     if way == "fake":
         mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode._allow_unsafe_data_ptr_access = False  # else C code gets a null address, and writes
         with mode:
             twins = memoryless(weights, dtype, "cpu")
 
@@ -249,6 +260,9 @@ def output_tensors(result: Any) -> Iterator[torch.Tensor]:
     seen: set[int] = set()
 
     def found(value: Any) -> Iterator[torch.Tensor]:
+        if is_traceable_wrapper_subclass(value):
+            yield from (part for _, part in leaves(value))
+            return
         if isinstance(value, torch.Tensor):
             yield value
             return
