@@ -11,7 +11,7 @@ relu(conv(x)) of a file that ONNX Runtime's quantiser wrote, before and after::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight, scope_text
@@ -54,6 +54,7 @@ class _Rewriting:
         self._integers: dict[Tensor, tuple[Tensor, Tensors]] = {}  # of a floating tensor, and their scales
         self._absorbed: set[int] = set()  # activations that are part of the operation before them
         self._moved: dict[Storage, tuple[Tensor, Tensor]] = {}  # memory that is gone: what lay there, and lies where
+        self._kinds: dict[Storage, StorageKind] = {}  # what memory is for, where that is another thing by now
         self._homes: dict[str, str] = {}  # scopes of what is gone, and those of the operations that it went into
         for at, op in enumerate(groups.graph.ops):
             if at not in self._absorbed:
@@ -62,9 +63,14 @@ class _Rewriting:
 
     def graph(self) -> Graph:
         """The graph as it is read."""
-        before, ops = self.groups.graph, tuple(op for _, op in self._ops)
-        outputs, weights = tuple(map(self._now, before.outputs)), tuple(self._weights(ops))
-        return replace(before, ops=ops, outputs=outputs, weights=weights)
+        before, ops = self.groups.graph, [op for _, op in self._ops]
+        weights = list(self._weights(ops))
+        homes = {storage: replace(storage, kind=kind) for storage, kind in self._kinds.items()}
+        if homes:
+            ops = [_at_home(op, homes) for op in ops]
+            weights = [replace(weight, tensor=_moved_home(weight.tensor, homes)) for weight in weights]
+        outputs = tuple(map(self._now, before.outputs))
+        return replace(before, ops=tuple(ops), outputs=outputs, weights=tuple(weights))
 
     def _write(self, at: int, op: Op) -> None:
         """Write one operation, as a member of a group or as it stands."""
@@ -135,9 +141,19 @@ class _Rewriting:
         scales: list[Tensor] = []
         for role, tensor in self.groups.operands(at):
             if tensor in self._integers and (not stored_only or self.groups.is_known(tensor)):
-                stands_for[tensor], beside = self._integers[tensor]
+                integers, beside = self._integers[tensor]
+                stands_for[tensor] = integers
                 scales.extend(() if role.word == BIAS.word else beside)
+                if role.weight or role.learnt:
+                    self._keep_as_weight(integers, beside)
         return stands_for, tuple(scales)
+
+    def _keep_as_weight(self, integers: Tensor, scales: Tensors) -> None:
+        """What is dequantised for a weight is a parameter, though torch keeps integers in buffers."""
+        if integers.storage.kind is StorageKind.BUFFER:
+            self._kinds[integers.storage] = StorageKind.PARAMETER
+            buffers = [scale.storage for scale in scales if scale.storage.kind is StorageKind.BUFFER]
+            self._kinds.update(dict.fromkeys(buffers, StorageKind.QUANTISER))
 
     def _result(
         self, op: Op, output: Tensor, grid: Grid, stands_for: Mapping[Tensor, Tensor], *, keeps: bool
@@ -243,7 +259,7 @@ class _Rewriting:
             kept.append((at, op))
         self._ops = kept[::-1]
 
-    def _weights(self, ops: tuple[Op, ...]) -> Iterator[Weight]:
+    def _weights(self, ops: Sequence[Op]) -> Iterator[Weight]:
         """What the model stores, under the operation that reads it now.
 
         A scale that nobody reads any more, that of a bias, belongs to no weight.
@@ -256,7 +272,7 @@ class _Rewriting:
             if home and weight.scope not in scopes:
                 tensor = replace(tensor, name=f"{home}{tensor.name[len(weight.scope) :]}")
             if storage.kind is StorageKind.QUANTISER and storage in was_read and storage not in read:
-                tensor = replace(tensor, storage=replace(storage, kind=StorageKind.CONSTANT))
+                self._kinds[storage] = StorageKind.CONSTANT
             yield weight if tensor is weight.tensor else replace(weight, tensor=tensor)
 
     def notes(self) -> Iterator[str]:
@@ -264,16 +280,38 @@ class _Rewriting:
         groups = self.groups
         on_integers = sum(at in groups.members for at, _ in self._ops)
         if on_integers:
-            yield f"QDQ: {on_integers} operations are read on integers; 'qdq: as_written' measures the floating ones"
+            yield f"QDQ: {_operations(on_integers)} read on integers; 'qdq: as_written' measures the floating ones"
         stored = sum(bool(op.scales) for at, op in self._ops if at not in groups.members and groups.reads_stored(at))
         if stored:
-            yield f"QDQ: {stored} operations dequantise stored integers while they read them"
+            yield f"QDQ: {_operations(stored)} read with stored integers, dequantised on the way"
         floating: dict[str, list[str]] = defaultdict(list)
         for at, op in self._ops:
-            if groups.why.get(at) and any(tensor in self._integers for tensor in op.tensors()):
+            if groups.why.get(at) and not op.is_view and any(tensor in self._integers for tensor in op.tensors()):
                 floating[groups.why[at]].append(f"{op.name} in {scope_text(op.scope)}")
         for why, places in floating.items():
             yield f"QDQ: as written, because {why}: {listed(places)}"
+
+
+def _operations(count: int) -> str:
+    return "1 operation is" if count == 1 else f"{count} operations are"
+
+
+def _moved_home(tensor: Tensor, homes: Mapping[Storage, Storage]) -> Tensor:
+    return replace(tensor, storage=homes[tensor.storage]) if tensor.storage in homes else tensor
+
+
+def _at_home(op: Op, homes: Mapping[Storage, Storage]) -> Op:
+    """An operation whose tensors lie on other storages."""
+    if not any(tensor.storage in homes for tensor in (*op.tensors(), *op.outputs)):
+        return op
+
+    def moved(operand: Operand) -> Operand:
+        if isinstance(operand, tuple):
+            return tuple([inner and _moved_home(inner, homes) for inner in operand])
+        return operand and _moved_home(operand, homes)
+
+    outputs, scales = ([_moved_home(tensor, homes) for tensor in part] for part in (op.outputs, op.scales))
+    return replace(op, operands=tuple(map(moved, op.operands)), outputs=tuple(outputs), scales=tuple(scales))
 
 
 def _memory(name: str, nbytes: int, unsized: str = "") -> Storage:
