@@ -63,6 +63,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"known are {', '.join(words)}" if 0 < len(words) <= 16 else "nothing like it is known"
 
 
+CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
 DEEPEST = 32  # levels of nesting; the grammar itself needs 7
 _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
@@ -112,6 +113,9 @@ def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
     Raises BudgetFileError where the text is no YAML, holds no document, or more than one.
     """
     problems: list[Problem] = []
+    if (mark := CONFLICT.search(text)) is not None:
+        message = "the marks of an unfinished merge: keep one side, and remove the lines <<<<<<<, ======= and >>>>>>>"
+        raise BudgetFileError([Problem(Place(file, text.count("\n", 0, mark.start()) + 1), message)])
     try:
         root = _Composer(text, file, problems).get_single_node()
     except yaml.MarkedYAMLError as error:

@@ -26,7 +26,7 @@ def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedVal
     """The completely measured numbers of one budget file, out of the statements of its checks."""
     addressed = ((Address.parse(node_id), number) for node_id, number in numbers.items())
     return {
-        (address.above.path, address.name): read_value(number)
+        (address.above.path, address.name): read_value({key: number[key] for key in number if key != "budget"})
         for address, number in addressed
         if number["budget"] == str(budget)
     }
