@@ -15,16 +15,19 @@ so that changes to two models merge. A part is [scope, tensor or null, value, sh
 """
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from pytest_modelbudget.budget.revision import BaseError, BaseRevision, short, text_at
-from pytest_modelbudget.budget.yaml_text import CONFLICT, shown
+from pytest_modelbudget.budget.budget import names_of
+from pytest_modelbudget.budget.revision import BaseError, BaseRevision, all_files_at, short, text_at
+from pytest_modelbudget.budget.yaml_text import CONFLICT, Block, BudgetFileError, Node, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement
@@ -91,6 +94,26 @@ class Lock:
 def lock_path(budget: AnyPath) -> AnyPath:
     """The path of a budget file's lock: a.lock.json of a.yaml, a.yml.lock.json of a.yml."""
     return budget.with_name((budget.stem if budget.suffix == ".yaml" else budget.name) + SUFFIX)
+
+
+def budgets_of(lock: AnyPath) -> tuple[AnyPath, ...]:
+    """The budget files that a lock file may be beside: a.yaml of a.lock.json, a.yml of a.yml.lock.json."""
+    stem = lock.name.removesuffix(SUFFIX)
+    return (lock.with_name(f"{stem}.yaml"), *([lock.with_name(stem)] if stem.endswith(".yml") else []))
+
+
+def _holds(text: str, model: str) -> bool:
+    """Whether the text of a budget file has a model of that name; broken YAML has none."""
+    try:
+        node, _ = tree(text, "")
+    except BudgetFileError:
+        return False
+    models = next((value for key, value in _entries(node) if key.text == "models"), None)
+    return any(key.text == model for key, _ in _entries(models))
+
+
+def _entries(node: Node | None) -> tuple[tuple[Text, Node], ...]:
+    return node.entries if isinstance(node, Block) else ()
 
 
 def locked_value(measurement: Measurement, parts: Sequence[Part], versions: Mapping[str, str]) -> LockedValue | None:
@@ -288,6 +311,8 @@ class Baselines:
         self.base = base
         self._here: dict[Path, FoundLock] = {}
         self._there: dict[Path, FoundLock] = {}
+        self._homes: dict[tuple[Path, str], tuple[Path, ...]] = {}
+        self._locked: tuple[Path, ...] | None = None
 
     def of(self, budget: Path, model: str, check: str) -> Baseline:
         """The baseline that one check of a budget file is compared with.
@@ -299,10 +324,10 @@ class Baselines:
         if base is not None and not base.commit:
             return Baseline(why_none=f"the base is not known: {base.why_not}")
         if base is not None:
-            there = self.at_base(budget)
-            if there.problem:
-                return Baseline(why_none=there.problem)
-            locked = there.lock.value(model, check) if there.lock else None
+            try:
+                locked = self.locked_at_base(budget, model, check)
+            except BaseError as error:
+                return Baseline(why_none=str(error))
             if locked is not None:
                 return Baseline(locked, revision=base.commit)
         here = self.in_working_tree(budget)
@@ -315,8 +340,66 @@ class Baselines:
         """Whether any lock holds a number of this model, to see growth by."""
         locks = [self.in_working_tree(budget)]
         if self.base is not None and self.base.commit:
-            locks.append(self.at_base(budget))
+            with suppress(BaseError):  # which leaves growth unknown
+                locks.extend(self.at_base(home) for home in self.homes(budget, model))
         return any(known.lock is not None and model in known.lock.models for known in locks)
+
+    def locked_at_base(self, budget: Path, model: str, check: str) -> LockedValue | None:
+        """The base's number of one check, also of a model that stood in another file there; None where it has none.
+
+        Of several files that it may have come from the least number counts. Raises BaseError where nobody can tell.
+        """
+        found: list[LockedValue] = []
+        for home in self.homes(budget, model):
+            there = self.at_base(home)
+            if there.problem:
+                raise BaseError(there.problem)
+            locked = there.lock.value(model, check) if there.lock else None
+            if locked is not None:
+                found.append(locked)
+        return min(found, key=lambda locked: locked.value, default=None)
+
+    def homes(self, budget: Path, model: str) -> tuple[Path, ...]:
+        """The budget files that held a model at the base: its own, else those that it may have moved here from.
+
+        It has moved where another file held it, with locked numbers, and no longer does; files of the same name count
+        first. Raises BaseError where git cannot tell.
+        """
+        key = budget, names_of(model)[0]
+        if key not in self._homes:
+            own = self.at_base(budget)
+            is_known = bool(own.problem or (own.lock and any(names_of(path)[0] == key[1] for path in own.lock.models)))
+            is_known = is_known or self._held_at_base(budget, key[1])
+            moved = [] if is_known else [home for home in self._locked_budgets() if self._has_left(home, key[1])]
+            same = [home for home in moved if home.name.casefold() == budget.name.casefold()]
+            self._homes[key] = tuple(same or moved or [budget])
+        return self._homes[key]
+
+    def _has_left(self, home: Path, model: str) -> bool:
+        """Whether a budget file had numbers of a model locked at the base, and does not hold the model today."""
+        there = self.at_base(home).lock
+        if there is None or all(names_of(path)[0] != model for path in there.models):
+            return False
+        try:
+            is_there = home.name in os.listdir(home.parent)  # in this very case, which a file system may not tell
+            return not (is_there and _holds(home.read_bytes().decode("utf-8-sig"), model))
+        except (OSError, UnicodeDecodeError):
+            return True
+
+    def _held_at_base(self, budget: Path, model: str) -> bool:
+        assert self.base is not None  # only asked for where there is one
+        text = text_at(self.base, budget)
+        return text is not None and _holds(text, model)
+
+    def _locked_budgets(self) -> tuple[Path, ...]:
+        """Every budget file of the repository at the base that has a lock beside it."""
+        if self._locked is None:
+            assert self.base is not None  # only asked for where there is one
+            files = set(all_files_at(self.base))
+            self._locked = tuple(sorted(
+                budget for lock in files if lock.name.endswith(SUFFIX) for budget in budgets_of(lock) if budget in files
+            ))  # fmt: skip
+        return self._locked
 
     def in_working_tree(self, budget: Path) -> FoundLock:
         """The lock file beside a budget file."""

@@ -51,7 +51,7 @@ class SessionLocks:
                 "working tree's lock files"
             )
         asked = revision.asked_base(config.getoption(BASE), os.environ)
-        self.base = revision.base_revision(asked, config.rootpath) if asked else None
+        self.base = revision.base_revision(asked, config.rootpath, os.environ) if asked else None
         self.baselines = config.stash[BASELINES] = lock_file.Baselines(config.rootpath, self.base)
         self.remarks: list[str] = []
         self.fails = False
