@@ -338,7 +338,8 @@ class BrokenFile(Addressed):
 class LockReport(Entry):
     """The state of a lock file, in the working tree or at the base, and whether that fails.
 
-    state is fresh, stale, missing, broken (unreadable), or of the base unreachable (it is not here; file is then None).
+    state is fresh, stale, missing, broken (unreadable), stray (its budget is gone), moved (a model is compared with
+    another lock of the base), or of the base unreachable (it is not here; file is then None).
     """
 
     file: str | None
@@ -368,6 +369,11 @@ class BudgetChange(Entry):
         """The node id in parts."""
         return Address.parse(self.id)
 
+    @property
+    def subject(self) -> str:
+        """The model, and variant or transform, as people read it; "" of a whole file."""
+        return self.address.title
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoosenedLimit(BudgetChange):
@@ -383,6 +389,11 @@ class LoosenedLimit(BudgetChange):
     percent: str | None = None
     forbidden: bool = False
     text: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The model of a limit, and variant or transform; "" of a whole file."""
+        return self.address.title if self.metric is None else self.address.above.title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
