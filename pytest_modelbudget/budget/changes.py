@@ -63,8 +63,8 @@ def loosenings(
 
 
 def lock_loosenings(
-    budget: budgets.Budget, lock: Lock | None, file: str, *, at_base: LockedOf, measured: Mapping[CheckKey, LockedValue],
-    metrics: Mapping[str, Metric],
+    budget: budgets.Budget, lock: Lock | None, file: str, *,
+    at_base: LockedOf, measured: Mapping[CheckKey, LockedValue], metrics: Mapping[str, Metric],
 ) -> Iterator[Loosening]:  # fmt: skip
     """List what a budget's lock, of that file name, lets grow further than the base's did.
 
@@ -72,11 +72,13 @@ def lock_loosenings(
     limit that is a mere minimum. One that says what is measured never does: growth is judged by the base's.
     """
     known = [(held, before) for held in budget.held() if (before := at_base(*held.check)) is not None]
-    if lock is None and known:
+    if lock is None:
+        if not known:
+            return
         text = f"budget loosened: {file} is gone, or cannot be read, with {several(len(known), 'baseline')}"
         yield Loosening(budgets.Place(budget.file, 1), "", None, None, "lock removed", len(known), None, text)
         return
-    for held, before in known if lock else ():
+    for held, before in known:
         limit, now, today = held.limit, lock.value(*held.check), measured.get(held.check)
         subject = _Subject(held.path, limit, limit.place, metrics)
         is_least = isinstance(limit, budgets.Limit) and limit.max is None and limit.grow is None and not limit.auto

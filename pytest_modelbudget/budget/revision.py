@@ -72,10 +72,10 @@ def asked_base(option: str | None, environment: Mapping[str, str]) -> AskedBase 
     name, branch = environment.get("GITHUB_EVENT_NAME"), environment.get("GITHUB_BASE_REF")
     event = _event(environment)
     if name == "merge_group":
-        commit = _text(event, "merge_group", "base_sha")
+        commit, queued = _text(event, "merge_group", "base_sha"), _text(event, "merge_group", "base_ref")
         why_not = f"the file GITHUB_EVENT_PATH names no merge_group.base_sha: name the base with {OPTION}"
-        return AskedBase(_text(event, "merge_group", "base_ref").removeprefix("refs/heads/") or "the merge queue's base",
-                         (commit,), True, "" if commit else why_not)  # fmt: skip
+        shown = queued.removeprefix("refs/heads/") or "the merge queue's base"
+        return AskedBase(shown, (commit,), is_exact=True, why_not="" if commit else why_not)
     if name == "pull_request" and branch:
         known = (f"refs/remotes/origin/{branch}", _text(event, "pull_request", "base", "sha"))
         return AskedBase(f"origin/{branch}", tuple(filter(None, known)))

@@ -166,8 +166,9 @@ def budget_changes(
         changes.extend(found)
         if now is not None and base.commit:
             is_forbidden = now.loosen is Loosen.FORBID or any(change.forbidden for change in found)
-            loosened = _of_lock(path, now, measured_numbers(numbers, path), baselines, registry)
-            for change in (assembly.loosened_limit(loosening, forbidden=is_forbidden) for loosening in loosened):
+            measured = measured_numbers(numbers, path)
+            for loosening in _of_lock(path, now, measured, baselines, registry):
+                change = assembly.loosened_limit(loosening, forbidden=is_forbidden)
                 # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
                 is_left_out = change.what in MEASURED_BY and change.id not in judged
                 changes.append(replace(change, forbidden=False) if is_left_out else change)

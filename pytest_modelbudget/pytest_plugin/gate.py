@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
@@ -106,6 +107,7 @@ class Gate:
         self.declared = self.collected = 0
         self.remarks: list[str] = []
         self.report: record.Report | None = None
+        self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
 
     # Finding budgets.
 
@@ -138,8 +140,16 @@ class Gate:
         statement = getattr(report, STATEMENT, None)
         if statement:
             self.assembly.add(assembly.Statement.parse(statement))
-        elif report.failed and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file):
+        elif (
+            report.failed
+            and self.report is None
+            and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file)
+        ):
             self.assembly.lose(report.nodeid, _first_line(report))
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """An item that fails when all have run is counted, without a letter behind the last one's 100%."""
+        return ("failed", "", "") if report is self.closing else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -150,6 +160,7 @@ class Gate:
 
     # The end of the session.
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
         counts = (self.budgets, self.declared, self.collected, self.paths.remarks)
@@ -162,11 +173,26 @@ class Gate:
         unanswered = max(self.collected - self.assembly.answered, 0)
         report = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
         self.report = self._compared(report, exitstatus)
+        for node_id, line, lines in self.locks.failures(self.report):
+            self._fail(node_id, line, lines)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
         if unanswered:
             self.remarks.append(cases.unmeasured(self.report))
         session.exitstatus = self._write_reports(self.report) or session.exitstatus
+
+    def _fail(self, node_id: str, line: int, lines: list[str]) -> None:
+        """Let everybody hear of an item that fails, for what only the whole session could tell."""
+        address = Address.parse(node_id)
+        try:
+            raise items.BrokenLimitError(lines)
+        except items.BrokenLimitError:
+            place = budgets.Place(address.file, line)
+            shown = items.shown_failure(pytest.ExceptionInfo.from_current(), lines, place)
+        where = address.file, line - 1, f"model budget: {address.title}"
+        self.closing = pytest.TestReport(node_id, where, {}, "failed", shown, "call")
+        self.config.hook.pytest_runtest_logreport(report=self.closing)
+        self.closing = None
 
     def _compared(self, report: record.Report, exitstatus: int) -> record.Report:
         """The report with what became of lock files and limits; carries out an update."""

@@ -80,6 +80,18 @@ class BrokenLimitError(Exception):
         self.lines = tuple(lines)
 
 
+def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str], place: budgets.Place) -> Any:
+    """A failure as lines, with a budget's own line as its place."""
+    shown = excinfo.getrepr(style="value")
+    entry = shown.reprtraceback.reprentries[0]
+    entry.lines = list(lines)
+    if shown.reprcrash is not None:
+        shown.reprcrash.path = place.file
+        shown.reprcrash.lineno = place.line
+        shown.reprcrash.message = lines[0].removesuffix(f"   {place}")
+    return shown
+
+
 class BudgetItem(pytest.Item):
     """Anything that the plugin adds to a session; place is where it stands in its file.
 
@@ -101,22 +113,12 @@ class BudgetItem(pytest.Item):
         """The failure as lines, with the budget's own line as its place."""
         error = excinfo.value
         if isinstance(error, BrokenLimitError):
-            return self._shown(excinfo, error.lines)
+            return shown_failure(excinfo, error.lines, self.place)
         if self.config.getoption("fulltrace"):
             return super().repr_failure(excinfo)
         text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
         way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
-        return self._shown(excinfo, (f"{text}   {self.place}", way_out))
-
-    def _shown(self, excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str]) -> Any:
-        shown = excinfo.getrepr(style="value")
-        entry = shown.reprtraceback.reprentries[0]
-        entry.lines = list(lines)
-        if shown.reprcrash is not None:
-            shown.reprcrash.path = self.place.file
-            shown.reprcrash.lineno = self.place.line
-            shown.reprcrash.message = lines[0].removesuffix(f"   {self.place}")
-        return shown
+        return shown_failure(excinfo, (f"{text}   {self.place}", way_out), self.place)
 
     def _note(self, check: record.Check) -> None:
         """Let pytest's own JUnit file have the check."""

@@ -18,6 +18,7 @@ from pytest_modelbudget.gate.locks import budget_changes, lock_reports, measured
 from pytest_modelbudget.pytest_plugin.items import BASELINES, BROKEN, models_of
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE
 from pytest_modelbudget.reports import cases, record
+from pytest_modelbudget.reports.annotations import LOOSEN, UNFIT_LOCK
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
 NOT_SET = ("", "0", "false")
@@ -72,6 +73,7 @@ class SessionLocks:
         self.baselines = config.stash[BASELINES] = lock_file.Baselines(config.rootpath, self.base)
         self.remarks: list[str] = []
         self.fails = False
+        self.vanished: set[str] = set()  # ids of budget files that went while the session ran
 
     def compared(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], files: Iterable[Path], *,
@@ -100,6 +102,7 @@ class SessionLocks:
             report = self._with_changes(report, numbers, self.base, budgets, gone_from)
         else:
             self.remarks.extend(self._unheld(budgets))
+        self.vanished = {file.id for file in vanished}
         self.fails |= bool(vanished) or any(lock.fails for lock in locks)
         self.fails |= any(change.forbidden for _, change in cases.changes(report))
         self.remarks.extend(self._lines(report))
@@ -157,14 +160,26 @@ class SessionLocks:
                 yield f"{self.baselines.shown(path)} not written: {getattr(error, 'strerror', None) or error}"
         yield "run again: this session judged the limits as they were" if count else f"nothing to {mode.value}"
 
+    def failures(self, report: record.Report) -> Iterator[tuple[str, int, list[str]]]:
+        """What fails and is no limit, as an item: its node id, the line in its file, and what a reader is told."""
+        forbidden: dict[str, list[record.LoosenedLimit | record.RedefinedModel]] = {}
+        for _, change in cases.changes(report):
+            if change.forbidden:
+                forbidden.setdefault(change.file, []).append(change)
+        for file, changes in forbidden.items():
+            yield path_of(file, LOOSEN), changes[0].line, [change.sentence for change in changes]
+        for lock in report.failing_locks:
+            yield path_of(lock.file or "", UNFIT_LOCK), 1, [lock.text]
+        for broken in report.broken:
+            if broken.id in self.vanished:
+                yield broken.id, 1, list(broken.problems)
+
     def _lines(self, report: record.Report) -> Iterator[str]:
         if self.base is not None and self.base.commit:
             yield f"compared with {revision.short(self.base)}"
         yield from (lock.text for lock in report.lock if not lock.is_fresh)
         for word, some in ((cases.LOOSENED, report.loosened), (cases.REDEFINED, report.redefined)):
             for change in some[:MOST_LINES]:
-                forbidden = " (forbidden)" if change.forbidden else ""
-                subject = f"{change.subject}: " if change.subject else ""
-                yield f"{subject}{change.text}{forbidden}   {change.file}:{change.line}"
+                yield f"{change.sentence}   {change.file}:{change.line}"
             if len(some) > MOST_LINES:
                 yield f"{len(some) - MOST_LINES} more {word}"

@@ -363,6 +363,8 @@ class BudgetChange(Entry):
     file: str
     line: int
     id: str
+    forbidden: bool = False
+    text: str = ""
 
     @property
     def address(self) -> Address:
@@ -373,6 +375,12 @@ class BudgetChange(Entry):
     def subject(self) -> str:
         """The model, and variant or transform, as people read it; "" of a whole file."""
         return self.address.title
+
+    @property
+    def sentence(self) -> str:
+        """What a terminal says of it: "net: budget loosened +20.0 %: params 50 -> 60 (forbidden)"."""
+        lead = f"{self.subject}: " if self.subject else ""
+        return f"{lead}{self.text}{' (forbidden)' if self.forbidden else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,8 +395,6 @@ class LoosenedLimit(BudgetChange):
     before: int | str | None = None
     after: int | str | None = None
     percent: str | None = None
-    forbidden: bool = False
-    text: str = ""
 
     @property
     def subject(self) -> str:
@@ -406,8 +412,6 @@ class RedefinedModel(BudgetChange):
     what: str = ""
     before: str | None = None
     after: str | None = None
-    forbidden: bool = False
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

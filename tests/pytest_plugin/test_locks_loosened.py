@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,7 +107,7 @@ CHANGES = [
 def test_p2_p5_a_lock_that_lets_grow_further_is_loosening(
     project: Project, page: Path, change: Callable[[Repository], None], what: str, text: str, loosen: str
 ) -> None:
-    """48 parameters were locked and are measured; said in terminal, annotation, comment and JSON, red where forbidden."""
+    """48 parameters are locked and measured: told in terminal, annotation, comment and JSON, red where forbidden."""
     repository = on_branch(project, budget(loosen=loosen))
     change(repository)
     repository.commit()
@@ -331,6 +330,41 @@ def test_p6_a_submodule_is_not_taken_for_new(project: Project) -> None:
 
 
 # What is said besides.
+
+
+@pytest.mark.parametrize("args", [(), ("-n2",), ("-q",), ("-x",)], ids=str)
+def test_p7_a_broken_ban_is_a_failing_item(project: Project, args: tuple[str, ...]) -> None:
+    """No green "1 passed" above an exit code of 1; pytest's own JUnit has it, too."""
+    repository = on_branch(project, budget("params: 50", loosen="forbid"))
+    repository.write("budgets/a.yaml", budget("params: 60", loosen="forbid"))
+    result = project.run_apart(BASE, *ALONE, "-rf", "--junitxml=own.xml", *args)
+    assert result.ret == 1
+    assert result.parseoutcomes() == {"passed": 1, "failed": 1}
+    line = "net: budget loosened +20.0 %: params 50 -> 60 (forbidden)"
+    result.stdout.fnmatch_lines(["_* model budget: loosen _*", line + "*", "FAILED budgets/a.yaml::loosen - net: *"])
+    result.stdout.no_fnmatch_line("*200%*")
+    own = (project.path / "own.xml").read_text(encoding="utf-8")
+    assert 'failures="1"' in own
+    assert 'name="loosen"' in own
+    assert project.report(BASE, "-rf")["models"][0]["checks"][0]["outcome"] == "within"
+
+
+def test_p7_an_unfit_lock_is_a_failing_item(project: Project) -> None:
+    """Where locks are checked."""
+    project.write("budgets/a.yaml", budget("params: 60"))
+    Repository(project).locked()
+    project.write("budgets/net.widths", "4 9 2")
+    result = project.run("--model-budget-lock=check", "-rf")
+    assert result.ret == 1
+    assert result.parseoutcomes() == {"passed": 1, "failed": 1}
+    result.stdout.fnmatch_lines(["FAILED budgets/a.lock.json::lock - lock stale: *"])
+
+
+def test_p7_a_ban_that_holds_fails_nothing(project: Project) -> None:
+    """Told, and green."""
+    repository = on_branch(project, budget("params: 50"))
+    repository.write("budgets/a.yaml", budget("params: 60"))
+    assert project.run(BASE).parseoutcomes() == {"passed": 1}
 
 
 def test_p9_terminal_lines_name_the_model(project: Project) -> None:
