@@ -1,6 +1,7 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class BudgetPaths:
         self.missing: list[Path] = []
         self.remarks: list[str] = []
         self.roots = self._configured()
+        self._must_lie_inside()
 
     def claims(self, path: Path) -> bool:
         """Whether a file is a budget of this session: named itself, or found and marked."""
@@ -72,6 +74,18 @@ class BudgetPaths:
         config.args.extend(str(path) for path in existing if not self._is_visited(path))
         return existing
 
+    def _must_lie_inside(self) -> None:
+        """Refuse budgets outside of rootdir: pytest names them by file alone, and so several alike."""
+        top = self.config.rootpath
+        outside = [root for root in self.roots if not root.is_relative_to(top)]
+        for path in (file for root in outside for file in _yaml_files(root)):
+            if not path.is_relative_to(top) and self.claims(path):
+                around = os.path.relpath(os.path.commonpath([top, *outside]), self.config.invocation_params.dir)
+                raise pytest.UsageError(
+                    f"{path} lies outside of pytest's rootdir {top}, where budgets of one name could not be told "
+                    f"apart: give --rootdir={around}"
+                )
+
     def _is_visited(self, path: Path) -> bool:
         """Whether pytest comes by this path anyway.
 
@@ -80,6 +94,17 @@ class BudgetPaths:
         """
         start = self.config.invocation_params.dir
         return any(path.is_relative_to(options.absolute(start, arg)) for arg in self.config.args)
+
+
+def _yaml_files(root: Path) -> Iterator[Path]:
+    """A YAML file, or all below a folder but in hidden ones and virtual environments."""
+    if root.is_file():
+        yield from [root] if root.suffix in SUFFIXES else []
+    for folder, below, names in os.walk(root):
+        below[:] = sorted(name for name in below if not name.startswith(".") and name != "node_modules")
+        if "pyvenv.cfg" in names:
+            below.clear()
+        yield from (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
 
 
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import lock_file, revision
+from pytest_modelbudget.budget import lock_file, revision, yaml_text
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget
 from pytest_modelbudget.budget.update import UpdateMode
@@ -86,6 +86,7 @@ class SessionLocks:
         budgets, gone = _readable(sorted(set(files)), self.baselines)
         known = {broken.id for broken in report.broken}
         vanished = [file for file in gone if file.id not in known]
+        self.remarks.extend(self._strays(budgets))
         if self.mode:
             self.remarks.extend(self._updated(self.mode, numbers, budgets))
         self.baselines = lock_file.Baselines(self.config.rootpath, self.base)  # as the files are now
@@ -173,6 +174,21 @@ class SessionLocks:
         for broken in report.broken:
             if broken.id in self.vanished:
                 yield broken.id, 1, list(broken.problems)
+
+    def _strays(self, budgets: list[Path]) -> Iterator[str]:
+        """What killed updates left beside budgets: removed by the next update, else said."""
+        folders = sorted({Path(os.path.realpath(path)).parent for path in budgets})
+        names = {name for path in budgets for name in (path.name, lock_file.lock_path(path).name)}
+        names |= {Path(os.path.realpath(path)).name for path in budgets}
+        for path in (stray for folder in folders for stray in yaml_text.strays(folder, names)):
+            try:
+                if self.mode:
+                    yaml_text.remove_stray(path)
+                    yield f"{self.baselines.shown(path)} removed: a killed update had left it"
+                else:
+                    yield f"{self.baselines.shown(path)} is left of a killed update: delete it, or update again"
+            except OSError as error:
+                yield f"{self.baselines.shown(path)} is left of a killed update: {error.strerror or error}"
 
     def _lines(self, report: record.Report) -> Iterator[str]:
         if self.base is not None and self.base.commit:
