@@ -98,8 +98,10 @@ class SessionLocks:
         folders = {path.parent for path in budgets} | {path for path in gone_from if path.is_dir()}
         locks += tuple(stray_locks(folders, self.baselines))
         broken = tuple(sorted((*report.broken, *vanished), key=lambda broken: broken.id))
-        report = replace(report, base=(self.base and self.base.commit) or None, lock=locks, broken=broken)
+        report = replace(report, lock=locks, broken=broken)
         if self.base is not None:
+            base = self.base
+            report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
             report = self._with_changes(report, numbers, self.base, budgets, gone_from)
         else:
             self.remarks.extend(self._unheld(budgets))

@@ -420,7 +420,8 @@ class Report(Entry):
 
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
-    commit that was compared with. The same but for timings in every run.
+    commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
+    test merge, the change that it merges. The same but for timings in every run.
     """
 
     schema: Version
@@ -430,6 +431,8 @@ class Report(Entry):
     models: tuple[ModelReport, ...] = ()
     broken: tuple[BrokenFile, ...] = ()
     base: str | None = None
+    base_name: str = rare("")
+    head: str = rare("")
     lock: tuple[LockReport, ...] = ()
     loosened: tuple[LoosenedLimit, ...] = ()
     redefined: tuple[RedefinedModel, ...] = ()

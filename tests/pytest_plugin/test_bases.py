@@ -261,3 +261,31 @@ def test_p1_a_worktree_has_the_base_of_its_branch(repository: Repository, monkey
     repository.git("worktree", "add", "-q", "--detach", str(tree), "change")
     monkeypatch.chdir(tree)
     assert judged(repository, tree, AGAINST)[2] == "over"
+
+
+@pytest.mark.parametrize("widths", ["4 8 2", "4 9 2"], ids=["quiet", "over"])
+def test_p10_comment_and_summary_name_base_and_change(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, widths: str
+) -> None:
+    """Of GitHub's test merge, the change's own commit, which people know."""
+    repository.branch("feature")
+    repository.write("note", "x")
+    change = repository.locked(widths)
+    repository.git("checkout", "-q", "main")
+    repository.write("other", "x")
+    main = repository.commit()
+    repository.merged("feature")
+    on_github(monkeypatch, repository.path, {"pull_request": {"head": {"sha": change}}})
+    _, report, _ = judged(repository, repository.path, "--model-budget-comment=c.md", "--model-budget-summary=s.md")
+    assert (report["base_name"], report["base"], report["head"]) == ("origin/main", main, change)
+    line = f"<code>{change[:7]}</code> measured, compared with <code>origin/main</code> (<code>{main[:7]}</code>)."
+    for name in ("c.md", "s.md"):
+        assert line in (repository.path / name).read_text(encoding="utf-8").splitlines()
+
+
+def test_p10_a_base_that_is_not_known_is_named(repository: Repository) -> None:
+    """With the commit that was measured."""
+    head = repository.git("rev-parse", "HEAD")
+    repository.project.run("--model-budget-base=nowhere", "--model-budget-comment=c.md")
+    text = (repository.path / "c.md").read_text(encoding="utf-8")
+    assert f"<code>{head[:7]}</code> measured, and not compared: the base <code>nowhere</code> is not known." in text
