@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Protocol
 
 from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
@@ -23,6 +24,13 @@ from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
 Profile = Callable[[Model, costs.CostedGraph], str]
+
+
+class MeasureApart(Protocol):
+    """Measures a model in another process."""
+
+    def __call__(self, source: ModelSource, *, with_parts: bool) -> MeasuredModel: ...
+
 
 
 @contextmanager
@@ -137,15 +145,25 @@ class MeasuredModels:
     def __init__(self, registry: Tables, *, root: Path, profile: Profile | None = None) -> None:
         self.registry = registry
         self.root = root
-        self._profile = profile
+        self.profile = profile
         # The source stays beside its model: an object's identity is its own only while it lives.
         self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
-    def of(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel:
-        """The measured model of a source; inputs and arguments belong to it."""
-        key = (_key(source), with_parts)
+    def of(
+        self, source: ModelSource, *, with_parts: bool = False, apart: MeasureApart | None = None, bounds: Hashable = None
+    ) -> MeasuredModel:
+        """The measured model of a source; inputs and arguments belong to it.
+
+        apart measures it elsewhere than in this process, within bounds.
+        """
+        key = (_key(source), with_parts, bounds)
         if key not in self._known:
-            model = measure_model(source, self.registry, root=self.root, with_parts=with_parts, profile=self._profile)
+            if apart is not None:
+                model = apart(source, with_parts=with_parts)
+            else:
+                model = measure_model(
+                    source, self.registry, root=self.root, with_parts=with_parts, profile=self.profile
+                )
             self._known[key] = (source, model)
         return self._known[key][1]
 
