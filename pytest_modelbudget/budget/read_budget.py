@@ -166,7 +166,9 @@ def _amount(unit: str, example: str) -> Form[str]:
 
 
 ISOLATION_FIELDS = (
-    Field("isolate", grammar.FLAG, "measures the model in a process of its own, whose end is the model's failure alone"),
+    Field(
+        "isolate", grammar.FLAG, "measures the model in a process of its own, whose end is the model's failure alone"
+    ),
     Field("timeout", _amount("s", "60 s"), "the longest that process may take for one step: measuring, or a transform"),
     Field("memory", _amount("B", "4 GiB"), "the most memory that process may take"),
 )

@@ -1,6 +1,6 @@
 """Measuring in a process of its own: whatever a model does to that process, the session goes on.
 
-An ``OwnProcess`` belongs to one model: it measures it, applies its transforms and compares their outputs, step by step::
+An ``OwnProcess`` belongs to one model: it measures it, applies transforms and compares outputs, step by step::
 
     session  --- request, through a pipe ------------------------->  process
     session  <-- answer, a file that has its name when it is whole --  process
@@ -25,8 +25,8 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -46,11 +46,15 @@ from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.units import quantity
 
 START = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of a loaded framework is safe on Linux alone
+FORKED = "pytest_modelbudget.gate.forked"
+LOADED = "MODEL_BUDGET_LOADED"  # variable by which that module learns what to load
 LOOK_SECONDS = 0.01  # between two looks at a process
 STARTING_SECONDS = 120.0  # for importing frameworks, where a process is not forked
 MOST_OUTPUT = 100_000  # bytes of what one step of a model prints
 DIGEST = hashlib.sha256().digest_size
 TRACED = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)  # a line of faulthandler's
+THREAD = re.compile(r"\n(?=(?:Current thread|Thread) 0x)")
+LIBRARY = os.path.dirname(os.__file__)
 CURRENT = "most recent call first"  # ends the heading of each thread there
 
 
@@ -96,7 +100,8 @@ class Extension:
             if getattr(module, "__file__", None) == self.file:
                 return module
         spec = importlib.util.spec_from_file_location(self.name, str(self.file))
-        assert spec is not None and spec.loader is not None, "a module's file is Python"
+        assert spec is not None, "a module's file is Python"
+        assert spec.loader is not None, "a module's file is Python"
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
@@ -253,14 +258,13 @@ class _Child:
     def __init__(self, setting: Setting) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="model-budget-"))
         self.asked = 0
-        self._output = {name: 0 for name in ("stdout", "stderr")}  # bytes that were shown
-        context = multiprocessing.get_context(START)
+        self._output = dict.fromkeys(("stdout", "stderr"), 0)  # bytes that were shown
+        context: Any = multiprocessing.get_context(START)
         ours, self._requests = context.Pipe(duplex=False)
         self.process = context.Process(target=_serve, args=(str(self.folder), ours, setting), name="model-budget")
         try:
-            with _without_main():
-                self.process.start()
-        except (OSError, pickle.PicklingError, AttributeError, TypeError) as error:
+            _start(self.process)
+        except (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError) as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise IsolationError(f"no process of its own could be started: {error}") from error
         ours.close()
@@ -269,7 +273,7 @@ class _Child:
     @property
     def is_alive(self) -> bool:
         """Whether it can take another request."""
-        return self.process.is_alive()
+        return bool(self.process.is_alive())
 
     def answer(self, request: Request, bounds: Bounds) -> Answer:
         """The answer to a request. Raises IsolationError, saying why there is none."""
@@ -332,21 +336,26 @@ class _Child:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def load_first(modules: Sequence[str]) -> None:
+_FIRST: list[str] = []  # modules that processes are forked with, for the server that is not started yet
+
+
+def load_first(modules: Iterable[str]) -> None:
     """Let processes be forked with these modules loaded; without effect once the first one was."""
+    _FIRST[:] = modules
+
+
+def _start(process: Any) -> None:
+    """Start a process. None imports the program that was started: it may be a script without a guard."""
     if START == "forkserver":
-        multiprocessing.get_context(START).set_forkserver_preload([__name__, *modules])
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """No child imports the program that was started: it may be a script without a guard."""
+        multiprocessing.get_context(START).set_forkserver_preload([FORKED])
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
+    os.environ[LOADED] = ",".join(_FIRST)
     try:
-        yield
+        process.start()
     finally:
         sys.modules["__main__"] = main
+        os.environ.pop(LOADED, None)
 
 
 def _read(file: Path) -> Answer:
@@ -372,13 +381,16 @@ def _ending(exitcode: int | None) -> str:
 
 
 def _place(stderr: str) -> str:
-    """The innermost line of the user's in what faulthandler wrote of the thread that mattered: " (in f, nets.py:3)"."""
-    for block in reversed(re.split(r"\n(?=(?:Current thread|Thread) 0x)", stderr)):
-        if CURRENT not in block:
-            continue
-        for file, line, function in TRACED.findall(block):
-            if is_users_file(file):
-                return f" (in {function}, {'/'.join(Path(file).parts[-2:])}:{line})"
+    """The innermost line of the user's that faulthandler wrote of the thread that mattered: " (in f, nets.py:3)".
+
+    It writes other threads first. A line of Python's own library is taken only where there is no better one.
+    """
+    for block in reversed(THREAD.split(stderr)):
+        lines = [found for found in TRACED.findall(block) if is_users_file(found[0])]
+        own = [found for found in lines if not found[0].startswith(LIBRARY)] or lines
+        if CURRENT in block and own:
+            file, line, function = own[0]
+            return f" (in {function}, {'/'.join(Path(file).parts[-2:])}:{line})"
     return ""
 
 
@@ -485,7 +497,7 @@ def _redirected(folder: Path) -> int:
         descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, number)
         os.close(descriptor)
-        stream = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+        stream = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115  # it stays open as long as the process lives
         setattr(sys, name, stream)
     kept = os.dup(2)
     faulthandler.enable(kept)
@@ -498,7 +510,7 @@ def _surrounded(setting: Setting) -> None:
     os.environ.update(setting.environ)
     filters = []
     for pickled in setting.filters:
-        with suppress(Exception):  # noqa: BLE001  # a category of a module that cannot be imported here
+        with suppress(ImportError, AttributeError):  # a category that cannot be imported here
             filters.append(pickle.loads(pickled))
     warnings.filters[:] = filters  # type: ignore[index]
 
@@ -509,4 +521,3 @@ def _write(file: Path, answer: Answer) -> None:
     unnamed = file.with_suffix(".new")
     unnamed.write_bytes(hashlib.sha256(content).digest() + content)
     os.replace(unnamed, file)
-

@@ -23,8 +23,8 @@ from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
-from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate import isolation, measuring, transforming
+from pytest_modelbudget.formats.source import ModelSource, names_attribute
+from pytest_modelbudget.gate import forked, isolation, measuring, transforming
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
@@ -38,7 +38,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     UPDATE,
     report_files,
 )
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import assembly, record, sentences, typed_json
 from pytest_modelbudget.reports.text import one_line
 
@@ -58,12 +58,12 @@ def models_of(config: pytest.Config) -> measuring.MeasuredModels:
     """
     if _MODELS not in config.stash:
         with user_code("the hook pytest_model_budget_extensions", ExtensionError):
-            extensions = config.hook.pytest_model_budget_extensions(config=config)
-            registry = tables(_flat(extensions))
-        modules = [report.profile for report, _ in report_files(config) if report.profile]
-        profile = import_module(modules[0]).profile if modules else None
+            extensions: tuple[object, ...] = tuple(_flat(config.hook.pytest_model_budget_extensions(config=config)))
+            registry = tables(extensions)
+        profiles = [report.profile for report, _ in report_files(config) if report.profile]
+        profile = import_module(profiles[0]).profile if profiles else None
         config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile)
-        config.stash[_EXTENSIONS] = tuple(_flat(extensions))
+        config.stash[_EXTENSIONS] = extensions
     return config.stash[_MODELS]
 
 
@@ -85,20 +85,37 @@ def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.S
 
 
 def prepare_processes(session: pytest.Session) -> None:
-    """Let processes start with the readers of the models that will be measured in them."""
-    nodes = {item.model for item in session.items if isinstance(item, LimitItem)}
-    nodes |= {item.transform for item in session.items if isinstance(item, EquivalenceItem)}
-    owners = [node.parent if isinstance(node, TransformNode) else node for node in nodes]
-    formats = sorted({owner.source.format for owner in owners if owner.process is not None})
+    """Let processes start with what reads and changes the models that they are for, and with what these import."""
+    formats: set[tuple[str, str]] = set()  # with transforms on models of them
+    targets: set[str] = set()
+    for item in session.items:
+        node = item.parent
+        owner = node.parent if isinstance(node, TransformNode) else node
+        if isinstance(owner, ModelNode) and owner.process is not None:
+            formats.add((owner.source.format, node.check.transform if isinstance(node, TransformNode) else ""))
+            targets.add(str(owner.source.target))
     if formats:
-        registry = models_of(session.config).registry
-        isolation.load_first([registry.formats[key].module for key in formats])
+        modules = _modules(models_of(session.config).registry, sorted(formats))
+        own = sorted(target.partition(":")[0] for target in targets if names_attribute(target))
+        isolation.load_first([*modules, *forked.installed_modules(own, session.config.rootpath)])
+
+
+def _modules(registry: Tables, wanted: Iterable[tuple[str, str]]) -> list[str]:
+    """The modules that read some formats, and those that change models of them."""
+    modules = []
+    for key, transform in wanted:
+        format = registry.formats[key]
+        modules.append(format.module)
+        if transform:
+            modules += [registry.transforms[transform].module_for(format), *format.compared_with]
+    return list(dict.fromkeys(modules))
 
 
 def _setting(config: pytest.Config) -> isolation.Setting:
     """What a process needs to measure as this one would."""
     models = models_of(config)
-    extensions = tuple(map(isolation.Extension.of, config.stash[_EXTENSIONS]))
+    modules = config.stash[_EXTENSIONS]
+    extensions = tuple(isolation.Extension.of(module) for module in modules)
     return isolation.surroundings(isolation.Setting(config.rootpath, extensions, models.profile))
 
 
@@ -387,9 +404,7 @@ class ModelNode(pytest.Collector):
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
             with_parts = keeps_parts(self.config, self.path, self.budget_path)
-            apart = self.process and self.process.measure
-            bounds = self.process and self.process.bounds
-            model = models_of(self.config).of(self.source, with_parts=with_parts, apart=apart, bounds=bounds)
+            model = models_of(self.config).of(self.source, with_parts=with_parts, elsewhere=self.process)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
