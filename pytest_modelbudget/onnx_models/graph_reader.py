@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -13,7 +13,7 @@ from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
@@ -246,7 +246,7 @@ def fresh(name: str, known: ValueType, why: str = "", storage: Storage | None = 
         hidden = sizes is None or bool(known.container)
         reason = why if hidden else f"{name} holds {dtype.name}s, which have no fixed size"
         home = storage or Storage(name, 0, StorageKind.ACTIVATION, reason)
-        return unsized(name, dtype, home, reason)
+        return unsized(name, dtype, home, reason, known.declared)
     home = storage or Storage(name, nbytes_of(prod(sizes), dtype), StorageKind.ACTIVATION)
     return dense(name, sizes, dtype, home)
 
@@ -255,7 +255,7 @@ def view(name: str, base: Tensor, known: ValueType, why: str) -> Tensor:
     """A tensor's memory under another name and shape."""
     dtype = known.dtype if known.code else base.dtype
     if known.sizes is None or base.storage.unsized:
-        return unsized(name, dtype, base.storage, why or base.unsized)
+        return unsized(name, dtype, base.storage, why or base.unsized, known.declared)
     strides = base.strides
     if known.sizes != base.shape:
         strides = dense(name, known.sizes, dtype, base.storage).strides
@@ -289,7 +289,7 @@ class GraphReader:
             if name not in frame.tensors:
                 self._stored(stored, frame, "")
         if self._symbols:
-            self.notes.append(f"not bound by dims: {self._listed(self._symbols)}")
+            self.notes.append(unbound(self._symbols))
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights))
 
     def _symbols_of_inputs(self) -> Mapping[str, list[str]]:
@@ -303,21 +303,35 @@ class GraphReader:
 
     def _input(self, name: str, frame: Frame) -> Tensor:
         known = self._graph.types[name]
-        why = self._unbound(known) or f"input {name} has no shape"
+        why = self._unbound(known.symbols) or f"input {name} has no shape"
         if known.container:
             why = f"input {name} is a {known.container}, whose size the data decide"
         frame.tensors[name] = fresh(name, known, why)
         return frame.tensors[name]
 
-    def _unbound(self, known: ValueType) -> str:
-        """The sentence that names a type's unbound symbols and where they come from."""
-        symbols = dict.fromkeys(size for size in known.shape or () if isinstance(size, str))
-        named = [symbol for symbol in symbols if symbol in self._symbols]
-        return f"not bound by dims: {self._listed(named)}" if named else ""
+    def _unbound(self, symbols: Iterable[str]) -> str:
+        """The sentence that names those of some symbols that inputs have and nobody bound; "" without any."""
+        named = {symbol: self._symbols[symbol] for symbol in symbols if symbol in self._symbols}
+        return unbound(named) if named else ""
 
-    def _listed(self, symbols: Mapping[str, list[str]] | list[str]) -> str:
-        """Symbols with the inputs they come from: "batch (of x, y)"."""
-        return ", ".join(f"{name} (of {', '.join(self._symbols[name])})" for name in symbols)
+    def _unbound_behind(self, node: Node, frame: Frame) -> str:
+        """The same of the symbols of every input that a node's results come from.
+
+        A size that is worked out from one (Shape, Gather, Range) hides what is made with it.
+        """
+        if not self._symbols:
+            return ""
+        symbols: dict[str, None] = {}
+        reached, waiting = set[tuple[int, str]](), [(name, frame) for name in node.reads]
+        for name, around in waiting:  # which grows
+            home = around.home(name)
+            if home is None or (id(home), name) in reached:
+                continue
+            reached.add((id(home), name))
+            symbols.update(dict.fromkeys(home.type(name).symbols))
+            maker = home.body.makers.get(name)
+            waiting += [(read, home) for read in maker.reads] if maker else ()
+        return self._unbound(sorted(symbols, key=list(self._symbols).index))
 
     def read(self, frame: Frame) -> None:
         """Read every node of a frame's graph, in the order of the file."""
@@ -398,7 +412,7 @@ class GraphReader:
         for position, (name, known) in enumerate(zip(node.outputs, types, strict=True)):
             if not name or (base and position and not self._graph.reads.get(name)):
                 continue
-            why = "" if known.sizes is not None else self._why(node, known, operands)
+            why = "" if known.sizes is not None else self._why(node, known, operands, frame)
             if base and not position:
                 tensor = view(name, base, known, why)
             elif name in frame.body.shaping:
@@ -424,7 +438,7 @@ class GraphReader:
         operand = operands[by_word[rule.shares_storage_of]]
         return operand if isinstance(operand, Tensor) else None
 
-    def _why(self, node: Node, known: ValueType, operands: tuple[Operand, ...]) -> str:
+    def _why(self, node: Node, known: ValueType, operands: tuple[Operand, ...], frame: Frame) -> str:
         """Why a result's shape is not known: an operand's reason, a symbol, or the node itself."""
         for operand in operands:
             if isinstance(operand, Tensor) and operand.unsized:
@@ -432,7 +446,7 @@ class GraphReader:
         if known.container:
             return f"{node.operator} gives a {known.container}, whose size the data decide"
         place = node.proto.name or node.outputs[0]
-        return self._unbound(known) or (
+        return self._unbound(known.symbols) or self._unbound_behind(node, frame) or (
             f"{node.operator} '{place}': the shape of its result is decided by the data"
             if node.rule
             else f"{node.operator} '{place}': nothing says which shape its result has"
@@ -441,13 +455,14 @@ class GraphReader:
     def opaque(self, node: Node, frame: Frame, why: str) -> None:
         """A node whose body cannot be written out: one operation with unknown results."""
         scope = node.scope
-        reason = f"{node.operator} '{scope}': {why}"
+        reason = self._unbound_behind(node, frame) or f"{node.operator} '{scope}': {why}"
         operands = tuple(self.operand(name, scope, frame) if name else None for name in node.inputs)
         outputs = []
         for name in filter(None, node.outputs):
-            known = ValueType(frame.type(name).code)
+            declared = frame.type(name)
+            known = ValueType(declared.code)
             storage = Storage(name, 0, StorageKind.ACTIVATION, reason)
-            frame.place(name, unsized(name, known.dtype, storage, reason), known)
+            frame.place(name, unsized(name, known.dtype, storage, reason, declared.declared), known)
             outputs.append(frame.tensors[name])
         self.ops.append(Op(node.operator, operands, tuple(outputs), {}, scope, times=frame.times))
         self._take_bodies(node, frame, scope)

@@ -71,8 +71,21 @@ class ValueType:
         known = tuple([size for size in self.shape if type(size) is int])
         return known if len(known) == len(self.shape) else None
 
+    @property
+    def symbols(self) -> list[str]:
+        """The names in its shape that stand for sizes, each once."""
+        return list(dict.fromkeys(size for size in self.shape or () if isinstance(size, str)))
+
+    @property
+    def declared(self) -> tuple[int | str, ...]:
+        """The shape for eyes: sizes, names of symbols, "?" for a size and "..." for a shape that nothing says."""
+        if self.shape is None:
+            return ("...",)
+        return tuple("?" if size is None or str(size).startswith(INVENTED) else size for size in self.shape)
+
 
 NOTHING_KNOWN = ValueType()
+INVENTED = "unk__"  # how onnx's inference calls sizes of which it only knows that they are equal
 
 
 def value_type(proto: onnx.TypeProto) -> ValueType:
