@@ -560,7 +560,12 @@ def weight_name(name: str, scope: str) -> str:
 def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
     """A graph and every graph inside its nodes."""
     yield graph
-    for node in graph.node:
+    yield from graphs_in(graph.node)
+
+
+def graphs_in(nodes: Iterable[NodeProto]) -> Iterable[onnx.GraphProto]:
+    """Every graph inside some nodes, and inside those of these graphs."""
+    for node in nodes:
         for attribute in node.attribute:
             kind = attribute.type
             if kind == AttributeProto.GRAPH:

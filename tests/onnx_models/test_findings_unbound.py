@@ -77,7 +77,7 @@ def ranged() -> onnx.ModelProto:
         node("MatMul", "p w", "y"),
     ]
     weights = [WEIGHT, integers("column", -1, 1), scalar("zero", 0, "int64"), scalar("one", 1, "int64")]
-    weights += [onnx.numpy_helper.from_array(__import__("numpy").ones((1, 64), "int64"), "row")]
+    weights.append(stored("row", 1, 64, dtype="int64"))
     nodes[4:5] = [node("Mul", "c row", "q"), node("Cast", "q", "p", to=TensorProto.FLOAT)]
     return model(nodes, [value("x", "batch", 64)], [value("y", None, 100)], weights)
 
