@@ -201,9 +201,10 @@ class Check(Addressed):
     def headroom(self) -> Fraction | None:
         """The distance of a number from its nearer bound, as a share of that bound; negative when over.
 
-        None where nobody knows: a lower bound may be anywhere above what it says.
+        None where nobody knows: a lower bound that breaks nothing may be anywhere above what it says.
         """
-        if self.actual is None or self.outcome is Outcome.UNKNOWN:
+        is_open = self.lower_bound and self.outcome is Outcome.WITHIN
+        if self.actual is None or self.outcome is Outcome.UNKNOWN or is_open:
             return None
         actual, most = Fraction(self.actual), self.maximum
         distances = [(most - actual) / most] if most else []

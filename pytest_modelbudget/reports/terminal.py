@@ -106,7 +106,7 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
         tightest = [
             min(some, key=lambda case: (case.check.headroom is None, case.check.headroom or 0)) for _, some in by_owner
         ]
-        shown = [case for case in shown if case.outcome != "within" or case.check.is_claim or case in tightest]
+        shown = [case for case in shown if case.outcome != "within" or _must_be_seen(case.check) or case in tightest]
     last = {id(case.owner): case.id for case in shown}
     return [_row(case, detail, costed=model if last[id(case.owner)] == case.id else None) for case in shown]
 
@@ -133,13 +133,18 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     )
 
 
+def _must_be_seen(check: Check) -> bool:
+    """Whether a row stands there though its model has a tighter one: a claim, or a lower bound that was accepted."""
+    return check.is_claim or check.is_lower_bound
+
+
 def _bar(check: Check) -> str:
     """The used part of a maximum: "[######....]", and "[##########+" where it is broken.
 
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
     most = check.maximum
-    if check.outcome is Outcome.UNKNOWN or check.actual is None or not most or _nearer_bound(check) != most:
+    if check.outcome is Outcome.UNKNOWN or check.headroom is None or not most or _nearer_bound(check) != most:
         return ""
     used = BAR * Fraction(check.actual) / most
     if used > BAR:
@@ -156,7 +161,8 @@ def _figures(check: Check) -> tuple[str, str, str]:
         return check.measured or "-", str(check.allowed or "-"), ""
     actual, bound = check.actual, _nearer_bound(check)
     is_unknown = check.outcome is Outcome.UNKNOWN
-    left = NOBODY_KNOWS if is_unknown else check.headroom_text
+    is_open = is_unknown or (check.is_lower_bound and check.headroom is None)
+    left = NOBODY_KNOWS if is_open else check.headroom_text
     if actual is None:
         return "-", "-", left
     if bound is None:
