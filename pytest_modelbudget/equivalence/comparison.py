@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_modelbudget.equivalence import judgement
 from pytest_modelbudget.equivalence.changed import Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
+from pytest_modelbudget.equivalence.coverage import unread
 from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
@@ -186,6 +187,7 @@ class Comparison:
         self.pair = pair
         self.before = before
         self._claim = claim
+        self._reads = models.Reads()  # of the second model
         self._replaced, self._remade = (WrongLayers(pair.original.dtype) for _ in range(2))
 
     def equivalence(self, *, constant: frozenset[str] = frozenset()) -> judgement.Equivalence:
@@ -216,9 +218,17 @@ class Comparison:
             partial_sums=self.pair.measured.partial_sums,
             notes=(*notes, *unmoved, *after.notes, *rounded),
         )
+        if result.outcome is Outcome.WITHIN:
+            return self._with_unread(result)
         if result.outcome is not Outcome.OVER or after.structure:
             return result
         return replace(result, first_divergence=self._first_difference(result, wrong))
+
+    def _with_unread(self, result: judgement.Equivalence) -> judgement.Equivalence:
+        """A judgement that holds, and what is known of the stored tensors that no run has read whole."""
+        tables = self.pair.original.tables(), self.pair.second.tables()
+        is_exact = self._claim.kind is Kind.EXACT_ALGEBRA
+        return unread(self.before.reads, self._reads, *tables, is_exact=is_exact).added_to(result)
 
     def _second_runs(self) -> SecondRuns:
         """Run the second model, unless it is known to be another one already."""
@@ -237,7 +247,7 @@ class Comparison:
         return SecondRuns(stored, exact, tuple(dict.fromkeys(structure)), notes)
 
     def _run_stored(self, inputs: Arrays) -> models.Run:
-        watch = models.Watch(counts=self.pair.measured.promised is not None)
+        watch = models.Watch(counts=self.pair.measured.promised is not None, reads=self._reads)
         return self._run_second(self.pair.second, inputs, watch)
 
     def _run_second(self, model: models.RunnableModel, inputs: Arrays, watch: models.Watch) -> models.Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.equivalence import inputs as draws
@@ -12,7 +12,16 @@ from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.equivalence.figures import ALGEBRA, odd_kinds, reals, relative_error, stores_other_values
 from pytest_modelbudget.errors import InputError, TransformError
-from pytest_modelbudget.formats.model import NOTHING_SHARED, Run, RunnableModel, Shared, Watch, must_run, no_layers
+from pytest_modelbudget.formats.model import (
+    NOTHING_SHARED,
+    Reads,
+    Run,
+    RunnableModel,
+    Shared,
+    Watch,
+    must_run,
+    no_layers,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +93,8 @@ class OriginalRuns:
     """A model on every row of every batch: in float64, and as it is stored.
 
     Results stand in the order of their batch's rows. notes say what was particular about inputs.
-    shared are the float64 values on the way that the second model is given, by the inputs' id.
+    shared are the float64 values on the way that the second model is given, by the inputs' id. reads
+    says what was read of stored tensors.
     """
 
     batches: Sequence[draws.Batch]
@@ -92,6 +102,7 @@ class OriginalRuns:
     stored: Results
     notes: tuple[str, ...]
     shared: SharedValues
+    reads: Reads = field(default_factory=Reads)
 
     @property
     def names(self) -> frozenset[str]:
@@ -156,10 +167,12 @@ def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
         sized = draws.resized(specs, claim.batches)
         drawn_batches = [draws.batch_of(each, rows, scale, stacks=stacks) for each in sized]
         batches, exact = zip(*(_exact(batch, values.run) for batch in drawn_batches), strict=True)
-        stored = [batch.run(pair.original.run) for batch in batches]
+        reads = Reads()
+        run = partial(pair.original.run, watch=Watch(reads=reads))
+        stored = [batch.run(run) for batch in batches]
         if not _overflows(exact, stored):
             break
-    return OriginalRuns(batches, exact, stored, draws.scale_note(scale), values)
+    return OriginalRuns(batches, exact, stored, draws.scale_note(scale), values, reads)
 
 
 def _exact(batch: draws.Batch, runner: draws.Runner) -> tuple[draws.Batch, list[Run]]:

@@ -23,6 +23,7 @@ from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
+from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject, output_tensors
@@ -167,10 +168,27 @@ class TorchModel(models.RunnableModel):
         """The arguments that it is called with."""
         return self._subject_and_specs()[1]
 
-    @property
+    @cached_property
     def inputs(self) -> models.DrawnInputs:
-        specs = leaf_specs(self.specs)
-        return models.DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)))
+        specs, ranges = leaf_specs(self.specs), self._index_ranges()
+        specs = {name: replace(spec, high=ranges.get(name, spec.high)) for name, spec in specs.items()}
+        unknown = ", ".join(f"'{name}'" for name, spec in specs.items() if _lacks_range(spec))
+        notes = (f"integers 0 and 1 for {unknown}: give the input low and high",) if unknown else ()
+        return models.DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)), notes=notes)
+
+    def _index_ranges(self) -> Mapping[str, int]:
+        """The rows of the tables that integer inputs without a range ask for, seen in a run on zeros."""
+        lacking = [name for name, spec in leaf_specs(self.specs).items() if _lacks_range(spec)]
+        if not lacking:
+            return {}
+        inputs = call_inputs(self.specs, lambda spec: torch.zeros(spec.shape, dtype=dtype_named(spec.dtype)))
+        named = dict(inputs.tensors())
+        ranges = IndexRanges({name: named[name] for name in lacking if named[name].numel()})
+        try:
+            self._run(inputs, models.UNWATCHED, ranges)
+        except TraceError:  # zeros may be no inputs of this model
+            return {}
+        return ranges.ranges
 
     @property
     def dtype(self) -> str:
@@ -237,20 +255,31 @@ class TorchModel(models.RunnableModel):
         except TraceError as error:
             raise TransformError(str(error)) from error
 
-    def _run(self, inputs: CallInputs, watch: models.Watch) -> models.Run:
-        """What the model returns, in eval mode; without autograd where that can be."""
+    def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
+        return {
+            weight.name: partial(array, weight.tensor) for weight in named_weights(module_tree(self.subject.model))
+        }
+
+    def _run(self, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None = None) -> models.Run:
+        """What the model returns, in eval mode; without autograd where that can be.
+
+        mode sees every operator.
+        """
         try:
-            return self._run_under(torch.inference_mode, inputs, watch)
+            return self._run_under(torch.inference_mode, inputs, watch, mode)
         except TraceError as error:
             if not any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS):
                 raise
-            return self._run_under(torch.no_grad, inputs, watch)
+            return self._run_under(torch.no_grad, inputs, watch, mode)
 
-    def _run_under(self, grad: Any, inputs: CallInputs, watch: models.Watch) -> models.Run:
+    def _run_under(
+        self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None
+    ) -> models.Run:
         subject, seen = self.subject, list[_Seen]()
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
+        reads = None if watch.reads is None else StoredReads(named_weights(modules))
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
@@ -270,10 +299,14 @@ class TorchModel(models.RunnableModel):
                 enter(layers_seen(subject.model, seen))
             if executed is not None:
                 enter(executed)
+            for seeing in filter(None, (mode, reads)):
+                enter(seeing)
             if rewriting is not None:
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             arguments = upcast(inputs) if self.is_exact else inputs
             structure, tensors = result_of(subject.run(arguments, scopes))
+        if reads is not None and watch.reads is not None:
+            reads.add_to(watch.reads)
         outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
         counts = None if executed is None else executed.counts
         return models.Run(outputs, structure, layers=layer_outputs(seen), executed=counts)
@@ -440,6 +473,10 @@ def leaf_specs(specs: InputSpecs) -> Specs:
     for name, spec in specs.named.items():
         add(name, spec)
     return leaves
+
+
+def _lacks_range(spec: TensorSpec) -> bool:
+    return "int" in spec.dtype and spec.low is None and spec.high is None
 
 
 def no_arrays(specs: InputSpecs) -> Iterator[str]:
