@@ -71,7 +71,9 @@ def unread(mine: Reads, theirs: Reads, first: Tables, second: Tables, *, is_exac
         elif part.is_rewritten(gap):
             alone += [part.count] * bool(gap[~part.mask].any())
         elif wrong := part.wrong_rows(gap):
-            words = f"{several(wrong, 'row')} of '{part.name}' that no run has read {'differs' if wrong == 1 else 'differ'}"
+            words = (
+                f"{several(wrong, 'row')} of '{part.name}' that no run has read {'differs' if wrong == 1 else 'differ'}"
+            )
             sides = (partner, part.values) if is_second else (part.values, partner)
             return Unread(Outcome.OVER, f"{words}: {part.count} were read", part.divergence(*sides))
     notes = tuple(_notes(alone, apart))
@@ -84,7 +86,7 @@ def _notes(alone: list[str], apart: list[str]) -> Iterator[str]:
     if alone:
         yield f"{_first(alone)} were read, and the other model has none to compare the rest with"
     if apart:
-        yield f"stored tensors that no run has read differ: {_first([repr(name) for name in apart])}"
+        yield f"stored tensors that no output shows differ: {_first([repr(name) for name in apart])}"
 
 
 def _first(texts: list[str]) -> str:

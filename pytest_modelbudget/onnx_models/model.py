@@ -135,7 +135,11 @@ class OnnxModel(formats.RunnableModel):
 
     def tables(self) -> Mapping[str, Callable[[], formats.Values]]:
         graph = self.program.graph
-        trees = {name: partial(np.asarray, array) for tree in self._partial_reads.trees for name, array in tree_arrays(tree).items()}
+        trees = {
+            name: partial(np.asarray, array)
+            for tree in self._partial_reads.trees
+            for name, array in tree_arrays(tree).items()
+        }
         stored = stored_everywhere(graph)
         return {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse} | trees
 

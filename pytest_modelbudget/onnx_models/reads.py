@@ -114,7 +114,7 @@ class PartialReads:
         for table in self.tables:
             reads.add(table.name, table.mask(value_of))
         for tree in self.trees:
-            for name, mask in visited(tree, np.asarray(value_of(tree.inputs[0]))).items():
+            for name, mask in reached(tree, np.asarray(value_of(tree.inputs[0]))).items():
                 reads.add(name, mask)
         for name, (condition, way) in self.branches.items():
             is_taken = bool(np.ravel(value_of(condition))[0]) is way
@@ -157,7 +157,9 @@ def _picks_of(name: str, graph: Body) -> list[tuple[tuple[int, ...], tuple[str, 
         for use in graph.uses.get(made, ()):
             node = use.node
             pick = next((_pick(node, at) for at, read in enumerate(node.inputs) if read == made), None)
-            if pick is not None and all(value in graph.makers or value in (*graph.inputs, *graph.stored) for value in pick[0]):
+            if pick is not None and all(
+                value in graph.makers or value in (*graph.inputs, *graph.stored) for value in pick[0]
+            ):
                 picks.append((tuple(shape), *pick))
             elif node.result in graph.constants and not node.bodies:
                 names.extend(result for result in node.outputs if result and result not in names)
@@ -185,16 +187,17 @@ def _branches(graph: Body) -> Iterator[tuple[str, tuple[str, bool]]]:
 
 # Trees.
 
-TREES = ("ai.onnx.ml::TreeEnsembleRegressor", "ai.onnx.ml::TreeEnsembleClassifier")
-IS_TRUE: Mapping[str, Callable[[Values, float], Values]] = {
-    "BRANCH_LEQ": np.less_equal, "BRANCH_LT": np.less, "BRANCH_GTE": np.greater_equal,
-    "BRANCH_GT": np.greater, "BRANCH_EQ": np.equal, "BRANCH_NEQ": np.not_equal,
+KINDS = {"ai.onnx.ml::TreeEnsembleRegressor": "target", "ai.onnx.ml::TreeEnsembleClassifier": "class"}
+LEAF = b"LEAF"
+IS_TRUE: Mapping[bytes, Callable[[Values, float], Values]] = {
+    b"BRANCH_LEQ": np.less_equal, b"BRANCH_LT": np.less, b"BRANCH_GTE": np.greater_equal,
+    b"BRANCH_GT": np.greater, b"BRANCH_EQ": np.equal, b"BRANCH_NEQ": np.not_equal,
 }  # fmt: skip
 
 
 def is_tree(node: Node) -> bool:
     """Whether a node is an ensemble of trees, whose arrays are its attributes."""
-    return node.operator in TREES and bool(_attribute(node, "nodes_nodeids"))
+    return node.operator in KINDS and bool(_attribute(node, "nodes_values"))
 
 
 def _attribute(node: Node, name: str) -> list[Any]:
@@ -206,38 +209,35 @@ def _attribute(node: Node, name: str) -> list[Any]:
 
 
 def tree_arrays(node: Node) -> Mapping[str, Values]:
-    """Thresholds of an ensemble's nodes and the weights of its leaves, by name."""
-    kind = "target" if node.operator == TREES[0] else "class"
-    name = node.result
+    """Thresholds of an ensemble's branches and the weights of its leaves, by name."""
+    kind = KINDS[node.operator]
+    modes, values = _attribute(node, "nodes_modes"), np.asarray(_attribute(node, "nodes_values"), np.float64)
     return {
-        f"{name}.nodes_values": np.asarray(_attribute(node, "nodes_values"), np.float64),
-        f"{name}.{kind}_weights": np.asarray(_attribute(node, f"{kind}_weights"), np.float64),
+        f"{node.result}.nodes_values": values[[mode != LEAF for mode in modes]],
+        f"{node.result}.{kind}_weights": np.asarray(_attribute(node, f"{kind}_weights"), np.float64),
     }
 
 
-def visited(node: Node, x: Values) -> Mapping[str, Values]:
-    """Which nodes and leaves of an ensemble any of these rows comes to."""
+def reached(node: Node, x: Values) -> Mapping[str, Values]:
+    """Which leaves of an ensemble any of these rows comes to; no output shows a threshold itself."""
     columns = ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids", "values", "modes")
-    lists = {name: _attribute(node, f"nodes_{name}") for name in columns}
-    places = {key: at for at, key in enumerate(zip(lists["treeids"], lists["nodeids"], strict=True))}
+    trees, nodes, features, trues, falses, values, modes = (_attribute(node, f"nodes_{name}") for name in columns)
+    places = {key: at for at, key in enumerate(zip(trees, nodes, strict=True))}
+    inner = [at for at, mode in enumerate(modes) if mode != LEAF]
+    children = {places[trees[at], side[at]] for at in inner for side in (trues, falses)}
     rows = x.reshape(-1, x.shape[-1])
-    children = {(tree, lists[side][at]) for (tree, _), at in places.items() if lists["modes"][at] != b"LEAF"
-                for side in ("truenodeids", "falsenodeids")}  # fmt: skip
-    pending = [(at, np.arange(len(rows))) for key, at in places.items() if key not in children]
+    pending = [(at, np.arange(len(rows))) for at in places.values() if at not in children]
     seen = np.zeros(len(places), bool)
     while pending:
         at, here = pending.pop()
         if not len(here):
             continue
         seen[at] = True
-        mode = lists["modes"][at].decode()
-        if mode not in IS_TRUE:
-            continue
-        goes = IS_TRUE[mode](rows[here, lists["featureids"][at]], np.float32(lists["values"][at]))
-        tree = lists["treeids"][at]
-        pending.append((places[tree, lists["truenodeids"][at]], here[goes]))
-        pending.append((places[tree, lists["falsenodeids"][at]], here[~goes]))
-    kind = "target" if node.operator == TREES[0] else "class"
+        if modes[at] != LEAF:
+            goes = IS_TRUE[modes[at]](rows[here, features[at]], np.float32(values[at]))
+            pending.append((places[trees[at], trues[at]], here[goes]))
+            pending.append((places[trees[at], falses[at]], here[~goes]))
+    kind = KINDS[node.operator]
     leaves = zip(_attribute(node, f"{kind}_treeids"), _attribute(node, f"{kind}_nodeids"), strict=True)
-    reached = np.asarray([seen[places[key]] for key in leaves], bool)
-    return dict(zip(tree_arrays(node), (seen, reached), strict=True))
+    masks = np.zeros(len(inner), bool), np.asarray([seen[places[key]] for key in leaves], bool)
+    return dict(zip(tree_arrays(node), masks, strict=True))

@@ -211,7 +211,9 @@ class IndexRanges(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
                 self._note(asked, tensor, name, args, made)
         return result
 
-    def _note(self, asked: str, tensor: torch.Tensor, name: str, args: tuple[Any, ...], made: list[torch.Tensor]) -> None:
+    def _note(
+        self, asked: str, tensor: torch.Tensor, name: str, args: tuple[Any, ...], made: list[torch.Tensor]
+    ) -> None:
         at = INDEXED.get(name)
         if any(_is_strided(each) and _key(each) == _key(tensor) for each in made):
             return  # a view
@@ -233,7 +235,7 @@ class IndexRanges(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
 
 
 def _key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

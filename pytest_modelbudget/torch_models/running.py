@@ -256,9 +256,7 @@ class TorchModel(models.RunnableModel):
             raise TransformError(str(error)) from error
 
     def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
-        return {
-            weight.name: partial(array, weight.tensor) for weight in named_weights(module_tree(self.subject.model))
-        }
+        return {weight.name: partial(array, weight.tensor) for weight in named_weights(module_tree(self.subject.model))}
 
     def _run(self, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None = None) -> models.Run:
         """What the model returns, in eval mode; without autograd where that can be.
