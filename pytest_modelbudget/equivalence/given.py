@@ -128,7 +128,7 @@ def _file(path: Path, text: str) -> Mapping[str, Values]:
         if isinstance(loaded, np.ndarray):
             return {ALONE: loaded}
         with loaded:
-            return {name: loaded[name] for name in loaded.files}
+            return {name: _array(loaded[name], f"'{name}' of {text}") for name in loaded.files}
 
 
 def _matched(arrays: Mapping[str, Values], specs: Mapping[str, TensorSpec], text: str) -> Mapping[str, Values]:

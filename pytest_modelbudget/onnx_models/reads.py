@@ -125,7 +125,8 @@ def partial_reads(graph: Body) -> PartialReads:
     """Every stored tensor of a graph that is read in parts, every tree and every branch."""
     tables, watched = [], dict[str, None]()
     for name, stored in graph.stored.items():
-        if stored.is_sparse or len(stored.shape) == 0:
+        is_shape = name in graph.shaping and not stored.is_floating
+        if stored.is_sparse or not stored.shape or is_shape:
             continue
         picks = _picks_of(name, graph)
         if picks:
@@ -146,14 +147,15 @@ def stored_everywhere(graph: Body) -> Mapping[str, Any]:
 def _picks_of(name: str, graph: Body) -> list[tuple[tuple[int, ...], tuple[str, ...], Mark]]:
     """(shape, values, mark) of every part of a tensor that is read; none where all of it is.
 
-    What is computed from stored tensors alone is read where something else reads it.
+    What is computed from stored tensors alone is read where something else reads it. A table that is
+    picked from has been read as far as that, whoever else reads all of it.
     """
     rows = graph.stored[name].shape[0]
     names, picks = [name], []
     for made in names:  # which grows
         shape = graph.stored[made].shape if made in graph.stored else graph.types[made].sizes
-        if shape is None or made in graph.outputs or (made != name and shape[:1] != (rows,)):
-            return []
+        if shape is None or (made != name and shape[:1] != (rows,)):
+            continue
         for use in graph.uses.get(made, ()):
             node = use.node
             pick = next((_pick(node, at) for at, read in enumerate(node.inputs) if read == made), None)
@@ -163,8 +165,6 @@ def _picks_of(name: str, graph: Body) -> list[tuple[tuple[int, ...], tuple[str, 
                 picks.append((tuple(shape), *pick))
             elif node.result in graph.constants and not node.bodies:
                 names.extend(result for result in node.outputs if result and result not in names)
-            elif not use.role.unread:
-                return []
     return picks
 
 

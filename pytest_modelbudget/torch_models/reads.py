@@ -12,11 +12,11 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.formats.model import Reads
 from pytest_modelbudget.torch_models.recording import tensors_in
-from pytest_modelbudget.torch_models.weights import NamedWeight
+from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
 Mark = Callable[..., Any]  # of a mask laid out as the table is, by the arguments behind the table
 
@@ -66,12 +66,14 @@ INDEXED: Mapping[str, int] = {  # where an operator takes indices of rows
 class _Memory:
     """What a run has read of one storage, which is a weight's or computed from weights alone.
 
-    sources are the stored tensors that a computed one was made of.
+    sources are the stored tensors that a computed one was made of. A table that is picked from has
+    been read as far as that: an output layer that multiplies by all of it shows a row elsewhere.
     """
 
     tensor: torch.Tensor  # kept alive: another storage may not take its place
     sources: list[torch.Tensor] = field(default_factory=list)
     is_whole: bool = False
+    is_picked: bool = False
     read: torch.Tensor | None = None  # a flag for each element
 
     def flags(self, tensor: torch.Tensor, of: torch.Tensor | None = None) -> torch.Tensor | None:
@@ -84,9 +86,14 @@ class _Memory:
             self.read = torch.zeros(max(held, self.tensor.storage_offset() + extent), dtype=torch.bool)
         return (self.read if of is None else of).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
+    @property
+    def part(self) -> torch.Tensor | None:
+        """The flags of its tensor; None where all of it was read."""
+        return None if self.is_whole and not self.is_picked else self.flags(self.tensor)
+
     def mark(self, tensor: torch.Tensor, mark: Callable[[torch.Tensor], object]) -> None:
         """Let flags be set in the shape of a view, of whose elements several may be one."""
-        flags = None if self.is_whole else self.flags(tensor)
+        flags = self.flags(tensor)
         if flags is None or self.read is None:
             self.is_whole = True
         elif 0 not in tensor.stride():
@@ -112,6 +119,9 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         self._memory: dict[int, _Memory] = {}
         for weight in self._weights:
             self._memory.setdefault(_key(weight.tensor), _Memory(weight.tensor))
+            if is_traceable_wrapper_subclass(weight.tensor):  # of which a run may see the inside alone
+                for _, part in leaves(weight.tensor):
+                    self._memory.setdefault(_key(part), _Memory(part, [weight.tensor]))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, and note what it read."""
@@ -123,6 +133,7 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
             return result
         name = func._schema.name
         if name in PICKS and tensors and known[0] is tensors[0]:
+            self._memory[_key(known[0])].is_picked = True
             self._mark(known[0], lambda flags: PICKS[name](flags, *args[1:], **named))
             known = known[1:]
         elif func._schema.is_mutable or len(known) < len(tensors):
@@ -147,8 +158,6 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
 
     def _derive(self, sources: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """Results of stored tensors alone; views are read where they lie."""
-        if all(self._memory[_key(source)].is_whole for source in sources):
-            return
         for result in results:
             if _is_strided(result):
                 self._memory.setdefault(_key(result), _Memory(result, sources))
@@ -161,7 +170,7 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         for weight in self._weights:
             memory = self._memory[_key(weight.tensor)]
             mask = torch.ones((), dtype=torch.bool).expand(weight.tensor.shape)
-            if not memory.is_whole:
+            if memory.part is not None:
                 own = memory.flags(weight.tensor)
                 mask = mask if own is None else own
             reads.add(weight.name, mask.numpy())
@@ -169,14 +178,16 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
     def _hand_down(self, memory: _Memory, source: torch.Tensor) -> None:
         """Mark in a source what was read of the tensor that was made of it."""
         made = memory.tensor
-        flags = None if memory.is_whole else memory.flags(made)
+        flags = memory.part
         if flags is None:
             self._mark_whole(source)
         elif not flags.any():
             return
         elif made.shape == source.shape:
+            self._memory[_key(source)].is_picked |= memory.is_picked
             self._mark(source, lambda own: own.logical_or_(flags))
         elif made.dim() and source.dim() and made.shape[0] == source.shape[0] > 1:
+            self._memory[_key(source)].is_picked |= memory.is_picked
             rows = flags.reshape(flags.shape[0], -1).any(1)
             self._mark(source, lambda own: own.__setitem__(rows, True))
         else:
