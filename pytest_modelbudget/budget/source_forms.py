@@ -284,18 +284,26 @@ def _no_attribute(target: str, reading: Reading) -> str | None:
 
 def _path_problem(model_format: Format, target: str, reading: Reading) -> str | None:
     """Say why a target is no path of that format inside the project, or None. Opens nothing."""
+    problem = place_problem(target, "a model file", reading)
+    if problem is not None:
+        return problem
+    suffix = PurePosixPath(target).suffix
+    for other in reading.tables.formats.values():
+        if suffix in other.suffixes and suffix not in model_format.suffixes:
+            kind = other.target.removeprefix("path of ")
+            return f"{shown(target)} is {kind}: write it under {other.key}:"
+    return None
+
+
+def place_problem(target: str, what: str, reading: Reading) -> str | None:
+    """Say why a target is no path inside the project, or None. Opens nothing."""
     if not target.isprintable():
         return f"{shown(target)} holds characters that no path should have"
     if "\\" in target or PureWindowsPath(target).drive:
         return f"{shown(target)} is no path of every system: separate folders with /"
     path = os.path.normpath(os.path.join(reading.folder, target))
     if not PurePosixPath(path).is_relative_to(reading.root) or target.endswith("/"):
-        return f"{shown(target)} lies outside the project: a model file must stay inside it"
-    suffix = PurePosixPath(target).suffix
-    for other in reading.tables.formats.values():
-        if suffix in other.suffixes and suffix not in model_format.suffixes:
-            kind = other.target.removeprefix("path of ")
-            return f"{shown(target)} is {kind}: write it under {other.key}:"
+        return f"{shown(target)} lies outside the project: {what} must stay inside it"
     return None
 
 

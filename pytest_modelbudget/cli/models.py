@@ -23,6 +23,7 @@ from pytest_modelbudget.errors import InputError, UnitError
 from pytest_modelbudget.formats.source import AS_WRITTEN, GROUPED, InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
+from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
 from pytest_modelbudget.units import quantity
@@ -64,7 +65,8 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
     else:
         shown = [show.layer_text(show.layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
-    remarks = "\n".join(filter(None, [traced, *model.loaded.notes]))
+    notes = [note for note in model.loaded.notes if not unbound_symbols(note)]  # the totals end in how to bind them
+    remarks = "\n".join(filter(None, [traced, *notes]))
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 
 
