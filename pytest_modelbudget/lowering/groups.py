@@ -151,7 +151,7 @@ class Groups:
             return False
         if is_floating(op.tensors()[0]) or not is_floating(op.outputs[0]):
             return False  # an emulation: values on the grid, kept as floats
-        return op.outputs[0].storage not in self._mutated
+        return not self.is_mutated(op.outputs[0])
 
     def stored_behind(self, integers: Tensor) -> Tensor:
         """The stored tensor that integers are, or are quantised from before the run; else themselves."""
@@ -213,7 +213,11 @@ class Groups:
 
     def is_needed(self, tensor: Tensor) -> bool:
         """Whether a floating tensor is seen from outside, or changed in place."""
-        return tensor in self._returned or tensor.storage in self._mutated
+        return tensor in self._returned or self.is_mutated(tensor)
+
+    def is_mutated(self, tensor: Tensor) -> bool:
+        """Whether an operation writes into its memory after it was made."""
+        return tensor.storage in self._mutated
 
     def _goal_at(self, at: int, tensor: Tensor, goals: Mapping[Tensor, Grid]) -> Grid | None:
         op = self.graph.ops[at]

@@ -37,6 +37,29 @@ def test_s10_qdq_is_measured_as_its_twins(name: str, per_channel: bool, tmp_path
         assert all(qdq[key].complete for key in EQUAL)
 
 
+def test_s10_activations_that_the_quantiser_leaves_are_operations(tmp_path: Path) -> None:
+    """With symmetric ranges a Relu stands between two quantisations: an operation on integers, as in QOperator."""
+    files = quantised_files("residual", tmp_path, extra={"ActivationSymmetric": True})
+    qdq, twin = measure(files["QDQ"]), measure(files["QOperator"])
+    assert qdq["ops"].parts["relu"] == 3
+    assert {key: qdq[key].value for key in EQUAL} == {key: twin[key].value for key in EQUAL}
+
+
+@pytest.mark.parametrize("option", ["DedicatedQDQPair", "UseQDQContribOps"])
+@pytest.mark.parametrize("name", ["branches", "attention"])
+def test_s10_ways_of_writing_one_thing(name: str, option: str, tmp_path: Path) -> None:
+    """A pair of nodes for each reader, and com.microsoft's names for them: the numbers of the plain file."""
+    plain, other = tmp_path / "plain", tmp_path / "other"
+    for folder in (plain, other):
+        folder.mkdir()
+    files = quantised_files(name, plain)["QDQ"], quantised_files(name, other, extra={option: True})["QDQ"]
+    first, second = map(measure, files)
+    assert {key: first[key].value for key in EQUAL} == {key: second[key].value for key in EQUAL}
+    assert first["ops"].parts == second["ops"].parts
+    written = [[(node.domain, node.op_type) for node in onnx.load(path).graph.node] for path in files]
+    assert written[0] != written[1]
+
+
 def test_s10_conv_relu_conv_by_hand(tmp_path: Path) -> None:
     """Conv, Relu, Conv on 1x16x48x48: 36,864 elements in and out of every layer, kernels of 16·16·9 = 2,304."""
     files = quantised_files("conv_relu_conv", tmp_path, per_channel=True)
