@@ -144,7 +144,7 @@ class _Rewriting:
     def _read_integers(self, at: int, *, stored_only: bool = False) -> tuple[dict[Tensor, Tensor], Tensors]:
         """What stands for each floating operand, and the scales that are read with them.
 
-        The scale of a bias is the product of those of input and weight, and is not read again.
+        The scale of a bias of integers is the product of those of input and weight, and is not read again.
         """
         stands_for: dict[Tensor, Tensor] = {}
         scales: list[Tensor] = []
@@ -152,7 +152,7 @@ class _Rewriting:
             if tensor in self._integers and (not stored_only or self.groups.is_known(tensor)):
                 integers, beside = self._integers[tensor]
                 stands_for[tensor] = integers
-                scales.extend(() if role.word == BIAS.word else beside)
+                scales.extend(() if role.word == BIAS.word and not stored_only else beside)
                 if role.weight or role.learnt:
                     self._keep_as_weight(integers, beside)
         return stands_for, tuple(scales)
@@ -198,7 +198,9 @@ class _Rewriting:
             if self.groups.is_quantize(at):
                 return self._now(self.groups.graph.ops[at].outputs[0])
         if output.unsized:
-            return unsized(output.name, grid.dtype, _memory(output.name, 0, output.unsized), output.unsized)
+            return unsized(
+                output.name, grid.dtype, _memory(output.name, 0, output.unsized), output.unsized, output.declared
+            )
         return dense(
             output.name, output.shape, grid.dtype, _memory(output.name, nbytes_of(output.elements, grid.dtype))
         )
@@ -330,7 +332,7 @@ def _memory(name: str, nbytes: int, unsized: str = "") -> Storage:
 def _on(base: Tensor, before: Tensor, output: Tensor, dtype: DType) -> Tensor | None:
     """A view of a tensor that stood on another one, on this one; None where the two are laid out differently."""
     if output.unsized:
-        return unsized(output.name, dtype, base.storage, output.unsized)
+        return unsized(output.name, dtype, base.storage, output.unsized, output.declared)
     if (base.shape, base.strides) != (before.shape, before.strides):
         return None
     offset = base.offset + output.offset - before.offset
