@@ -127,6 +127,8 @@ def _claims(
             what, words = "claim weakened", f"equivalence of {path} asks for less"
             if kinds[0] != kinds[1]:
                 words = f"equivalence of {path} {kinds[0]} -> {kinds[1]}"
+            elif claim.given not in (None, same.given):
+                words = f"equivalence of {path} is held on other inputs than {claim.given.text}"
         else:
             continue
         yield Loosening(

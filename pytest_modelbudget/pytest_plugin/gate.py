@@ -127,6 +127,7 @@ class Gate:
 
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
+        options.require_amounts(config)
         self.config = config
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
@@ -150,6 +151,7 @@ class Gate:
         """Count what is left after all selection."""
         self.collected = sum(isinstance(item, items.BudgetItem) for item in session.items)
         self.declared = items.declared_limits(self.config)
+        items.prepare_processes(session)
 
     # Listening to items, in whichever process they run.
 

@@ -201,9 +201,10 @@ class Check(Addressed):
     def headroom(self) -> Fraction | None:
         """The distance of a number from its nearer bound, as a share of that bound; negative when over.
 
-        None where nobody knows: a lower bound may be anywhere above what it says.
+        None where nobody knows: a lower bound that breaks nothing may be anywhere above what it says.
         """
-        if self.actual is None or self.outcome is Outcome.UNKNOWN:
+        is_open = self.lower_bound and self.outcome is Outcome.WITHIN
+        if self.actual is None or self.outcome is Outcome.UNKNOWN or is_open:
             return None
         actual, most = Fraction(self.actual), self.maximum
         distances = [(most - actual) / most] if most else []
@@ -271,7 +272,10 @@ class FirstDivergence(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputReport(Entry):
-    """One output under one family of inputs; every figure that is known, as a decimal string."""
+    """One output under one family of inputs; every figure that is known, as a decimal string.
+
+    decided is the declared bound that came closest to its limit, or is furthest behind it.
+    """
 
     name: str
     family: str
@@ -286,12 +290,16 @@ class OutputReport(Entry):
     cosine: str | None = rare(None)
     top1: str | None = rare(None)
     p99_abs: str | None = rare(None)
+    decided: str = rare("")
     worst: WorstElement | None = rare(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EquivalenceReport(Entry):
-    """Whether a transformed model computes the same under a claim, and the evidence."""
+    """Whether a transformed model computes the same under a claim, and the evidence.
+
+    decided is the declared bound that decided, of all outputs under all families.
+    """
 
     outcome: Outcome
     kind: str
@@ -300,6 +308,7 @@ class EquivalenceReport(Entry):
     basis: str = ""
     seeds: tuple[int, ...] = ()
     outputs: tuple[OutputReport, ...] = ()
+    decided: str = rare("")
     notes: tuple[str, ...] = rare(())
     first_divergence: FirstDivergence | None = rare(None)
 
