@@ -29,7 +29,7 @@ class BudgetPaths:
         self.missing: list[Path] = []
         self.remarks: list[str] = []
         self.roots = self._configured()
-        self._must_lie_inside()
+        self._must_differ()
 
     def claims(self, path: Path) -> bool:
         """Whether a file is a budget of this session: named itself, or found and marked."""
@@ -74,17 +74,20 @@ class BudgetPaths:
         config.args.extend(str(path) for path in existing if not self._is_visited(path))
         return existing
 
-    def _must_lie_inside(self) -> None:
-        """Refuse budgets outside of rootdir: pytest names them by file alone, and so several alike."""
+    def _must_differ(self) -> None:
+        """Refuse budgets that pytest would give one id: those outside of rootdir it names by their file alone."""
         top = self.config.rootpath
         outside = [root for root in self.roots if not root.is_relative_to(top)]
+        known = {path.name: path for path in (top.iterdir() if outside else ()) if self.claims(path)}
         for path in (file for root in outside for file in _yaml_files(root)):
-            if not path.is_relative_to(top) and self.claims(path):
-                around = os.path.relpath(os.path.commonpath([top, *outside]), self.config.invocation_params.dir)
-                raise pytest.UsageError(
-                    f"{path} lies outside of pytest's rootdir {top}, where budgets of one name could not be told "
-                    f"apart: give --rootdir={around}"
-                )
+            if path.is_relative_to(top) or not self.claims(path) or known.setdefault(path.name, path) == path:
+                continue
+            around = os.path.relpath(os.path.commonpath([top, *outside]), self.config.invocation_params.dir)
+            raise pytest.UsageError(
+                f"{path} lies outside of pytest's rootdir {top}, where it could not be told from "
+                f"{known[path.name]}: give --rootdir={around}"
+            )
+        self.remarks.clear()  # which collecting the files makes again
 
     def _is_visited(self, path: Path) -> bool:
         """Whether pytest comes by this path anyway.
