@@ -17,8 +17,8 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense,
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
-from pytest_modelbudget.onnx_models.inference import LARGEST, Folding, Frame, find_types, result_types, with_shapes
+from pytest_modelbudget.onnx_models.files import LARGEST, ReadModel, bind_dims, read_model, weightless
+from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types, result_types, with_shapes
 from pytest_modelbudget.onnx_models.normal_form import SORTED, put_in_order
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor, ValueType, weight_name
 from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
@@ -354,9 +354,7 @@ class GraphReader:
         if home is None:
             raise SourceError(f"{reader} reads '{name}', which no input, weight or node gives")
         if name not in home.body.stored:
-            raise SourceError(
-                f"{reader} reads '{name}' before the node that makes it: the nodes form a cycle"
-            )
+            raise SourceError(f"{reader} reads '{name}' before the node that makes it: the nodes form a cycle")
         return self._stored(home.body.stored[name], home, reader)
 
     def _stored(self, stored: StoredTensor, frame: Frame, place: str) -> Tensor:
@@ -433,10 +431,14 @@ class GraphReader:
         if known.container:
             return f"{node.operator} gives a {known.container}, whose size the data decide"
         place = node.proto.name or node.outputs[0]
-        return self._unbound(known.symbols) or self._behind(node, frame) or (
-            f"{node.operator} '{place}': the shape of its result is decided by the data"
-            if node.rule
-            else f"{node.operator} '{place}': nothing says which shape its result has"
+        return (
+            self._unbound(known.symbols)
+            or self._behind(node, frame)
+            or (
+                f"{node.operator} '{place}': the shape of its result is decided by the data"
+                if node.rule
+                else f"{node.operator} '{place}': nothing says which shape its result has"
+            )
         )
 
     def opaque(self, node: Node, frame: Frame, why: str) -> None:

@@ -19,7 +19,7 @@ from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
-from pytest_modelbudget.onnx_models.program import DeclaredTypes, Node, Program, bound, with_graph
+from pytest_modelbudget.onnx_models.program import Node, Program, Types, bound, with_graph
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
@@ -296,7 +296,7 @@ def layer_pairs(original: OnnxModel, changed: OnnxModel) -> Iterator[formats.Lay
             yield formats.LayerPair(before[name].scope, *cuts)
 
 
-def _cut_out(model: OnnxModel, output: str, borders: Collection[str], types: DeclaredTypes) -> onnx.ModelProto:
+def _cut_out(model: OnnxModel, output: str, borders: Collection[str], types: Types) -> onnx.ModelProto:
     """The nodes that lead from border values to an output, fed with those in their true shapes."""
     graph = model.program.graph
     stored = {tensor.name: tensor.proto for tensor in graph.initializers if not tensor.is_sparse}

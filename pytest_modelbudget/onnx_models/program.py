@@ -118,6 +118,7 @@ class DeclaredTypes:
 
 
 NO_TYPES = DeclaredTypes({})
+Types = Mapping[str, ValueType]
 
 
 def declared_types(graph: onnx.GraphProto) -> DeclaredTypes:
