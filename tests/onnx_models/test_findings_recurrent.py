@@ -30,7 +30,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "RNN": [
         PLAIN,
         {"clip": 0.7},
-        *({"activations": [name]} for name in ("Relu", "LeakyRelu", "Elu", "HardSigmoid", "Softsign", "Softplus", "Sigmoid")),
+        *({"activations": [name]} for name in ("Relu", "LeakyRelu", "Elu", "HardSigmoid")),
+        *({"activations": [name]} for name in ("Softsign", "Softplus", "Sigmoid")),
         {"activations": ["ScaledTanh"], "activation_alpha": [1.7], "activation_beta": [0.6]},
         {"activations": ["Affine"], "activation_alpha": [0.5], "activation_beta": [0.2]},
         {"activations": ["ThresholdedRelu"], "activation_alpha": [0.3]},
@@ -48,7 +49,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"clip": 0.7},
         {"input_forget": 1},
         {"activations": ["HardSigmoid", "Relu", "Softsign"]},
-        {"activations": ["HardSigmoid", "Affine", "Tanh"], "activation_alpha": [0.3, 0.5], "activation_beta": [0.4, 0.1]},
+        {"activations": ["HardSigmoid", "Affine", "Tanh"], "activation_alpha": [0.3, 0.5],
+         "activation_beta": [0.4, 0.1]},
     ],
 }  # fmt: skip
 CASES = [
@@ -200,8 +202,8 @@ def test_e3_an_engine_that_throws_is_replaced(monkeypatch: pytest.MonkeyPatch) -
     """E3: what is only declared is found out, for the one node among many that it concerns."""
     monkeypatch.setattr(running, "float64_engine", running.runtime)
     nodes = [node("Mul", "x x", "a"), node("GRU", "a W R", "b", hidden_size=4), node("Mul", "b b", "y")]
-    proto = model(nodes, [value("x", 3, 1, 5)], [value("y", 3, 1, 1, 4)], [stored("W", 1, 12, 5), stored("R", 1, 12, 4)],
-                  opset=17)  # fmt: skip
+    weights = [stored("W", 1, 12, 5), stored("R", 1, 12, 4)]
+    proto = model(nodes, [value("x", 3, 1, 5)], [value("y", 3, 1, 1, 4)], weights, opset=17)
     proto.ir_version = 8
     run = OnnxRun(proto, float64=True)
     x = np.full((3, 1, 5), 0.1)
@@ -220,5 +222,5 @@ def test_e3_an_operator_without_any_kernel_is_named() -> None:
         node("mystery", "b", "y", domain="lab"),
     ]
     proto = model(nodes, [value("x", 4)], [value("y", 4)], domains=["com.microsoft", "lab"])
-    with pytest.raises(TransformError, match="lab::mystery 'y' does not run in float64: .*onnx.reference"):
+    with pytest.raises(TransformError, match=r"lab::mystery 'y' does not run in float64: .*onnx\.reference"):
         OnnxRun(proto, float64=True)({"x": np.ones(4)})
