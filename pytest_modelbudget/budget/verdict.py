@@ -70,12 +70,22 @@ def judge(
     if problem:
         return Verdict(limit, Outcome.UNKNOWN, None, problem)
     part = _of_scope(measurement, limit.scope)
+    baseline = _fitting(limit, baseline, part)
     tightest, allowed = _with_growth(limit, baseline)
     verdict = _held(tightest, part)
     why = _untold_bound(limit, baseline)
     if why and verdict.outcome is Outcome.WITHIN:
         verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {readable(part.value, part.unit)}   {why}")
     return replace(verdict, limit=limit, baseline=baseline, allowed=allowed)
+
+
+def _fitting(limit: Limit, baseline: Baseline, part: Measurement) -> Baseline:
+    """The baseline, but for one that growth cannot be told from: a number of another unit is none of this metric."""
+    locked = baseline.locked
+    if locked is None or limit.grow is None or (locked.unit == part.unit and isinstance(locked.value, int)):
+        return baseline
+    why = f"the lock holds {limit.name} in {locked.unit or 'no unit'}, and it is counted in {part.unit}"
+    return Baseline(why_none=f"{why}: {UPDATE}=fix renews it")
 
 
 def _with_growth(limit: Limit, baseline: Baseline) -> tuple[Limit, int | None]:

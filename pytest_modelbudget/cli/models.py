@@ -20,7 +20,7 @@ from shlex import quote
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.errors import InputError, UnitError
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
+from pytest_modelbudget.formats.source import AS_WRITTEN, GROUPED, InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
@@ -175,6 +175,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
     several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
+    add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 
 
 def measure_source(source: ModelSource, registry: Tables) -> measuring.CostedModel:
@@ -202,6 +203,7 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
         kwargs=words.mapped("--kwargs", options.kwargs),
         dtype=words.dtype(options.dtype),
         dims=words.dims(options.dims),
+        qdq="" if options.qdq == GROUPED else options.qdq,
         base=base,
     )
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from fractions import Fraction
 from itertools import groupby
-from textwrap import shorten, wrap
+from textwrap import wrap
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import names_of, path_of
@@ -114,12 +114,12 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
 def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     """A limit; below the last one of a transform stands what it costs beside its model."""
     indent, check = " " * OUTCOME_WIDTH, case.check
-    layers = [indent + shorten(text, WIDTH - OUTCOME_WIDTH, placeholder="...") for text in reservations(case)]
+    layers = [line for text in reservations(case) for line in _wrapped(text, indent)]
     if detail >= Detail.LAYERS:
         layers += _layers(case)
     if costed and isinstance(case.owner, TransformReport):
         for text in costs(costed, case.owner):
-            layers += wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+            layers += _wrapped(text, indent)
     measured, limit, left = _figures(check)
     return Row(
         case.outcome,
@@ -136,6 +136,11 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
 def _must_be_seen(check: Check) -> bool:
     """Whether a row stands there though its model has a tighter one: a claim, or a lower bound that was accepted."""
     return check.is_claim or check.is_lower_bound
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    """A text below its row, on as many lines as it takes."""
+    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
 def _bar(check: Check) -> str:
