@@ -149,7 +149,8 @@ def _bar(check: Check) -> str:
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
     most = check.maximum
-    if check.outcome is Outcome.UNKNOWN or check.headroom is None or not most or _nearer_bound(check) != most:
+    is_open = check.outcome is Outcome.UNKNOWN or check.headroom is None
+    if is_open or check.actual is None or not most or _nearer_bound(check) != most:
         return ""
     used = BAR * Fraction(check.actual) / most
     if used > BAR:
