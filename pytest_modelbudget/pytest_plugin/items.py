@@ -40,7 +40,7 @@ from pytest_modelbudget.pytest_plugin.options import (
 )
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import assembly, record, sentences, typed_json
-from pytest_modelbudget.reports.text import one_line
+from pytest_modelbudget.reports.text import one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
@@ -177,11 +177,11 @@ class BudgetItem(pytest.Item):
     def _shown(self, excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str]) -> Any:
         shown = excinfo.getrepr(style="value")
         entry = shown.reprtraceback.reprentries[0]
-        entry.lines = list(lines)
+        entry.lines = [printed_line(line) for line in lines]  # also what xdist can send
         if shown.reprcrash is not None:
-            shown.reprcrash.path = self.place.file
+            shown.reprcrash.path = printed_line(self.place.file)
             shown.reprcrash.lineno = self.place.line
-            shown.reprcrash.message = lines[0].removesuffix(f"   {self.place}")
+            shown.reprcrash.message = printed_line(lines[0].removesuffix(f"   {self.place}"))
         return shown
 
     def _note(self, check: record.Check) -> None:
