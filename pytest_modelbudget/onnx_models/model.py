@@ -148,7 +148,7 @@ class OnnxModel(formats.RunnableModel):
         return partial_reads(self.program.graph, lambda name: self._inferred[name].sizes)
 
     @cached_property
-    def _inferred(self) -> DeclaredTypes:
+    def _inferred(self) -> Types:
         return inferred_types(bound(self.proto, self.source.dims))
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ def fused_by_hand(network: nn.Module, sample: torch.Tensor) -> nn.Module:
 
     for parent in list(network.modules()):
         names = list(parent._modules) if isinstance(parent, nn.Sequential) else []
-        for first, second in zip(names, names[1:], strict=False):
+        for first, second in itertools.pairwise(names):
             conv, norm = parent._modules[first], parent._modules[second]
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
                 parent._modules[first] = fuse_conv_bn_eval(conv, norm)
