@@ -145,7 +145,11 @@ class OnnxModel(formats.RunnableModel):
 
     @cached_property
     def _partial_reads(self) -> PartialReads:
-        return partial_reads(self.program.graph)
+        return partial_reads(self.program.graph, lambda name: self._inferred[name].sizes)
+
+    @cached_property
+    def _inferred(self) -> Types:
+        return inferred_types(bound(self.proto, self.source.dims))
 
     @property
     def dtype(self) -> str:
