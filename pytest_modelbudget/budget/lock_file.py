@@ -36,6 +36,7 @@ from pytest_modelbudget.units import Number, decimal_text, unit_named
 SCHEMA = "model-budget-lock/1"
 SUFFIX = ".lock.json"
 MOST_PARTS = 1000  # of one number; the smallest others are counted and left out
+LARGEST = 100_000_000  # bytes of a lock file; one number with all its parts takes some 60 kB
 MOST = 10**36  # no count of a model is near it
 DECIMAL = re.compile(r"[0-9]{1,40}(\.[0-9]{1,400})?")
 # What reading JSON of another form raises.
@@ -405,10 +406,17 @@ class Baselines:
         """The lock file beside a budget file."""
         path = lock_path(budget)
         if budget not in self._here:
-            self._here[budget] = _looked_up(
-                lambda: path.read_bytes().decode("utf-8-sig") if path.exists() else None, self.shown(path)
-            )
+            self._here[budget] = _looked_up(lambda: self._text(path), self.shown(path))
         return self._here[budget]
+
+    def _text(self, path: Path) -> str | None:
+        if not path.exists():
+            return None
+        if not path.is_file():  # a pipe, say, which would never end
+            raise LockError(f"{self.shown(path)} is no file: restore it from git")
+        if path.stat().st_size > LARGEST:
+            raise LockError(f"{self.shown(path)} has more than {LARGEST:,} bytes: restore it from git")
+        return path.read_bytes().decode("utf-8-sig")
 
     def at_base(self, budget: Path) -> FoundLock:
         """The lock file that stood beside a budget file at the base, which must be known."""
