@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from math import prod
 from typing import Any, Generic, TypeVar, overload
 
@@ -41,10 +42,13 @@ class kept(Generic[Value]):  # noqa: N801  # a decorator, named like the built-i
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type by its field name (``float32``) and its stored width in bits."""
+    """An element type by its field name (``float32``) and its stored width in bits.
+
+    A fraction of bits is the share of an element in all that a wrapper tensor is kept in.
+    """
 
     name: str
-    bits: int
+    bits: int | Fraction
 
 
 def least_precise(names: Collection[str]) -> str:
@@ -177,7 +181,7 @@ def nbytes_by_storage(tensors: Iterable[Tensor]) -> dict[Storage, int]:
 
 def _union_nbytes(tensors: Iterable[Tensor]) -> int:
     """Bytes that tensors on one storage touch together; types of one width are compared."""
-    by_width: dict[int, list[Tensor]] = {}
+    by_width: dict[int | Fraction, list[Tensor]] = {}
     for tensor in tensors:
         by_width.setdefault(tensor.dtype.bits, []).append(tensor)
     return sum(

@@ -152,7 +152,7 @@ def index_ranges(model: onnx.ModelProto) -> Mapping[str, int]:
         sizes = list(_sizes(value.name, model, stored))
         if sizes and all(sizes):
             signs = 0 if dtype.name.startswith("u") else 1
-            found[value.name] = min(*sizes, 2 ** (dtype.bits - signs))
+            found[value.name] = min(*sizes, 2 ** int(dtype.bits - signs))
     return found
 
 

@@ -270,7 +270,11 @@ LEFT = "values leave torch here: what is computed with them is not seen"
 SEARCHING: tuple[OpRule, ...] = (
     OpRule(
         "leaves_torch",
-        under("torch::numpy torch::__array__ torch::__dlpack__", "x"),
+        under(
+            "torch::numpy torch::__array__ torch::__dlpack__ torch::to_dlpack torch::data_ptr "
+            "torch::tolist torch::item",
+            "x",
+        ),
         LEFT,
         macs=None,
         flops=None,

@@ -10,12 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Op, Operand
-from pytest_modelbudget.graph.tensor import StorageKind, Tensor
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.shapes import SHAPES
 from pytest_modelbudget.torch_models.values import TorchValues
@@ -81,7 +80,10 @@ def refusal(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -
 
 META = torch.device("meta")
 LITERAL = "aten::lift_fresh"  # takes what torch.tensor(...) has just made, on any device
-LEAVING = frozenset({"numpy", "__array__", "__dlpack__"})
+# Namespaces whose operators compute something only where a tensor comes out: the others of their
+# operators ask for sizes, types, devices, checks and single values, or mark a place in a profile.
+QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
+SINGLE_VALUE = "aten::_local_scalar_dense"
 # Kernels of one operator lay out its result differently, and whether a later reshape copies hangs
 # on that. The result is taken as dense, so that the numbers are the same on every device.
 KERNELS_DISAGREE = frozenset({"aten::scaled_dot_product_attention"})
@@ -113,6 +115,7 @@ class Signature:
     tensors_at: tuple[tuple[int, str], ...]
     mutates: bool
     decomposes: bool
+    asks: bool
     device_at: int | None
 
     def spelling(self, rules: OpTable) -> str:
@@ -144,6 +147,7 @@ def signature(func: Any) -> Signature:
         tensors_at=tuple((i, arg.name) for i, arg in enumerate(arguments) if arg.takes_tensors),
         mutates=schema.is_mutable and torch.Tag.inplace_view not in func.tags,
         decomposes=composite,
+        asks=schema.name.partition("::")[0] in QUERIES,
         device_at=devices[0] if devices else None,
     )
 
@@ -175,6 +179,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
+        self.made: dict[Storage, torch.Tensor] = {}  # parameters that the forward pass makes
+        self._values_read: dict[Storage, set[int]] = {}
         self._rules = rules
         self._values = values
         self._scopes = scopes
@@ -192,6 +198,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         """Run one operator, or what it is made of, and record it."""
         called = signature(func)
         kwargs = kwargs or {}
+        if types and self._wraps_unknown((args, tuple(kwargs.values()))):
+            return NotImplemented  # then its class takes it apart, and its parts come here
         name = called.spelling(self._rules)
         if is_taken_apart(func, self._rules):
             with self:
@@ -205,10 +213,32 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self._record(called, name, operands, args, kwargs, result)
         return result
 
+    def _wraps_unknown(self, arguments: Any) -> bool:
+        """Whether a wrapper tensor is among them that is no weight and no result of an operator."""
+        return any(
+            is_traceable_wrapper_subclass(tensor) and self._values.known(tensor) is None
+            for tensor in tensors_in(arguments)
+        )
+
     def leave(self, name: str, tensor: torch.Tensor) -> None:
         """Record that a tensor's values leave torch."""
         value = self.known(tensor)
         self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
+
+    def leave_storage(self, name: str, storage: torch.UntypedStorage) -> None:
+        """Record that the values of a whole memory leave torch."""
+        value = self._values.whole(storage)
+        self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
+
+    def _read_value(self, operands: tuple[Operand, ...], tensor: torch.Tensor) -> None:
+        """Note a single value that is asked for; several of one tensor leave as a list does."""
+        value = operands[0]
+        if self._way != "real" or not tensor.is_floating_point() or not isinstance(value, Tensor):
+            return
+        places = self._values_read.setdefault(value.storage, set())
+        places.add(value.offset)
+        if len(places) == 2:
+            self.leave("item", tensor)
 
     def _run(
         self,
@@ -243,8 +273,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         if not results and called.mutates:
             results = tensors_in(_written(called, args, kwargs))
         outputs = tuple([self._values.value(tensor) for tensor in results])
-        if not outputs:
-            return  # asks for a size, a device or a value: no tensor comes out
+        if not outputs and called.asks:
+            if called.name == SINGLE_VALUE:
+                self._read_value(operands, args[0])
+            return
         self.ops.append(
             Op(
                 name,
@@ -270,7 +302,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             elif isinstance(value, (list, tuple)):
                 operands.append(self._listed(value))
             elif isinstance(value, torch.ScriptObject):
-                operands.extend(self._packed.operands(value))
+                operands.extend(self._packed.operands(value, called.name in self._rules))
             else:
                 operands.append(None)
         return tuple(operands)
@@ -285,6 +317,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         """
         value = self._values.known(tensor)
         if value is not None:
+            if type(tensor) is not torch.Tensor and value.storage.is_activation:
+                self._note_parameter(tensor, value)
             return value
         if tensor.is_meta or isinstance(tensor, FakeTensor):
             raise TraceError(
@@ -297,6 +331,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
                 "keep layers in nn.ModuleList or nn.ModuleDict, made before the forward pass"
             )
         return self._constant(tensor)
+
+    def _note_parameter(self, tensor: torch.Tensor, value: Tensor) -> None:
+        """Note a parameter that the forward pass has made: the model stores it afterwards."""
+        if isinstance(tensor, nn.Parameter):
+            self.made.setdefault(value.storage, tensor)
 
     def _constant(self, tensor: torch.Tensor) -> Tensor:
         """A tensor of the program itself, met for the first time."""
@@ -327,22 +366,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         if isinstance(value, (list, tuple)):
             return type(value)(self._on_meta_too(element) for element in value)
         return value
-
-
-class Leaks(TorchFunctionMode):
-    """Notes where values leave torch, because what is done with them there is not seen."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call the function; record one that hands a tensor's values over, as an unknown op."""
-        if getattr(func, "__name__", "") in LEAVING and args:
-            self._recorder.leave(func.__name__, args[0])
-        return func(*args, **(kwargs or {}))
 
 
 def tensors_in(result: Any) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
@@ -25,7 +26,9 @@ from pytest_modelbudget.torch_models.isolation import (
     silenced,
     untouched_globals,
 )
-from pytest_modelbudget.torch_models.recording import Leaks, Recorder
+from pytest_modelbudget.torch_models.leaving import doors_watched
+from pytest_modelbudget.torch_models.made import with_made_layers
+from pytest_modelbudget.torch_models.recording import Recorder
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
     Maker,
@@ -39,6 +42,7 @@ from pytest_modelbudget.torch_models.weights import (
     NamedWeight,
     PackedWeights,
     copied,
+    leaves,
     memoryless,
     module_tree,
     named_weights,
@@ -209,13 +213,13 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(stage.mode)
         enter(attempt.grad())
         enter(scopes.watching())
-        if attempt.way == "real":  # without values, nothing can be handed over
-            enter(Leaks(recorder))
+        enter(doors_watched(recorder, attempt.way))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
         result = subject.run(inputs, scopes)
         returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
+        grown = module_tree(subject.model) if recorder.made else ()
     if not returned:
         raise TraceError(
             f"the model returns a {type(result).__name__} in which there is no tensor, so what it "
@@ -223,6 +227,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         )
     stored = (*stored, *_constants(recorder, subject))
     graph = Graph(tuple(recorder.ops), given, returned, stored)
+    if recorder.made:
+        graph = with_made_layers(graph, recorder.made, values, modules, grown)
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), attempt.notes)
 
 
@@ -270,6 +276,9 @@ def output_tensors(result: Any) -> Iterator[torch.Tensor]:
     seen: set[int] = set()
 
     def found(value: Any) -> Iterator[torch.Tensor]:
+        if is_traceable_wrapper_subclass(value):
+            yield from (part for _, part in leaves(value))
+            return
         if isinstance(value, torch.Tensor):
             yield value
             return

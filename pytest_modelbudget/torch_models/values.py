@@ -12,9 +12,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
-from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unsized
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
+BYTE = DType("uint8", 8)
 PACKED_BITS = {"quint4x2": 4, "quint2x4": 2, "bits1x8": 1, "bits2x4": 2, "bits4x2": 4}
 
 
@@ -28,10 +29,11 @@ def dtype_of(dtype: torch.dtype) -> DType:
 class SeenStorage:
     """One memory of a trace, and the tensors of the graph that were met on it."""
 
-    __slots__ = ("_tensors", "storage")
+    __slots__ = ("_stored", "_tensors", "storage")
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, stored: DType | None = None) -> None:
         self.storage = storage
+        self._stored = stored  # the type of its elements, where a wrapper shows another one
         self._tensors: dict[tuple[object, ...], Tensor] = {}
 
     def tensor(self, tensor: torch.Tensor, called: str) -> Tensor:
@@ -41,7 +43,12 @@ class SeenStorage:
         if known is None:
             offset, shape, strides, dtype, _ = key
             known = Tensor(
-                called, tuple(shape), dtype_of(dtype), self.storage, int(offset), strides
+                called,
+                tuple(shape),
+                self._stored or dtype_of(dtype),
+                self.storage,
+                int(offset),
+                strides,
             )
             self._tensors[key] = known
         return known
@@ -58,12 +65,40 @@ class TorchValues:
         self._seen: dict[int, SeenStorage] = {}
         self._references: list[StorageWeakRef] = []
         self._twins: dict[int, torch.Tensor] = {}
+        self._shapeless: dict[int, tuple[torch.Tensor, Tensor]] = {}  # the torch tensor stays alive
         self._names = 0
 
     def known(self, tensor: torch.Tensor) -> Tensor | None:
         """The graph tensor of a torch tensor whose memory was seen before; of others None."""
-        seen = self._seen.get(tensor.untyped_storage()._cdata)
-        return seen.tensor(tensor, seen.storage.name) if seen else None
+        try:
+            seen = self._seen.get(tensor.untyped_storage()._cdata)
+            return seen.tensor(tensor, seen.storage.name) if seen else None
+        except RuntimeError:  # it has no storage, or no shape
+            return self._known_shapeless(tensor)
+
+    def _known_shapeless(self, tensor: torch.Tensor) -> Tensor | None:
+        """The graph tensor of a sparse or nested one, or of what a functorch wrapper holds."""
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return self.known(torch._C._functorch.get_unwrapped(tensor))
+        _, known = self._shapeless.get(tensor._cdata, (tensor, None))
+        return known
+
+    def alias(self, tensor: torch.Tensor, value: Tensor, stored: DType) -> None:
+        """Let a tensor's memory stand for that of a value whose elements are stored as this type.
+
+        For wrappers, which show another type, and for what stands in their place.
+        """
+        self._adopt(tensor.untyped_storage(), SeenStorage(value.storage, stored))
+
+    def whole(self, storage: torch.UntypedStorage) -> Tensor:
+        """A memory as a graph tensor of its bytes; one that was never seen is a constant."""
+        seen = self._seen.get(storage._cdata)
+        if seen is None:
+            self._names += 1
+            name = f"{StorageKind.CONSTANT.value}.{self._names}"
+            seen = SeenStorage(Storage(name, storage.nbytes(), StorageKind.CONSTANT))
+            self._adopt(storage, seen)
+        return dense(seen.storage.name, (storage.nbytes(),), BYTE, seen.storage)
 
     def weight_name(self, tensor: torch.Tensor) -> str:
         """The stored tensor whose memory this one is on ("fc.weight"); "" for any other."""
@@ -77,8 +112,27 @@ class TorchValues:
         name: Callable[[], str] | None = None,
     ) -> Tensor:
         """The graph tensor of a torch tensor; new memory gets this kind and name."""
-        seen = self._seen_storage(tensor, kind, name)
-        return seen.tensor(tensor, name() if name else seen.storage.name)
+        try:
+            seen = self._seen_storage(tensor, kind, name)
+            return seen.tensor(tensor, name() if name else seen.storage.name)
+        except RuntimeError:  # it has no storage, or no shape
+            return self._shapeless_value(tensor, kind, name)
+
+    def _shapeless_value(
+        self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None
+    ) -> Tensor:
+        """A tensor whose shape does not tell its elements: what reads or writes it is unmeasured."""
+        known = self._known_shapeless(tensor)
+        if known is not None:
+            return known
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return self.value(torch._C._functorch.get_unwrapped(tensor), kind, name)
+        self._names += 1
+        called = name() if name else f"{kind.value}.{self._names}"
+        why = f"a {layout_of(tensor)} tensor: its shape does not tell what it stores"
+        value = unsized(called, dtype_of(tensor.dtype), Storage(called, 0, kind, why), why)
+        self._shapeless[tensor._cdata] = (tensor, value)
+        return value
 
     def _seen_storage(
         self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None
@@ -94,6 +148,8 @@ class TorchValues:
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
         """A meta tensor on the same memory of the graph, for one that holds values."""
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise NotImplementedError(f"a {layout_of(tensor)} tensor has no twin without memory")
         storage = tensor.untyped_storage()
         base = self._twins.get(storage._cdata)
         if base is None:
@@ -114,6 +170,13 @@ class TorchValues:
 
 def _weak(storage: torch.UntypedStorage) -> StorageWeakRef:
     return StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch gives no types
+
+
+def layout_of(tensor: torch.Tensor) -> str:
+    """How a tensor without a storage of its own is laid out: "sparse_coo", "nested"."""
+    if tensor.is_nested:
+        return "nested"
+    return str(tensor.layout).removeprefix("torch.").lstrip("_")
 
 
 Maker = Callable[[TensorSpec], torch.Tensor]

@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod, sqrt
 from typing import Any
 from zlib import crc32
@@ -13,11 +14,12 @@ from zlib import crc32
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
-from pytest_modelbudget.torch_models.values import TorchValues
+from pytest_modelbudget.torch_models.values import TorchValues, dtype_of
 
 GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
 ModuleTree = tuple[tuple[str, nn.Module], ...]
@@ -73,7 +75,8 @@ def registered(
     """Weights of the graph, on the memory of their twins where they have one.
 
     Memory that a parameter and a buffer share is a parameter's, whichever comes first. A file
-    stores tensors from rank 1 on; its scalars are immediates.
+    stores tensors from rank 1 on; its scalars are immediates. One that is kept in other tensors is
+    those tensors.
     """
 
     def value(weight: NamedWeight) -> Tensor:
@@ -83,17 +86,119 @@ def registered(
         tensor = twins.get(id(weight.tensor), weight.tensor)
         return values.value(tensor, kind, lambda: weight.name)
 
-    for weight in weights:
-        if weight.is_parameter:
-            value(weight)
-    return tuple(
-        Weight(
-            value(weight),
-            trainable=weight.is_parameter and weight.tensor.requires_grad,
-            persistent=weight.persistent and weight.tensor.dim() >= stored_from_rank,
-        )
+    in_parts = {
+        id(weight.tensor): parts
         for weight in weights
+        if type(weight.tensor) not in PLAIN or weight.tensor.layout is not torch.strided
+        for parts in [parts_of(weight)]
+        if parts
+    }
+    for weight in weights:
+        if weight.is_parameter and id(weight.tensor) not in in_parts:
+            value(weight)
+    stored: list[Weight] = []
+    for weight in weights:
+        parts = in_parts.get(id(weight.tensor))
+        if parts:
+            stored.extend(_in_parts(weight, parts, values, twins))
+            continue
+        trainable = weight.is_parameter and weight.tensor.requires_grad
+        persistent = weight.persistent and weight.tensor.dim() >= stored_from_rank
+        stored.append(Weight(value(weight), trainable=trainable, persistent=persistent))
+    return tuple(stored)
+
+
+PLAIN = frozenset({torch.Tensor, nn.Parameter})
+Parts = tuple[tuple[str, torch.Tensor], ...]  # (name, tensor), the largest first
+# Layouts and the tensors that they keep: the values first.
+SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("_values", "_indices"),
+    torch.sparse_csr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_bsr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_csc: ("values", "ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
+}
+
+
+def parts_of(weight: NamedWeight) -> Parts:
+    """The plain tensors that a sparse, nested or wrapper tensor is kept in; () for a plain one.
+
+    Raises TraceError for one that does not say what it is kept in.
+    """
+    tensor = weight.tensor
+    if is_traceable_wrapper_subclass(tensor):
+        return tuple(sorted(leaves(tensor), key=lambda part: -part[1].nbytes))
+    if tensor.layout in SPARSE:
+        parts = ((name.lstrip("_"), getattr(tensor, name)()) for name in SPARSE[tensor.layout])
+        return tuple(parts)
+    if tensor.is_nested:
+        return (("values", tensor.values()),)
+    if tensor.layout is not torch.strided:
+        return (("values", tensor.to_dense()),)
+    if type(tensor) in PLAIN or _holds_memory(tensor):
+        return ()
+    raise TraceError(
+        f"{weight.name} is a {type(tensor).__name__}, which does not say in which tensors it is "
+        "kept (__tensor_flatten__): its bytes cannot be told"
     )
+
+
+def leaves(tensor: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of each plain tensor that a wrapper is kept in."""
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        part = getattr(tensor, name)
+        if is_traceable_wrapper_subclass(part):
+            yield from leaves(part, f"{prefix}{name}_")
+        else:
+            yield f"{prefix}{name}", part
+
+
+def _holds_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of some class is its own memory, and wraps no other."""
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_parts(
+    weight: NamedWeight, parts: Parts, values: TorchValues, twins: Mapping[int, torch.Tensor]
+) -> Iterator[Weight]:
+    """What a tensor is kept in: its values stand for its elements, the rest is bytes.
+
+    A wrapper has all elements of its shape, whatever layout they are packed in; a sparse tensor has
+    those that it stores.
+    """
+    tensor = weight.tensor
+    kinds = (StorageKind.BUFFER, StorageKind.BUFFER)
+    if weight.is_parameter:
+        kinds = (StorageKind.PARAMETER, StorageKind.QUANTISER)
+    (_, main), rest = parts[0], parts[1:]
+    kept = values.value(main, kinds[0], lambda: weight.name)
+    nbytes = sum(part.numel() * part.dtype.itemsize for _, part in parts)
+    if is_traceable_wrapper_subclass(tensor) and not tensor.is_nested:
+        elements: int | None = tensor.numel()
+        for shown in {id(t): t for t in (tensor, twins.get(id(tensor), tensor))}.values():
+            values.alias(shown, kept, _stored_type(main.dtype, nbytes, tensor.numel()))
+    else:
+        elements = None
+        values.value(tensor, kinds[0], lambda: weight.name)
+    trainable = weight.is_parameter and tensor.requires_grad
+    yield Weight(kept, trainable, weight.persistent, elements)
+    for name, part in rest:
+        called = f"{weight.name}_{name}"
+        beside = values.value(part, kinds[1], lambda called=called: called)  # type: ignore[misc]
+        yield Weight(beside, False, weight.persistent)
+
+
+def _stored_type(dtype: torch.dtype, nbytes: int, elements: int) -> DType:
+    """The type of a wrapper's elements, scales and all: 6,400 int8 and 500 B beside are 8.625 bits.
+
+    Whoever reads such a weight reads all that it is kept in.
+    """
+    return DType(dtype_of(dtype).name, Fraction(8 * nbytes, max(elements, 1)))
 
 
 def memoryless(
@@ -105,9 +210,15 @@ def memoryless(
     ``module.to(dtype)`` would.
     """
     distinct = {id(weight.tensor): weight.tensor for weight in weights}
+    twins: dict[int, torch.Tensor] = {
+        key: tensor
+        for key, tensor in distinct.items()
+        if tensor.layout is not torch.strided or tensor.is_nested  # none without memory can be made
+    }
+    for key in twins:
+        del distinct[key]
     owners = Counter(tensor.untyped_storage()._cdata for tensor in distinct.values())
     bases: dict[int, torch.Tensor] = {}
-    twins: dict[int, torch.Tensor] = {}
     for key, tensor in distinct.items():
         target = dtype if dtype and tensor.is_floating_point() else tensor.dtype
         address = tensor.untyped_storage()._cdata
@@ -186,9 +297,15 @@ class PackedWeights:
         self._operands: dict[int, tuple[Operand, ...]] = {}
         self._kept: list[torch.Tensor] = []
 
-    def operands(self, packed: torch.ScriptObject) -> tuple[Operand, ...]:
-        """(weight, bias) of a packed object; raises TraceError for one that no module holds."""
+    def operands(self, packed: torch.ScriptObject, has_rule: bool) -> tuple[Operand, ...]:
+        """(weight, bias) of a packed object.
+
+        Of one that no module holds (), where the operator that takes it is unmeasured in any case;
+        raises TraceError where a rule would miss it.
+        """
         if hash(packed) not in self._operands:
+            if not has_rule:
+                return ()
             raise TraceError(f"an operator reads weights from a {_type_of(packed)} of no module")
         return self._operands[hash(packed)]
 

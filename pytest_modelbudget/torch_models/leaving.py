@@ -1,0 +1,85 @@
+"""Where values leave torch: what is computed with them there is not seen, and is said so."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from pytest_modelbudget.torch_models.recording import Recorder
+
+# Every door that hands over values or their address: its owner, and its name there.
+DOORS: tuple[tuple[Any, str], ...] = (
+    *((torch.Tensor, name) for name in ("numpy", "__array__", "__dlpack__", "data_ptr", "tolist")),
+    *((torch.UntypedStorage, name) for name in ("data_ptr", "tolist")),
+    *((owner, "to_dlpack") for owner in (torch, torch.utils.dlpack)),
+)
+READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
+
+
+class Doors:
+    """Notes each value that leaves in a real run; lets none leave that has no memory.
+
+    Behind a null address native code would write anywhere, and end the process.
+    """
+
+    def __init__(self, recorder: Recorder, way: str) -> None:
+        self._recorder = recorder
+        self._is_real = way == "real"
+        self._inside = False  # one door may call another: __array__ calls numpy
+
+    def guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function behind a watch."""
+
+        @functools.wraps(function)
+        def leave(value: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside or not isinstance(value, (torch.Tensor, torch.UntypedStorage)):
+                return function(value, *args, **kwargs)
+            self._note(name, value)
+            self._inside = True
+            try:
+                return function(value, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        return leave
+
+    def _note(self, name: str, value: Any) -> None:
+        if not self._is_real:
+            if name not in READS_VALUES and has_no_memory(value):
+                raise NotImplementedError(f"{name} of a tensor without memory")
+        elif isinstance(value, torch.UntypedStorage):
+            self._recorder.leave_storage(name, value)
+        elif name not in READS_VALUES or is_more_than_a_decision(value):
+            self._recorder.leave(name, value)
+
+
+def has_no_memory(value: Any) -> bool:
+    """Whether a tensor or storage has a shape and no values."""
+    return isinstance(value, FakeTensor) or value.device.type == "meta"
+
+
+def is_more_than_a_decision(tensor: torch.Tensor) -> bool:
+    """Several floating values: one decides a branch, and integers are sizes and places."""
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() > 1
+
+
+@contextmanager
+def doors_watched(recorder: Recorder, way: str) -> Iterator[None]:
+    """Every door is watched inside this context, and as it was afterwards."""
+    doors = Doors(recorder, way)
+    own = [(owner, name, vars(owner).get(name)) for owner, name in DOORS if hasattr(owner, name)]
+    for owner, name, _ in own:
+        setattr(owner, name, doors.guarded(name, getattr(owner, name)))
+    try:
+        yield
+    finally:
+        for owner, name, before in own:
+            if before is None:
+                delattr(owner, name)  # inherited, and found there again
+            else:
+                setattr(owner, name, before)

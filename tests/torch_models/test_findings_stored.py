@@ -1,0 +1,220 @@
+"""What a model stores is counted as it is stored: made layers, wrapper tensors, frozen scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.errors import TraceError
+
+
+class Grows(nn.Module):
+    """Linear 16 → 16, and a head that the first forward pass makes."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.l, self.place, self.kept = nn.Linear(16, 16), place, {}
+
+    def head(self) -> nn.Module:
+        if self.place == "attribute":
+            if not hasattr(self, "h"):
+                self.h = nn.Linear(16, 1000)
+            return self.h
+        if self.place == "dict":
+            return self.kept.setdefault("h", nn.Linear(16, 1000))
+        if self.place == "deep":
+            if not hasattr(self, "h"):
+                self.h = nn.Sequential(nn.Linear(16, 1000), nn.BatchNorm1d(1000)).eval()
+            return self.h
+        if not hasattr(self.l, "w"):
+            self.l.w = nn.Parameter(torch.randn(1000, 16))
+        return lambda x: x @ self.l.w.t()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head()(self.l(x))
+
+
+HEAD = 16 * 1000 + 1000
+
+
+@pytest.mark.parametrize(
+    ("place", "params", "buffers"),
+    [
+        ("attribute", HEAD, 0),
+        ("dict", HEAD, 0),
+        ("deep", HEAD + 2 * 1000, 2 * 4 * 1000 + 8),
+        ("parameter", 16 * 1000, 0),
+    ],
+)
+def test_layers_that_forward_makes_are_stored(place: str, params: int, buffers: int) -> None:
+    """N6: params, bytes and MACs of the model as it is after its first pass."""
+    model = Grows(place)
+    measured = measure(model, "float32 4x16")
+    assert measured["params"].value == 16 * 16 + 16 + params
+    assert measured["weight_memory"].value == 4 * (16 * 16 + 16 + params)
+    assert measured["model_size"].value == 4 * (16 * 16 + 16 + params) + buffers
+    assert measured["macs"].value == 4 * 16 * 16 + 4 * 16 * 1000
+    assert not hasattr(model, "h")
+    assert not model.kept
+
+
+@pytest.mark.parametrize("needs_a_run", [False, True], ids=["meta", "real"])
+def test_made_layers_count_alike_in_a_run(needs_a_run: bool) -> None:
+    """N6: the way of tracing changes nothing, and neither does what fills the weights."""
+
+    class Decides(Grows):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return -super().forward(x) if needs_a_run and x.sum() > 0 else super().forward(x)
+
+    before = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 1000))
+    measured, plain = (measure(m, "float32 4x16") for m in (Decides("attribute"), before))
+    for key in ("params", "weight_memory", "macs", "peak_activation", "bandwidth"):
+        if needs_a_run and key in ("peak_activation", "bandwidth"):
+            continue  # with the sign's own bytes
+        assert measured[key].value == plain[key].value, key
+
+
+def test_a_parameter_that_is_computed_is_an_activation() -> None:
+    """N6: wrapping a result in nn.Parameter stores nothing."""
+
+    class Wraps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return nn.Parameter(self.l(x), requires_grad=False) * 2
+
+    assert measure(Wraps(), "float32 4x16")["params"].value == 16 * 16 + 16
+
+
+class Opaque(torch.Tensor):
+    """A weight (n, k) kept as int8 with a float16 scale a row, which does not say so."""
+
+    @staticmethod
+    def __new__(cls, codes: torch.Tensor, scale: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
+
+    def __init__(self, codes: torch.Tensor, scale: torch.Tensor) -> None:
+        self.codes, self.scale = codes, scale
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            return cls(args[0].codes, args[0].scale)
+        plain = tuple(a.codes * a.scale.float() if isinstance(a, cls) else a for a in args)
+        return func(*plain, **(kwargs or {}))
+
+
+class Rows(Opaque):
+    """The same, and it says so, as quantisation libraries do."""
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["scale", "codes"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: Any, meta: Any, size: Any, stride: Any) -> Any:
+        return cls(inner["codes"], inner["scale"])
+
+
+def in_rows(*shape: int) -> nn.Parameter:
+    """A parameter of this shape kept in rows."""
+    codes = torch.randint(-127, 127, shape, dtype=torch.int8)
+    return nn.Parameter(Rows(codes, torch.rand(shape[0], 1).half()), requires_grad=False)
+
+
+STORED_ROWS = 100 * 64 + 2 * 100  # int8 codes, a float16 scale a row
+BIASES = 4 * 100
+
+
+@pytest.mark.parametrize("way", ["meta", "real"])
+def test_wrapper_tensors_are_counted_as_they_are_stored(way: str) -> None:
+    """N7: elements of the outer shape, bytes of the inner tensors, in memory and in traffic."""
+
+    class Net(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if way == "real":
+                bool(x.sum() > 0)
+            return super().forward(x)
+
+    model = Net(64, 100).eval()
+    model.weight = in_rows(100, 64)
+    measured = measure(model, "float32 4x64")
+    assert measured.traced == way
+    assert measured["params"].value == 6400 + 100
+    assert measured["weight_memory"].value == STORED_ROWS + BIASES
+    assert measured["model_size"].value == STORED_ROWS + BIASES
+    assert measured["macs"].value == 4 * 64 * 100
+    if way == "meta":
+        through = 4 * 4 * 64 + 4 * 4 * 100
+        assert measured["bandwidth"].value == through + STORED_ROWS + BIASES
+
+
+def test_tied_wrapper_tensors_are_paid_for_once() -> None:
+    """N7: one parameter under two names."""
+    model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)).eval()
+    model[0].weight = model[1].weight = in_rows(16, 16)
+    measured = measure(model, "float32 4x16")
+    assert (measured["params"].value, measured["weight_memory"].value) == (256, 256 + 32)
+
+
+def test_a_wrapper_that_hides_its_tensors_is_refused() -> None:
+    """N7: what it stores cannot be told, so that nothing is."""
+    model = nn.Linear(16, 16)
+    codes = torch.zeros(16, 16, dtype=torch.int8)
+    model.weight = nn.Parameter(Opaque(codes, torch.ones(16, 1)), requires_grad=False)
+    with pytest.raises(TraceError, match="weight is a Opaque, which does not say in which tensors"):
+        measure(model, "float32 4x16")
+
+
+def test_torchao_weights_are_counted_as_they_are_stored() -> None:
+    """N7: int8 values, a float32 scale and an int8 zero point a row, beside float32 biases."""
+    quantization = pytest.importorskip("torchao.quantization")
+    model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)).eval()
+    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
+    stored = 64 * 100 + 5 * 100 + 4 * 100 + 100 * 10 + 5 * 10 + 4 * 10
+    measured = measure(model, "float32 4x64")
+    assert (measured["params"].value, measured["weight_memory"].value) == (7510, stored)
+
+
+class Sparse(nn.Module):
+    """A graph convolution: a sparse matrix of four ones times a layer's result."""
+
+    def __init__(self, layout: str, learnt: bool = False) -> None:
+        super().__init__()
+        matrix = getattr(torch.eye(4), layout)()
+        if learnt:
+            self.a = nn.Parameter(matrix)
+        else:
+            self.register_buffer("a", matrix)
+        self.l = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a @ self.l(x)
+
+
+COO, CSR = 4 * 4 + 2 * 4 * 8, 4 * 4 + 5 * 8 + 4 * 8  # values and int64 indices
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS")
+@pytest.mark.parametrize(
+    ("layout", "nbytes"), [("to_sparse", COO), ("to_sparse_csr", CSR), ("to_sparse_csc", CSR)]
+)
+def test_sparse_buffers_are_counted_and_what_reads_them_is_named(layout: str, nbytes: int) -> None:
+    """S8: sizes are exact; how much a sparse product multiplies, its shapes do not tell."""
+    measured = measure(Sparse(layout), "float32 4x16")
+    assert measured["params"].value == 16 * 16 + 16
+    assert measured["model_size"].value == 4 * (16 * 16 + 16) + nbytes
+    assert measured["macs"].value == 4 * 16 * 16
+    assert len(measured["macs"].unmeasured) == 1
+
+
+def test_a_sparse_parameter_has_the_elements_that_it_stores() -> None:
+    """S8: four ones of sixteen; their places are bytes and no parameters."""
+    measured = measure(Sparse("to_sparse", learnt=True), "float32 4x16")
+    assert measured["params"].value == 16 * 16 + 16 + 4
+    assert measured["weight_memory"].value == 4 * (16 * 16 + 16) + COO

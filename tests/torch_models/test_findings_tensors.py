@@ -1,0 +1,90 @@
+"""Tensors that are no plain memory on the way through a model: functorch, nested, profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import func, nn
+
+from pytest_modelbudget import measure
+from tests.torch_models.test_findings_unseen_work import Layer
+
+PRODUCT = 4 * 16 * 16
+FUNCTORCH: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
+    "vmap": (lambda m, x: torch.vmap(m.l)(x), PRODUCT),
+    "vmap of two": (lambda m, x: torch.vmap(torch.vmap(m.l))(x.reshape(2, 2, 16)), PRODUCT),
+    "grad": (lambda m, x: func.grad(lambda y: m.l(y).sum())(x), 2 * PRODUCT),
+    "grad of a row": (
+        lambda m, x: func.vmap(func.grad(lambda y: m.l(y).sum()))(x),
+        2 * PRODUCT,
+    ),
+    "jacrev": (lambda m, x: func.jacrev(m.l)(x), PRODUCT + 4 * 16 * PRODUCT),
+    "functional_call": (
+        lambda m, x: func.functional_call(m.l, dict(m.l.named_parameters()), (x,)),
+        PRODUCT,
+    ),
+}
+
+
+@pytest.mark.parametrize(("forward", "macs"), FUNCTORCH.values(), ids=list(FUNCTORCH))
+def test_functorch_is_counted(forward: Callable[[Any, torch.Tensor], Any], macs: int) -> None:
+    """S8: what a transformation of the layer multiplies; a gradient is one product more."""
+    measured = measure(Layer(forward), "float32 4x16")
+    assert (measured["macs"].value, measured["macs"].unmeasured) == (macs, ())
+    assert measured["params"].value == 16 * 16 + 16
+
+
+def test_jagged_tensors_are_taken_apart() -> None:
+    """S8: the layer runs once over all rows of both parts, and the result may be one, too."""
+
+    def jagged(m: Any, x: torch.Tensor) -> Any:
+        return m.l(torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged))
+
+    for forward in (jagged, lambda m, x: jagged(m, x).values()):
+        measured = measure(Layer(forward), "float32 4x16")
+        assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
+
+
+def test_operators_on_strided_nested_tensors_are_named() -> None:
+    """S8: the shape of such a tensor does not tell what it stores."""
+
+    def nested(m: Any, x: torch.Tensor) -> Any:
+        return m.l(torch.nested.as_nested_tensor([x[:1], x[1:]])).to_padded_tensor(0.0)
+
+    measured = measure(Layer(nested), "float32 4x16")
+    assert "aten::linear" in {op.op for op in measured["macs"].unmeasured}
+    assert measured["params"].value == 16 * 16 + 16
+
+
+def profiled(m: Any, x: torch.Tensor) -> torch.Tensor:
+    """A forward pass that marks a range for the profiler."""
+    with torch.profiler.record_function("a"):
+        return m.l(x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Layer(profiled), nn.DataParallel(Layer(lambda m, x: m.l(x)))],
+    ids=["record_function", "DataParallel"],
+)
+def test_profiler_ranges_cost_nothing(model: nn.Module) -> None:
+    """S3: they are objects of C++, and no weights."""
+    measured = measure(model, "float32 4x16")
+    assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
+
+
+def test_a_model_for_many_processes_is_measured(tmp_path: Any) -> None:
+    """S3: DistributedDataParallel over one process."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
+    try:
+        model = nn.parallel.DistributedDataParallel(Layer(lambda m, x: m.l(x)))
+        measured = measure(model, "float32 4x16")
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
+    assert measured["params"].value == 16 * 16 + 16

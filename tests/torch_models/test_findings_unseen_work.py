@@ -1,0 +1,169 @@
+"""Work that the recorder cannot see is never complete: operators and native code outside torch."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import measure
+
+
+class Layer(nn.Module):
+    """A linear layer 16 → 16, and a forward pass that a test writes."""
+
+    def __init__(self, forward: Callable[[Layer, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.l = nn.Linear(16, 16)
+        self.passes = forward
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.passes(self, x)
+
+
+def unmeasured(forward: Callable[[Any, torch.Tensor], Any]) -> list[str]:
+    """Names of what ``macs`` says it has not measured, of a forward pass on 4x16."""
+    return [op.op for op in measure(Layer(forward), "float32 4x16")["macs"].unmeasured]
+
+
+@pytest.fixture(scope="module")
+def operators() -> Iterator[Any]:
+    """Custom operators that multiply, and give back no tensor."""
+    library = torch.library.Library("findings", "DEF")
+
+    def define(schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> None:
+        library.define(schema)
+        name = schema.partition("(")[0]
+        library.impl(name, function, "CPU")
+        torch.library.register_fake(f"findings::{name}", fake, lib=library)
+
+    def write(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(x @ w.t())
+
+    define(
+        "score(Tensor x, Tensor w) -> float",
+        lambda x, w: float((x @ w.t()).sum()),
+        lambda x, w: 1.0,
+    )
+    define(
+        "sizes(Tensor x, Tensor w) -> int[]",
+        lambda x, w: [int((x @ w.t()).sum()), 2],
+        lambda x, w: [1, 2],
+    )
+    define("sloppy(Tensor x, Tensor w, Tensor out) -> ()", write, lambda x, w, out: None)
+    yield torch.ops.findings
+    library._destroy()
+
+
+@pytest.mark.parametrize("name", ["score", "sizes", "sloppy"])
+def test_an_operator_without_a_tensor_result_is_named(operators: Any, name: str) -> None:
+    """N1: a float, a list of integers, nothing but an undeclared write: all did work."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        if name == "score":
+            return x * operators.score(x, m.l.weight)
+        if name == "sizes":
+            return x * operators.sizes(x, m.l.weight)[1]
+        out = torch.empty(4, 16)
+        operators.sloppy(x, m.l.weight, out)
+        return out + x
+
+    assert unmeasured(forward) == [f"findings::{name}"]
+    counted = measure(Layer(forward), "float32 4x16")["ops"]
+    assert "findings::" + name in [op.op for op in counted.unmeasured]
+
+
+def test_queries_of_torch_itself_are_no_work() -> None:
+    """N1: sizes, types, devices and checks stay out of the operations."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        assert x.is_contiguous()
+        assert not x.is_complex()
+        return m.l(x).reshape(x.size(0), -1)
+
+    measured = measure(Layer(forward), "float32 4x16")
+    assert (measured["macs"].value, measured["macs"].unmeasured) == (4 * 16 * 16, ())
+
+
+def array_at(address: int, shape: tuple[int, ...]) -> Any:
+    """Numbers at an address, as ctypes, cffi and numba take them."""
+    count = int(np.prod(shape))
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address)).reshape(shape)
+
+
+ADDRESSES: dict[str, Callable[[torch.Tensor], int]] = {
+    "tensor": lambda t: t.data_ptr(),
+    "untyped storage": lambda t: t.untyped_storage().data_ptr(),
+    "typed storage": lambda t: t.storage().data_ptr(),
+    "of data": lambda t: t.data.data_ptr(),
+}
+
+
+@pytest.mark.parametrize("asks", ADDRESSES.values(), ids=list(ADDRESSES))
+def test_native_code_behind_an_address_is_named(asks: Callable[[torch.Tensor], int]) -> None:
+    """N2: a null address never gets out; in the real run the numbers are a lower bound."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(4, 16)
+        product = array_at(asks(x), (4, 16)) @ array_at(asks(m.l.weight), (16, 16)).T
+        array_at(asks(out), (4, 16))[:] = product
+        return out
+
+    measurement = measure(Layer(forward), "float32 4x16")
+    assert measurement.traced == "real"
+    assert {op.op for op in measurement["macs"].unmeasured} == {"torch::data_ptr"}
+
+
+WAYS_OUT: dict[str, Callable[[torch.Tensor], Any]] = {
+    "__dlpack__": np.from_dlpack,
+    "to_dlpack": lambda t: torch.utils.dlpack.to_dlpack(t),
+    "numpy": lambda t: t.numpy(),
+    "__array__": np.asarray,
+    "tolist": lambda t: t.tolist(),
+    "item": lambda t: [float(v) for v in t.flatten()],
+}
+
+
+@pytest.mark.parametrize(("name", "leave"), WAYS_OUT.items(), ids=list(WAYS_OUT))
+def test_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], Any]) -> None:
+    """N3: whichever door they take, and once for each time they take it."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = m.l(x).detach()
+        leave(y)
+        return y
+
+    assert unmeasured(forward) == [f"torch::{name}"]
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda y: float(y.mean()) > 0,
+        lambda y: (y > 0).sum(1).tolist(),
+        lambda y: [bool(row.sum() > 0) for row in y],
+    ],
+    ids=["one value", "counts", "one decision a row"],
+)
+def test_values_that_decide_are_no_work(asks: Callable[[Any], Any]) -> None:
+    """N3: single values and integers steer the pass, as its shapes do."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = m.l(x)
+        asks(y)
+        return y
+
+    assert unmeasured(forward) == []
+
+
+def test_doors_are_as_before_afterwards() -> None:
+    """N2: nothing of torch stays replaced, also where the run fails."""
+    before = [vars(torch.Tensor).get(name) for name in ("numpy", "data_ptr", "tolist")]
+    measure(Layer(lambda m, x: torch.from_numpy(m.l(x).numpy())), "float32 4x16")
+    assert [vars(torch.Tensor).get(name) for name in ("numpy", "data_ptr", "tolist")] == before
+    assert torch.ones(2).tolist() == [1, 1]
