@@ -14,7 +14,7 @@ from pytest_modelbudget.formats.versions import installed_version
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.rule import OpRule
-from pytest_modelbudget.ops.table import FAMILIES, OpTable
+from pytest_modelbudget.ops.table import OpTable, builtin_ops
 from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Transform
 
@@ -51,7 +51,7 @@ def tables(modules: Iterable[object] = ()) -> Tables:
     metrics = tuple(
         metric for module in extensions for metric in _entries(module, "METRICS", Metric)
     )
-    rules = OpTable((*(rule for family in FAMILIES for rule in family), *ops))
+    rules = OpTable((*dict.fromkeys(builtin_ops().values()), *ops))
     transforms = tuple(
         transform
         for module in extensions

@@ -47,3 +47,12 @@ def test_tests_named_after_onnx_need_no_torch(path: Path) -> None:
     neighbours = [name for name in modules if name.startswith("tests.")]
     assert not [name for name in neighbours if "onnx" not in name]
     assert not {name.split(".")[0] for name in modules} & TORCH
+
+
+@pytest.mark.parametrize("path", [*(ROOT / "tests").rglob("*.py")], ids=from_root)
+def test_what_tests_share_is_no_test(path: Path) -> None:
+    """Builders stand in tests/builders, and fixtures reach a test by their name."""
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    modules = [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
+    neighbours = [name for name in modules if name.split(".")[0] == "tests"]
+    assert [name for name in neighbours if not name.startswith("tests.builders")] == []

@@ -29,13 +29,6 @@ RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena",
 RESERVED = ("fits", "hardware", "measured", "statistics")
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
 
-# Metrics that have no value for a part of a model, and why.
-UNSCOPED = {
-    "peak_activation": "the peak is one moment of the whole model",
-    "bandwidth_floor": "perfect fusion is defined for the whole model",
-    "arithmetic_intensity": "a ratio is not the sum of its shares",
-}
-
 
 class Form(str, Enum):
     """What a value looks like; each has one schema, and a reader that agrees with it."""
@@ -185,9 +178,9 @@ def _sources(front_ends: Mapping[str, FrontEnd]) -> tuple[Field, ...]:
 def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Grammar:
     """The keys of limits: every metric; of a part of a model, every metric that it has."""
     fields = tuple(
-        Field(key, Form.OPS_LIMIT if key == "ops" else Form.LIMIT, metric.definition)
+        Field(key, Form.OPS_LIMIT if metric.by_kind else Form.LIMIT, metric.definition)
         for key, metric in metrics.items()
-        if not (scoped and key in UNSCOPED)
+        if metric.has_scopes or not scoped
     )
     return Grammar("limits", fields, reserved=(*_unless(RESERVED_METRICS, metrics), *RESERVED))
 

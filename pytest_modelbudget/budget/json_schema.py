@@ -166,7 +166,7 @@ def _limits(metrics: Mapping[str, Metric]) -> Schema:
     whole = grammar.limits_grammar(metrics)
     scoped = grammar.limits_grammar(metrics, scoped=True)
     return {
-        **{_limit_name(each): _limit(each) for each in metrics.values() if each.key != "ops"},
+        **{_limit_name(each): _limit(each) for each in metrics.values() if not each.by_kind},
         Form.OPS_LIMIT.value: {
             **_mapping(grammar.OPS_LIMIT.fields), **_holding("allow", "deny", "max")
         },
@@ -177,7 +177,7 @@ def _limits(metrics: Mapping[str, Metric]) -> Schema:
 
 
 def _limit_name(metric: Metric) -> str:
-    if metric.key == "ops":
+    if metric.by_kind:
         return Form.OPS_LIMIT.value
     return f"limit_in_{metric.unit.replace('/', '_per_')}"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
-from pytest_modelbudget.budget.grammar import AUTO, LIMIT, OPS_LIMIT, UNSCOPED, limits_grammar
+from pytest_modelbudget.budget.grammar import AUTO, LIMIT, OPS_LIMIT, limits_grammar
 from pytest_modelbudget.budget.reading import Entry, Reading
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown, suggestion
 from pytest_modelbudget.errors import UnitError
@@ -30,7 +30,7 @@ def read_limits(
         given = _scoped(given, reading)
     limits: list[AnyLimit | None] = []
     for key, entry in given.items():
-        if key == "ops":
+        if reading.metrics[key].by_kind:
             limits.append(_ops_limit(entry, reading, allowed, scope))
         else:
             limits.append(_limit(entry, reading.metrics[key], reading, allowed, scope))
@@ -66,10 +66,15 @@ def read_op_names(node: Node, reading: Reading) -> tuple[str, ...]:
 
 def _scoped(given: Mapping[str, Entry], reading: Reading) -> dict[str, Entry]:
     """The limits that a part of a model can have; the others are refused with the reason."""
-    for key in UNSCOPED.keys() & given.keys():
-        message = f"'{key}' of a part of a model is not defined: {UNSCOPED[key]}"
-        reading.refuse(given[key].key.place, f"{message}; limit it on the model")
-    return {key: entry for key, entry in given.items() if key not in UNSCOPED}
+    scoped = {}
+    for key, entry in given.items():
+        why = reading.metrics[key].not_scoped
+        if why:
+            message = f"'{key}' of a part of a model is not defined: {why}"
+            reading.refuse(entry.key.place, f"{message}; limit it on the model")
+        else:
+            scoped[key] = entry
+    return scoped
 
 
 def _limit(

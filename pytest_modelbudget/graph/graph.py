@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Union
+from typing import NamedTuple, Union
 
 from pytest_modelbudget.errors import GraphError
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, kept
@@ -80,18 +80,30 @@ class Op:
         return ""
 
 
+class Reader(NamedTuple):
+    """An operator that reads a stored tensor in a role of which nothing is declared.
+
+    role is "" where no rule knows the operator at all.
+    """
+
+    op: str
+    role: str
+
+
 @dataclass(frozen=True, slots=True)
 class Weight:
     """One named tensor that a model stores: "layer1.0.conv1.weight".
 
     Tied or viewed weights are several of these on one storage. packed is the number of logical
     elements where bytes hold several of them in a layout of their own, such as int4 blocks.
+    unknown_reader, of a constant, is an operator for which it may be a parameter.
     """
 
     tensor: Tensor
     trainable: bool = False
     persistent: bool = True
     packed: int | None = None
+    unknown_reader: Reader | None = None
 
     @property
     def kind(self) -> StorageKind:

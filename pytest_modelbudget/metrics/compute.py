@@ -6,7 +6,14 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from pytest_modelbudget.metrics.costs import NO_RULE, Cost, CostedGraph, CostOf, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of, unmeasured_ops
+from pytest_modelbudget.metrics.measurement import (
+    ByFormula,
+    Measurement,
+    Metric,
+    Term,
+    shares_of,
+    unmeasured_ops,
+)
 
 FLOPS_CONVENTION = "flops/1"
 
@@ -43,9 +50,20 @@ def _computed(
     )
 
 
-MACS = Metric("macs", "MAC", "multiply-accumulates of contractions; padding counts", macs)
+MACS = Metric(
+    "macs",
+    "MAC",
+    "multiply-accumulates of contractions; padding counts",
+    macs,
+    how=ByFormula((Term("macs"),)),
+    drafted=True,
+)
 FLOPS = Metric(
-    "flops", "FLOP", "2 x macs plus everything elementwise, by convention flops/1", flops
+    "flops",
+    "FLOP",
+    "2 x macs plus everything elementwise, by convention flops/1",
+    flops,
+    how=ByFormula((Term("macs", times=2), Term("flops", word="more flops"))),
 )
 
 
@@ -86,4 +104,4 @@ def ops(costed: CostedGraph) -> Measurement:
     )
 
 
-OPS = Metric("ops", "op", "operations executed, by kind", ops)
+OPS = Metric("ops", "op", "operations executed, by kind", ops, by_kind=True)

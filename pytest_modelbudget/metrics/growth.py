@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric
 
 MOST_DIFFERENCES = 5  # that one blame names; the rest is summed up
 Shape = tuple[int, ...]
@@ -76,10 +76,10 @@ def parts(
 
     shapes are the ``result_shapes`` of the graph, the same for all metrics.
     """
-    if metric.by_weight is not None:
+    if isinstance(metric.how, ByWeight):
         found = [
             Part(weight.scope, value, weight.tensor.name.rpartition(".")[2], weight.tensor.shape)
-            for weight, value in metric.by_weight(costed)
+            for weight, value in metric.how.amounts(costed)
             if value
         ]
     else:

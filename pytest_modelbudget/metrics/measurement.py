@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Union
 
 from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.graph.graph import Weight
+from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.units import Number
-
-if TYPE_CHECKING:
-    from pytest_modelbudget.graph.graph import Weight
-    from pytest_modelbudget.metrics.costs import CostedGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +61,62 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """A key of the budget file, its unit, and the function that measures it.
+class ByWeight:
+    """A number that stored tensors make up, and what each of them adds to it."""
 
-    by_weight, of a number that stored tensors make up, tells what each of them adds to it.
+    amounts: Callable[[CostedGraph], Iterable[tuple[Weight, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One of an op's formulas ("macs" or "flops"), how often it counts, and what it is called."""
+
+    formula: str
+    times: int = 1
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ByFormula:
+    """A number that the formulas of the op rules make up: the sum of these terms for each op."""
+
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ByTraffic:
+    """A number that the bytes of each op make up, in these directions: read, weights, write."""
+
+    directions: tuple[str, ...]
+
+
+How = Union[ByWeight, ByFormula, ByTraffic]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A key of the budget file, and all that tables, drafts, explanations and editors need of it.
+
+    measure works the number out, in unit; definition says in words what it counts. how is what
+    its shares come about by, where that can be followed further than to a scope. not_scoped says
+    why a part of a model has no such number, and is "" where it has one. A drafted metric is held
+    by a budget's first draft; others stand there as comments. A by_kind metric is limited by kinds
+    of operation and not by an amount.
     """
 
     key: str
     unit: str
     definition: str
     measure: Callable[[CostedGraph], Measurement]
-    by_weight: Callable[[CostedGraph], Iterable[tuple[Weight, int]]] | None = None
+    how: How | None = None
+    not_scoped: str = ""
+    drafted: bool = False
+    by_kind: bool = False
+
+    @property
+    def has_scopes(self) -> bool:
+        """Whether a part of a model has this number too."""
+        return not self.not_scoped
 
 
 def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:

@@ -51,4 +51,6 @@ PEAK_ACTIVATION = Metric(
     "B",
     "most bytes of activations alive at once, in execution order",
     peak_activation,
+    not_scoped="the peak is one moment of the whole model",
+    drafted=True,
 )

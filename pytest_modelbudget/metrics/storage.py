@@ -9,25 +9,32 @@ from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.region import distinct_elements
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import Measurement, Metric, shares_of
+from pytest_modelbudget.metrics.measurement import (
+    ByWeight,
+    Measurement,
+    Metric,
+    UnmeasuredOp,
+    shares_of,
+)
 
 STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
+MOST_NAMED = 3  # stored tensors that one line names
 WeightAmounts = Iterator[tuple[Weight, int]]  # what each stored tensor adds to a number
 
 
 def params(costed: CostedGraph) -> Measurement:
     """Elements of distinct parameters, tied or viewed ones once, unused and frozen ones too."""
-    return _stored("param", parameter_elements(costed))
+    return _stored("param", parameter_elements(costed), unknown_readers(costed))
 
 
 def trainable_params(costed: CostedGraph) -> Measurement:
     """Elements of distinct parameters that training would change."""
-    return _stored("param", trainable_elements(costed))
+    return _stored("param", trainable_elements(costed), unknown_readers(costed))
 
 
 def weight_memory(costed: CostedGraph) -> Measurement:
     """Bytes of distinct parameters as stored, scales and zero points included."""
-    return _stored("B", weight_nbytes(costed))
+    return _stored("B", weight_nbytes(costed), unknown_readers(costed))
 
 
 def model_size(costed: CostedGraph) -> Measurement:
@@ -70,10 +77,43 @@ def nbytes_of(weights: Sequence[Weight]) -> int:
     return distinct_nbytes(weight.tensor for weight in weights)
 
 
-def _stored(unit: str, amounts: WeightAmounts) -> Measurement:
+def unknown_readers(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
+    """Operations that may read a parameter where no rule declares one, by operator and scope.
+
+    model_size needs none: it holds every stored tensor, whatever that is.
+    """
+    read: dict[tuple[str, str], list[Weight]] = defaultdict(list)
+    for weight in costed.graph.weights:
+        if weight.unknown_reader is not None:
+            read[weight.unknown_reader.op, weight.scope].append(weight)
+    return tuple(
+        UnmeasuredOp(op, 1, scope, _undeclared(weights)) for (op, scope), weights in read.items()
+    )
+
+
+def _undeclared(weights: Sequence[Weight]) -> str:
+    """What is not known of tensors that one operator reads, and how to say it."""
+    names = _listed([weight.tensor.name for weight in weights])
+    readers = [weight.unknown_reader for weight in weights]
+    roles = list(dict.fromkeys(reader.role for reader in readers if reader and reader.role))
+    if not roles:
+        return f"no rule says what it reads {names} as: give it one, with roles"
+    way = f'Role("{roles[0]}", weight=True) is a parameter, Role("{roles[0]}") is none'
+    return f"its rule leaves open what {_listed(roles)} means, as which it reads {names}: {way}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    rest = len(words) - MOST_NAMED
+    named = ", ".join(f"'{word}'" for word in words[:MOST_NAMED])
+    return f"{named} and {rest} more" if rest > 0 else named
+
+
+def _stored(
+    unit: str, amounts: WeightAmounts, unmeasured: tuple[UnmeasuredOp, ...] = ()
+) -> Measurement:
     contributions = [(weight.scope, amount) for weight, amount in amounts]
     value = sum(share for _, share in contributions)
-    return Measurement(value, unit, shares=shares_of(contributions))
+    return Measurement(value, unit, shares=shares_of(contributions), unmeasured=unmeasured)
 
 
 def _by_weight(
@@ -97,26 +137,28 @@ PARAMS = Metric(
     "param",
     "elements of distinct parameters; tied or shared ones once",
     params,
-    by_weight=parameter_elements,
+    how=ByWeight(parameter_elements),
+    drafted=True,
 )
 TRAINABLE_PARAMS = Metric(
     "trainable_params",
     "param",
     "those of them that training would change",
     trainable_params,
-    by_weight=trainable_elements,
+    how=ByWeight(trainable_elements),
 )
 WEIGHT_MEMORY = Metric(
     "weight_memory",
     "B",
     "bytes of those parameters as stored",
     weight_memory,
-    by_weight=weight_nbytes,
+    how=ByWeight(weight_nbytes),
 )
 MODEL_SIZE = Metric(
     "model_size",
     "B",
     "weight_memory plus persistent buffers",
     model_size,
-    by_weight=saved_nbytes,
+    how=ByWeight(saved_nbytes),
+    drafted=True,
 )

@@ -11,6 +11,7 @@ from pytest_modelbudget.graph.tensor import Storage, Tensor, distinct_nbytes, nb
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph, Traffic
 from pytest_modelbudget.metrics.measurement import (
+    ByTraffic,
     Measurement,
     Metric,
     Share,
@@ -134,12 +135,31 @@ def arithmetic_intensity(costed: CostedGraph) -> Measurement:
 
 
 BANDWIDTH = Metric(
-    "bandwidth", "B", "bytes each op reads and writes, weights included, summed", bandwidth
+    "bandwidth",
+    "B",
+    "bytes each op reads and writes, weights included, summed",
+    bandwidth,
+    how=ByTraffic(("read", "weights", "write")),
+    drafted=True,
 )
-TOTAL_ACTIVATION = Metric("total_activation", "B", "bytes written by all ops", total_activation)
+TOTAL_ACTIVATION = Metric(
+    "total_activation",
+    "B",
+    "bytes written by all ops",
+    total_activation,
+    how=ByTraffic(("write",)),
+)
 BANDWIDTH_FLOOR = Metric(
-    "bandwidth_floor", "B", "inputs, weights and outputs once: perfect fusion", bandwidth_floor
+    "bandwidth_floor",
+    "B",
+    "inputs, weights and outputs once: perfect fusion",
+    bandwidth_floor,
+    not_scoped="perfect fusion is defined for the whole model",
 )
 ARITHMETIC_INTENSITY = Metric(
-    "arithmetic_intensity", "FLOP/B", "2 x macs / bandwidth", arithmetic_intensity
+    "arithmetic_intensity",
+    "FLOP/B",
+    "2 x macs / bandwidth",
+    arithmetic_intensity,
+    not_scoped="a ratio is not the sum of its shares",
 )

@@ -28,7 +28,7 @@ _VALUE_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
-    """A model without the bytes of its weights; masks are the stored tensors that mask scores."""
+    """A model without the bytes of its weights; masks are the stored tensors that could be one."""
 
     proto: onnx.ModelProto
     masks: frozenset[str]
@@ -46,7 +46,7 @@ def _domain(domain: str) -> str:
 def read_model(path: Path) -> ReadModel:
     """The model in a file: no weight is looked at, so that external data may be missing.
 
-    Only small integer tensors (shapes) and what is added to scores (masks) are read. Raises
+    Only small integer tensors (shapes) are read, and what holds 0 and −inf alone (masks). Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
     proto = onnx.ModelProto()

@@ -30,22 +30,19 @@ from pytest_modelbudget.onnx_models.inference import (
     with_shapes,
 )
 from pytest_modelbudget.onnx_models.program import (
-    SHAPE_ROLES,
     Body,
     Step,
     ValueType,
     all_graphs,
     dtype_of,
-    is_floating,
     metadata_of,
     read_body,
     scope_of,
     shape_values,
-    uses_of,
     value_type,
     weight_name,
 )
-from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
+from pytest_modelbudget.onnx_models.weights import StoredKinds, StoredTensor, masks
 from pytest_modelbudget.ops.table import OpTable
 
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
@@ -381,14 +378,13 @@ class GraphReader:
         self.ops: list[Op] = []
         self.notes: list[str] = []
         self._weights: list[Weight] = []
+        self._met: set[tuple[Body, str]] = set()
         self._proto = proto.graph
         self._symbols = symbols_of_inputs(proto.graph)
         body = read_body(proto.graph, rules)
-        shapes = shape_values(body)
-        self._uses = uses_of(body)
         self._outputs = frozenset(output.name for output in proto.graph.output)
-        self._kinds = StoredKinds(self._uses, frozenset(_stored_names(body)), masks, shapes)
-        self._frame = Frame(body, declared_types(proto.graph), shapes)
+        self._kinds = StoredKinds(body, frozenset(_stored_names(body)), masks)
+        self._frame = Frame(body, declared_types(proto.graph), shape_values(body))
 
     def graph(self) -> Graph:
         """The graph of the whole model. Raises SourceError where it is no valid program."""
@@ -471,23 +467,21 @@ class GraphReader:
             )
         return self._stored(home.stored[name], name, home, reader)
 
-    def _stored(self, proto: TensorProto, name: str, frame: Frame, reader: str) -> Tensor:
+    def _stored(self, proto: TensorProto, name: str, frame: Frame, place: str) -> Tensor:
         """A stored tensor as a weight of the graph."""
         dtype = dtype_of(proto.data_type)
         sizes = tuple(proto.dims)
-        kind = self._kinds.kind(
-            name,
-            floating=is_floating(dtype),
-            metadata=metadata_of(proto),
-            rank=len(sizes),
-        )
-        path = weight_name(name, reader)
+        stored = StoredTensor(name, dtype, len(sizes), metadata_of(proto))
+        kind = self._kinds.kind(stored)
+        path = weight_name(name, place)
+        self._met.add((frame.body, name))
         tensor = dense(path, sizes, dtype, Storage(path, nbytes_of(prod(sizes), dtype), kind))
         frame.tensors[name] = tensor
         frame.types[name] = ValueType(proto.data_type, sizes)
         is_parameter = kind is StorageKind.PARAMETER
         packed = self._kinds.packed(name) if is_parameter else None
-        self._weights.append(Weight(tensor, is_parameter, persistent=bool(sizes), packed=packed))
+        reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
+        self._weights.append(Weight(tensor, is_parameter, bool(sizes), packed, reader))
         return tensor
 
     def _operation(self, step: Step, frame: Frame) -> None:
@@ -503,7 +497,7 @@ class GraphReader:
         operands: list[Operand] = []
         for name, role in zip(step.inputs, step.roles, strict=True):
             tensor = (frame.tensors.get(name) or self.operand(name, scope, frame)) if name else None
-            if role in SHAPE_ROLES and tensor and tensor.storage.kind is not StorageKind.SHAPE:
+            if role.shape and tensor and tensor.storage.kind is not StorageKind.SHAPE:
                 tensor = None
             operands.append(tensor)
         return tuple(operands)
@@ -549,16 +543,17 @@ class GraphReader:
         rule = step.rule
         if rule is None or rule.shares_storage_of is None:
             return None
-        for name, role in zip(step.inputs, step.roles, strict=True):
-            if role == "training" and name:
-                training = self.folding.value(name, frame)
-                if training is None or onnx.numpy_helper.to_array(training).any():
-                    return None
-        operand = operands[step.roles.index(rule.shares_storage_of)]
+        by_word = {role.word: at for at, role in enumerate(step.roles)}
+        flag = by_word.get(rule.computes_where or "")
+        if flag is not None and step.inputs[flag]:
+            value = self.folding.value(step.inputs[flag], frame)
+            if value is None or onnx.numpy_helper.to_array(value).any():
+                return None
+        operand = operands[by_word[rule.shares_storage_of]]
         return operand if isinstance(operand, Tensor) else None
 
     def _is_read(self, name: str) -> bool:
-        return name in self._uses or name in self._outputs
+        return name in self._kinds.uses or name in self._outputs
 
     def _why(self, step: Step, known: ValueType, operands: tuple[Operand, ...]) -> str:
         """Why a result's shape is not known: an operand's reason, a symbol, or the node itself."""
@@ -587,6 +582,17 @@ class GraphReader:
             frame.types[name] = ValueType(code)
             outputs.append(frame.tensors[name])
         self.ops.append(Op(step.name, operands, tuple(outputs), {}, scope, times=frame.times))
+        self._take_bodies(step, frame, scope)
+
+    def _take_bodies(self, step: Step, frame: Frame, scope: str) -> None:
+        """What bodies store that are not written out, which the file holds all the same."""
+        for body in step.bodies.values():
+            inside = self.frame(body, frame, times=frame.times)
+            for name, proto in inside.stored.items():
+                if (body, name) not in self._met:
+                    self._stored(proto, name, inside, scope)
+            for inner in body.steps:
+                self._take_bodies(inner, inside, scope)
 
 
 def symbols_of_inputs(graph: onnx.GraphProto) -> Mapping[str, list[str]]:

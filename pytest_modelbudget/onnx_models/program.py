@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from math import prod
 from types import MappingProxyType
@@ -15,6 +15,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.graph.tensor import DType, kept
+from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable
 
@@ -164,21 +165,21 @@ STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
 class Step(NamedTuple):
     """One node: its operator as rules spell it, its rule (None without one), and what it reads.
 
-    roles are one per operand, "" where no rule names it. attributes are its plain ones, bodies the
-    graphs that it holds.
+    roles are one per operand, undeclared where no rule names it. attributes are its plain ones,
+    bodies the graphs that it holds.
     """
 
     node: NodeProto
     name: str
     rule: OpRule | None
     inputs: tuple[str, ...]
-    roles: tuple[str, ...]
+    roles: tuple[Role, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, object]
     bodies: Mapping[str, Body]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Body:
     """A graph and its nodes in order."""
 
@@ -205,7 +206,7 @@ def _step(node: NodeProto, rules: OpTable) -> Step:
     name = op_name(node)
     rule = rules.get(name)
     inputs = tuple(node.input)
-    roles = _roles(rule.names[name] if rule else (), len(inputs))
+    roles = rule.roles_of(name, len(inputs)) if rule else (UNDECLARED,) * len(inputs)
     attributes: dict[str, object] = {}
     bodies = NO_BODIES
     for each in node.attribute:
@@ -221,15 +222,6 @@ def op_name(node: NodeProto) -> str:
     """The name of a node's operator as rules spell it: ``onnx::Conv``."""
     domain = node.domain
     return f"onnx::{node.op_type}" if domain in STANDARD else f"{domain}::{node.op_type}"
-
-
-@cache
-def _roles(named: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """The role of each of count operands; the last name may take all that remain."""
-    rest = ""
-    if named and named[-1].startswith("*"):
-        named, rest = named[:-1], named[-1][1:]
-    return (*named, *(rest for _ in range(count - len(named))))[:count]
 
 
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
@@ -460,23 +452,18 @@ def _copy(into: Any, name: str, content: Any) -> None:
         getattr(into, name).extend(content)
 
 
-# Roles that say how large or where, and are worked out before the run.
-SHAPE_ROLES = frozenset({
-    "shape", "axes", "axis", "pads", "repeats", "starts", "ends", "steps", "sizes", "roi",
-    "resize_scales", "count", "split", "depth", "start", "limit", "delta",
-})  # fmt: skip
-
-
 class Use(NamedTuple):
     """One operand of one node, and the role in which it is read."""
 
     step: Step
-    role: str
+    role: Role
 
     @property
-    def kind(self) -> str:
-        """The kind of operation that reads it; "" without a rule."""
-        return self.step.rule.kind if self.step.rule else ""
+    def carries_into(self) -> tuple[str, ...]:
+        """The results that are this value handed on."""
+        if not self.role.carried:
+            return ()
+        return self.step.outputs if self.role.into_all else self.step.outputs[:1]
 
 
 def uses_of(body: Body) -> Mapping[str, list[Use]]:
@@ -488,6 +475,26 @@ def uses_of(body: Body) -> Mapping[str, list[Use]]:
                 if name:
                     uses[name].append(Use(step, role))
     return uses
+
+
+def handed_on(body: Body) -> Mapping[str, list[str]]:
+    """Names under which values go into bodies of a graph's nodes, and come out of them.
+
+    A Loop hands its states on behind its count and its condition, a Scan all that it reads.
+    """
+    names: dict[str, list[str]] = defaultdict(list)
+    for each in body.everything():
+        for step in each.steps:
+            for inner in step.bodies.values():
+                inside = [value.name for value in inner.proto.output]
+                outside = list(step.outputs)
+                shift = len(inside) - len(outside)  # a Loop's body gives its condition too
+                for name, result in zip(inside[max(shift, 0) :], outside):  # noqa: B905
+                    names[name].append(result)
+                own = [value.name for value in inner.proto.input]
+                for name, result in zip(step.inputs[::-1], own[::-1]):  # noqa: B905  # from behind
+                    names[name].append(result)
+    return names
 
 
 def shape_values(body: Body) -> frozenset[str]:
@@ -509,7 +516,7 @@ def shape_values(body: Body) -> frozenset[str]:
             shaping.update(step.inputs)
             continue
         for name, role in zip(step.inputs, step.roles, strict=True):
-            (shaping if role in SHAPE_ROLES else read).add(name)
+            (shaping if role.shape else read).add(name)
     return frozenset(shaping - read)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,11 +18,14 @@ from pytest_modelbudget.onnx_models.program import (
     NAME_SCOPES,
     StoredTensors,
     all_graphs,
+    attribute_values,
     constants_among,
     names_read,
     op_name,
     scope_of,
 )
+from pytest_modelbudget.ops.rule import Over
+from pytest_modelbudget.ops.table import OpTable
 
 
 class Names:
@@ -151,6 +154,7 @@ def without_spent(
 
 
 Found = TypeVar("Found")
+IsOne = Callable[[NodeProto, AbstractSet[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,25 +165,44 @@ class WholeOperation:
     why: str
 
 
+def multiplying_weights(overs: Collection[Over], rules: OpTable) -> IsOne:
+    """Whether a node contracts over one of these, and with a weight: its rule says so.
+
+    What stands in the role of a weight is one wherever it comes from; another operand is one where
+    it depends on stored tensors alone.
+    """
+
+    def multiplies_weight(node: NodeProto, constants: AbstractSet[str]) -> bool:
+        name, names = op_name(node), node.input
+        rule = rules.get(name)
+        if rule is None or rule.contraction is None:
+            return False
+        attributes = attribute_values(node)
+        return any(
+            names[position] and (role.weight or names[position] in constants)
+            for over in overs
+            for position, role in rule.multiplied(name, over, attributes, len(names))
+        )
+
+    return multiplies_weight
+
+
 def found_operations(
     model: onnx.ModelProto,
     stored: StoredTensors,
-    names: AbstractSet[str],
-    operation: Callable[[NodeProto, StoredTensors], Found | WholeOperation | None],
-    weighted: AbstractSet[str] = frozenset(),
+    is_one: IsOne,
+    operation: Callable[[NodeProto, StoredTensors], Found | WholeOperation],
 ) -> Iterator[Found | WholeOperation]:
-    """Every operation of some names, in the order of the file.
+    """Every operation of some kind, in the order of the file.
 
-    operation says what a node of the outermost graph is, and None where that is none of them.
-    weighted are the names that multiply by a weight wherever they stand; others do so in a body
-    or a function where they read what depends on stored tensors alone.
+    is_one says whether a node is one, where these values depend on stored tensors alone; operation
+    says what a node of the outermost graph is.
     """
     functions = {f"{each.domain}::{each.name}": each for each in model.functions}
-    inside = _Inside(names, weighted, functions)
+    inside = _Inside(is_one, functions)
     for node in model.graph.node:
-        found = operation(node, stored) if op_name(node) in names else None
-        if found is not None:
-            yield found
+        if is_one(node, stored.constants):
+            yield operation(node, stored)
         yield from inside.of_node(node, op_name(node), stored.constants)
 
 
@@ -187,15 +210,14 @@ def found_operations(
 class _Inside:
     """Looks for operations where none can be rewritten: in bodies and in a model's functions."""
 
-    names: AbstractSet[str]
-    weighted: AbstractSet[str]
+    is_one: IsOne
     functions: Mapping[str, onnx.FunctionProto]
 
     def of_node(
         self, node: NodeProto, owner: str, constants: AbstractSet[str]
     ) -> Iterator[WholeOperation]:
         """What a call and the bodies of a node hold, where some values are constants."""
-        if self._is_weighted_call(node, constants):
+        if self._is_one_in_call(node, constants):
             why = f"it calls the model's own function {op_name(node)}: inline that first"
             yield WholeOperation(node, why)
         for body in _bodies(node):
@@ -206,16 +228,11 @@ class _Inside:
         self, nodes: Iterable[NodeProto], owner: str, constants: AbstractSet[str]
     ) -> Iterator[WholeOperation]:
         for node in nodes:
-            if self._is_weighted(node, constants):
+            if self.is_one(node, constants):
                 yield WholeOperation(node, f"it stands in a body of {owner}")
             yield from self.of_node(node, owner, constants)
 
-    def _is_weighted(self, node: NodeProto, constants: AbstractSet[str]) -> bool:
-        """Whether a node is one of the operations, and not one of activations alone."""
-        reads_weight = op_name(node) in self.weighted or not constants.isdisjoint(node.input)
-        return op_name(node) in self.names and reads_weight
-
-    def _is_weighted_call(self, node: NodeProto, constants: AbstractSet[str]) -> bool:
+    def _is_one_in_call(self, node: NodeProto, constants: AbstractSet[str]) -> bool:
         """Whether a function that a node calls, or one that it calls, holds an operation."""
         function = self.functions.get(op_name(node))
         if function is None:

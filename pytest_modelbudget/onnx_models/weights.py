@@ -12,12 +12,18 @@ import onnx
 from onnx import AttributeProto, TensorProto, numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from pytest_modelbudget.graph.tensor import StorageKind
+from pytest_modelbudget.graph.graph import Reader
+from pytest_modelbudget.graph.tensor import DType, StorageKind
 from pytest_modelbudget.onnx_models.program import (
     FLOATING,
+    Body,
     Use,
     all_graphs,
     attribute,
+    dtype_of,
+    handed_on,
+    is_floating,
+    metadata_of,
     read_body,
     shape_values,
     uses_of,
@@ -25,28 +31,7 @@ from pytest_modelbudget.onnx_models.program import (
 )
 from pytest_modelbudget.ops.table import OpTable
 
-PARAMETER_ROLES = frozenset({
-    "weight", "bias", "slope", "table", "hidden_weight", "hidden_bias", "peephole",
-    "second_weight", "second_bias", "third_weight", "third_bias",
-})  # fmt: skip
-# Kinds whose plain operands are parameters where they are stored and floating.
-LEARNT_OPERANDS = frozenset({
-    "add", "sub", "mul", "div", "matmul", "einsum", "gather", "attention", "deltas",
-})  # fmt: skip
-STATISTICS = frozenset({"mean", "variance"})
-QUANTISERS = frozenset({"weight_scale", "weight_zero_point"})
-# Kinds that hand their first operand on, so that its role is that of their result.
-CARRIERS = frozenset({
-    "reshape", "alias", "dropout", "transpose", "slice", "split", "expand", "copy", "pad", "cat",
-    "cast", "dequantize", "quantize",
-})  # fmt: skip
-CARRIED = frozenset({"x", "parts"})
 SIGNATURE = "pkg.torch.export.graph_signature.InputSpec.kind"
-# Attributes whose product is the number of logical elements of a packed weight.
-PACKED = {
-    "com.microsoft::MatMulNBits": ("K", "N"),
-    "com.microsoft::MatMulBnb4": ("K", "N"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,77 +42,106 @@ class FinalUse:
     floating: bool
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """What decides whether a stored tensor is a weight, beside who reads it."""
+
+    name: str
+    dtype: DType
+    rank: int
+    metadata: Mapping[str, str]
+
+    @property
+    def floating(self) -> bool:
+        return is_floating(self.dtype)
+
+    @property
+    def could_be_weight(self) -> bool:
+        """Whether its type and rank leave that open: floating, or integers of a quantiser."""
+        narrow = "int" in self.dtype.name and self.dtype.bits <= 8
+        return bool(self.rank) and (self.floating or narrow)
+
+
 class StoredKinds:
     """Kinds of stored tensors, from the roles in which operations read them."""
 
-    def __init__(
-        self,
-        uses: Mapping[str, list[Use]],
-        stored: frozenset[str],
-        masks: frozenset[str],
-        shapes: frozenset[str],
-    ) -> None:
-        self._uses = uses
-        self._stored = stored
+    def __init__(self, body: Body, stored: frozenset[str], masks: frozenset[str]) -> None:
+        self.uses = uses_of(body)
+        self._handed_on = handed_on(body)
+        self._stored = stored | frozenset(
+            result for name in stored for result in self._carried_results(name)
+        )
         self._masks = masks
-        self._shapes = shapes
+        self._shapes = shape_values(body)
 
-    def kind(
-        self, name: str, *, floating: bool, metadata: Mapping[str, str], rank: int
-    ) -> StorageKind:
+    def kind(self, tensor: StoredTensor) -> StorageKind:
         """The kind of one tensor; where the exporter's metadata says it, that decides."""
-        said = metadata.get(SIGNATURE, "")
+        said = tensor.metadata.get(SIGNATURE, "")
         if said == "PARAMETER":
             return StorageKind.PARAMETER
         if said == "BUFFER":
             return StorageKind.BUFFER
-        if name in self._shapes:
+        if tensor.name in self._shapes:
             return StorageKind.SHAPE
-        finals = tuple(self._finals(name, floating))
-        if name not in self._masks and rank and any(map(_is_parameter, finals)):
+        finals = tuple(self._finals(tensor.name, tensor.floating))
+        if not self._masks_scores(tensor) and tensor.rank and any(map(_is_parameter, finals)):
             return StorageKind.PARAMETER
-        if any(each.use.role in STATISTICS for each in finals):
+        if any(each.use.role.statistic for each in finals):
             return StorageKind.BUFFER
         if any(self._quantises_parameter(each.use) for each in finals):
             return StorageKind.QUANTISER
         return StorageKind.CONSTANT
 
+    def unknown_reader(self, tensor: StoredTensor) -> Reader | None:
+        """An operation for which a constant may be a weight: no rule says what it reads there."""
+        if not tensor.rank or self._masks_scores(tensor):
+            return None
+        for final in self._finals(tensor.name, tensor.floating):
+            if not final.use.role.declared and (final.floating or tensor.could_be_weight):
+                return Reader(final.use.step.name, final.use.role.word)
+        return None
+
+    def _masks_scores(self, tensor: StoredTensor) -> bool:
+        """Whether it holds nothing but a mask, and is added."""
+        uses = self.uses.get(tensor.name, ())
+        return tensor.name in self._masks and any(use.role.added for use in uses)
+
     def packed(self, name: str) -> int | None:
         """Logical elements of a weight whose bytes hold several in a layout of their own."""
-        for use in self._uses.get(name, ()):
-            sizes = PACKED.get(use.step.name)
-            if sizes and use.role == "weight":
-                return prod(int(str(use.step.attributes[size])) for size in sizes)
+        for use in self.uses.get(name, ()):
+            if use.role.packed:
+                return prod(int(str(use.step.attributes[size])) for size in use.role.packed)
         return None
 
     def _finals(self, name: str, floating: bool) -> Iterator[FinalUse]:
-        """Uses of a value, those behind carriers in their place."""
-        for use in self._uses.get(name, ()):
-            if use.kind in CARRIERS and use.role in CARRIED:
-                results = use.step.outputs if use.kind == "split" else use.step.outputs[:1]
-                for result in results:
-                    yield from self._finals(result, floating or use.kind == "dequantize")
-            else:
+        """Uses of a value, those behind what hands it on in their place."""
+        for inside in self._handed_on.get(name, ()):
+            yield from self._finals(inside, floating)
+        for use in self.uses.get(name, ()):
+            for result in use.carries_into:
+                yield from self._finals(result, floating or use.role.dequantised)
+            if not use.role.carried:
                 yield FinalUse(use, floating)
+
+    def _carried_results(self, name: str) -> Iterator[str]:
+        for use in self.uses.get(name, ()):
+            for result in use.carries_into:
+                yield result
+                yield from self._carried_results(result)
 
     def _quantises_parameter(self, use: Use) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""
-        if use.role in QUANTISERS:
-            return not self._stored.isdisjoint(use.step.inputs[1:4])
-        if use.role not in {"scale", "zero_point"}:
-            return False
-        given, result = use.step.inputs[0], use.step.outputs[0]
-        quantised = result if use.kind == "dequantize" else given
-        return given in self._stored and any(map(_is_parameter, self._finals(quantised, True)))
+        for name, role in zip(use.step.inputs, use.step.roles, strict=True):
+            if role.word == use.role.quantises and name in self._stored:
+                return role.weight or any(map(_is_parameter, self._finals(name, True)))
+        return False
 
 
 def _is_parameter(final: FinalUse) -> bool:
-    if final.use.role in PARAMETER_ROLES:
-        return True
-    return final.floating and final.use.kind in LEARNT_OPERANDS
+    return final.use.role.weight or (final.floating and final.use.role.learnt)
 
 
-ADDED = frozenset({"Add", "Sub"})
+FIRST = 64  # elements that are looked at before all of them
 _NUMPY_NAMES: Mapping[int, str] = {
     TensorProto.FLOAT: "float32",
     TensorProto.DOUBLE: "float64",
@@ -136,23 +150,12 @@ _NUMPY_NAMES: Mapping[int, str] = {
 
 
 def masks(graphs: Sequence[onnx.GraphProto]) -> frozenset[str]:
-    """Names of the tensors that are added and hold only 0 and −inf or the type's lowest value.
+    """Names of the tensors that hold only 0 and −inf or the type's lowest value.
 
     At least one value must shut something out: a bias of zeros, as every fresh layer has, is a
-    parameter. Only values inside the file are looked at.
+    parameter. Only values inside the file are looked at, of most tensors the first alone.
     """
-    added = {
-        name
-        for each in graphs
-        for node in each.node
-        if node.op_type in ADDED
-        for name in node.input
-    }
-    if not added:
-        return frozenset()
-    return frozenset(
-        name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor)
-    )
+    return frozenset(name for name, tensor in _named_tensors(graphs) if _only_masks(tensor))
 
 
 def _named_tensors(graphs: Sequence[onnx.GraphProto]) -> Iterator[tuple[str, TensorProto]]:
@@ -174,14 +177,15 @@ def _only_masks(tensor: TensorProto) -> bool:
     raw = tensor.raw_data
     if name is None or not (raw or tensor.float_data) or not tensor.dims:
         return False
-    values = np.frombuffer(raw, name) if raw else np.array(tensor.float_data, name)
-    shut = (values == -np.inf) | (values == np.finfo(name).min)
-    return bool(shut.any() and (shut | (values == 0)).all())
-
-
-# Roles and kinds of what multiplies or divides, where it is a vector.
-SPREAD_ROLES = frozenset({"weight", "variance", "slope"})
-SPREAD_KINDS = frozenset({"mul", "div"})
+    for count in (FIRST, None):
+        if raw:
+            values = np.frombuffer(raw, name, count=-1)[:count]
+        else:
+            values = np.array(tensor.float_data[:count], name)
+        shut = (values == -np.inf) | (values == np.finfo(name).min)
+        if not (shut | (values == 0)).all():
+            return False
+    return bool(shut.any())
 
 
 def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.ModelProto:
@@ -191,20 +195,18 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
     under its own name. What means something by its values (masks, shapes, scalars) stays.
     """
     body = read_body(model.graph, rules)
-    uses = uses_of(body)
     names = frozenset(tensor.name for tensor in model.graph.initializer)
-    kinds = StoredKinds(uses, names, masks(tuple(all_graphs(model.graph))), shape_values(body))
+    kinds = StoredKinds(body, names, masks(tuple(all_graphs(model.graph))))
     stored = []
     for tensor in model.graph.initializer:
         kind = kinds.kind(
-            tensor.name,
-            floating=tensor.data_type in FLOATING,
-            metadata={each.key: each.value for each in tensor.metadata_props},
-            rank=len(tensor.dims),
+            StoredTensor(
+                tensor.name, dtype_of(tensor.data_type), len(tensor.dims), metadata_of(tensor)
+            )
         )
         drawn = kind in (StorageKind.PARAMETER, StorageKind.BUFFER)
         is_drawn = drawn and tensor.data_type in FLOATING
-        stored.append(_drawn(tensor, uses.get(tensor.name, ()), seed) if is_drawn else tensor)
+        stored.append(_drawn(tensor, kinds.uses.get(tensor.name, ()), seed) if is_drawn else tensor)
     return with_graph(model, model.graph.node, stored)
 
 
@@ -223,8 +225,7 @@ def drawn_values(name: str, shape: tuple[int, ...], uses: Sequence[Use], seed: i
     generator = np.random.Generator(np.random.Philox([seed, crc32(name.encode())]))
     if len(shape) > 1:
         return generator.standard_normal(shape) / sqrt(max(_fan_in(shape, uses), 1))
-    spreads = any(use.role in SPREAD_ROLES or use.kind in SPREAD_KINDS for use in uses)
-    if spreads or any(use.role in STATISTICS - {"mean"} for use in uses):
+    if any(use.role.scales for use in uses):
         return generator.uniform(0.5, 1.5, shape)
     return generator.standard_normal(shape) * 0.1
 

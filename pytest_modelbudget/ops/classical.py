@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.elementwise import one_per_element
-from pytest_modelbudget.ops.rule import OpRule, free, under
+from pytest_modelbudget.ops.role import CARRIED_PARTS
+from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, free, under
 
 LABELS = "entries are looked up or renamed, nothing is computed"
 
@@ -27,6 +28,7 @@ CLASSICAL: tuple[OpRule, ...] = (
         under("ai.onnx.ml::LinearClassifier ai.onnx.ml::LinearRegressor", "x"),
         "one multiply-add per row and coefficient; what turns scores into labels is not in flops/1",
         macs=linear_model_macs,
+        contracts=Contraction(Over.FEATURES, ("x",)),
         flops=None,
     ),
     OpRule(
@@ -64,7 +66,9 @@ CLASSICAL: tuple[OpRule, ...] = (
         "one comparison per element",
         flops=one_per_element,
     ),
-    free("cat", under("ai.onnx.ml::FeatureVectorizer", "*parts"), "columns are put side by side"),
+    free(
+        "cat", under("ai.onnx.ml::FeatureVectorizer", CARRIED_PARTS), "columns are put side by side"
+    ),
     free(
         "labels",
         under(

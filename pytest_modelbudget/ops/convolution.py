@@ -7,7 +7,8 @@ from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.dense import bias_flops
-from pytest_modelbudget.ops.rule import OpRule, under
+from pytest_modelbudget.ops.role import BIAS, WEIGHT, Role
+from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, under
 
 
 def convolution_macs(*, weight: Tensor, out: Tensor) -> int:
@@ -54,6 +55,7 @@ def fused_convolution_flops(
     return out.elements * ((bias is not None) + (residual is not None) + activated)
 
 
+CONVOLUTION_OF = Contraction(Over.CHANNELS, ("x", "weight"))
 CONVOLUTION: tuple[OpRule, ...] = (
     OpRule(
         kind="convolution",
@@ -63,10 +65,11 @@ CONVOLUTION: tuple[OpRule, ...] = (
             "aten::conv_depthwise3d aten::thnn_conv2d aten::slow_conv3d aten::slow_conv_dilated2d "
             "aten::slow_conv_dilated3d onnx::Conv",
             "x",
-            "weight",
-            "bias",
+            WEIGHT,
+            BIAS,
         ),
         macs=convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=bias_flops,
         because="one multiply-add per output element and weight of its filter",
     ),
@@ -76,10 +79,11 @@ CONVOLUTION: tuple[OpRule, ...] = (
             "aten::convolution aten::_convolution aten::_convolution.deprecated "
             "aten::convolution_overrideable",
             "x",
-            "weight",
-            "bias",
+            WEIGHT,
+            BIAS,
         ),
         macs=either_convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=bias_flops,
         because="the operator below every convolution, as traced files call it",
     ),
@@ -90,28 +94,37 @@ CONVOLUTION: tuple[OpRule, ...] = (
             "aten::slow_conv_transpose2d aten::slow_conv_transpose3d "
             "aten::cudnn_convolution_transpose onnx::ConvTranspose",
             "x",
-            "weight",
-            "bias",
+            WEIGHT,
+            BIAS,
         )
-        | under("com.microsoft::ConvTransposeWithDynamicPads", "x", "weight", "pads", "bias"),
+        | under(
+            "com.microsoft::ConvTransposeWithDynamicPads",
+            "x",
+            WEIGHT,
+            Role("pads", shape=True),
+            BIAS,
+        ),
         macs=transposed_convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=bias_flops,
         because="one multiply-add per input element and weight of its filter",
     ),
     OpRule(
         kind="convolution",
-        names={"aten::conv_tbc": ("x", "weight", "bias")},
+        names={"aten::conv_tbc": ("x", WEIGHT, BIAS)},
         macs=time_first_macs,
+        contracts=CONVOLUTION_OF,
         flops=bias_flops,
         because="a 1-D convolution over (time, batch, channels)",
     ),
     OpRule(
         kind="deformable_convolution",
         names={
-            "torchvision::deform_conv2d": ("x", "weight", "offset", "mask", "bias"),
-            "onnx::DeformConv": ("x", "weight", "offset", "bias", "mask"),
+            "torchvision::deform_conv2d": ("x", WEIGHT, "offset", "mask", BIAS),
+            "onnx::DeformConv": ("x", WEIGHT, "offset", BIAS, "mask"),
         },
         macs=convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=None,
         because="a convolution over sampled positions; the sampling itself contracts nothing",
     ),
@@ -120,19 +133,21 @@ CONVOLUTION: tuple[OpRule, ...] = (
         names=under(
             "com.microsoft::FusedConv com.microsoft::NhwcFusedConv com.microsoft.nchwc::Conv",
             "x",
-            "weight",
-            "bias",
+            WEIGHT,
+            BIAS,
             "residual",
         )
-        | under("com.microsoft::NhwcConv", "x", "weight", "bias"),
+        | under("com.microsoft::NhwcConv", "x", WEIGHT, BIAS),
         macs=convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=fused_convolution_flops,
         because="a convolution with a sum and an activation behind it, in any memory layout",
     ),
     OpRule(
         kind="convolution",
-        names={"onnx::CausalConvWithState": ("x", "weight", "bias", "past")},
+        names={"onnx::CausalConvWithState": ("x", WEIGHT, BIAS, "past")},
         macs=convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=fused_convolution_flops,
         because="a depthwise convolution over the present and past steps",
     ),

@@ -8,7 +8,12 @@ from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.rule import OpRule, under
+from pytest_modelbudget.ops.role import BIAS, PARTS, WEIGHT, X, Y
+from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, under
+
+LINEAR_OF = Contraction(Over.FEATURES, ("x", "weight"))
+PRODUCT = Contraction(Over.FEATURES, ("x", "y"))
+BILINEAR = Contraction(Over.FEATURES, ("x", "y", "weight"))
 
 
 def linear_macs(*, x: Tensor, out: Tensor) -> int:
@@ -152,33 +157,47 @@ def _expanded(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[st
     return spelt, result.replace("...", "".join(batch))
 
 
+def sums_products(attributes: Mapping[str, object]) -> bool:
+    """Whether an einsum contracts: two terms share an index that the result lacks."""
+    if "equation" not in attributes:
+        return True  # the call of a function decides it
+    inputs, arrow, result = str(attributes["equation"]).replace(" ", "").partition("->")
+    terms = [set(term) - {"."} for term in inputs.split(",")]
+    shared = {index for index in set().union(*terms) if sum(index in term for term in terms) > 1}
+    return bool(shared - set(result)) if arrow else bool(shared)
+
+
+EINSUM = Contraction(Over.FEATURES, ("parts",), where=sums_products)
 DENSE: tuple[OpRule, ...] = (
     OpRule(
         kind="linear",
         names={
-            "aten::linear": ("x", "weight", "bias"),
-            "aten::mkldnn_linear": ("x", "weight", "bias"),
+            "aten::linear": ("x", WEIGHT, BIAS),
+            "aten::mkldnn_linear": ("x", WEIGHT, BIAS),
         },
         macs=linear_macs,
+        contracts=LINEAR_OF,
         flops=bias_flops,
         because="y = x·Wᵀ + b: torch.nn.Linear",
     ),
     OpRule(
         kind="linear",
         names={
-            "aten::addmm": ("bias", "x", "weight"),
-            "aten::addmm_": ("bias", "x", "weight"),
-            "aten::addmv": ("bias", "x", "weight"),
-            "aten::addmv_": ("bias", "x", "weight"),
+            "aten::addmm": (BIAS, "x", WEIGHT),
+            "aten::addmm_": (BIAS, "x", WEIGHT),
+            "aten::addmv": (BIAS, "x", WEIGHT),
+            "aten::addmv_": (BIAS, "x", WEIGHT),
         },
         macs=linear_macs,
+        contracts=LINEAR_OF,
         flops=addition_flops,
         because="b + x·W: torch.addmm, torch.addmv",
     ),
     OpRule(
         kind="linear",
-        names={"aten::_addmm_activation": ("bias", "x", "weight")},
+        names={"aten::_addmm_activation": (BIAS, "x", WEIGHT)},
         macs=linear_macs,
+        contracts=LINEAR_OF,
         flops=activated_flops,
         because="an activation of b + x·W in one kernel",
     ),
@@ -187,23 +206,26 @@ DENSE: tuple[OpRule, ...] = (
         names=under(
             "aten::matmul aten::mm aten::bmm aten::mv aten::dot aten::vdot aten::linalg_matmul "
             "aten::inner aten::_int_mm",
-            "x",
-            "y",
+            X,
+            Y,
         ),
         macs=linear_macs,
+        contracts=PRODUCT,
         because="x (..., k) · y (k, ...): one multiply-add per output and contracted element",
     ),
     OpRule(
         kind="matmul",
-        names=under("aten::baddbmm aten::baddbmm_", "bias", "x", "y"),
+        names=under("aten::baddbmm aten::baddbmm_", BIAS, X, Y),
         macs=linear_macs,
+        contracts=PRODUCT,
         flops=addition_flops,
         because="bias + x·y for each matrix of the batch: torch.baddbmm",
     ),
     OpRule(
         kind="matmul",
-        names=under("aten::addbmm aten::addbmm_", "bias", "x", "y"),
+        names=under("aten::addbmm aten::addbmm_", BIAS, X, Y),
         macs=batch_sum_macs,
+        contracts=PRODUCT,
         flops=addition_flops,
         because="bias + the sum of x·y over the batch: torch.addbmm",
     ),
@@ -212,56 +234,63 @@ DENSE: tuple[OpRule, ...] = (
         names=under(
             "aten::_scaled_mm aten::_weight_int8pack_mm aten::_weight_int4pack_mm "
             "aten::_weight_int4pack_mm_for_cpu",
-            "x",
-            "y",
+            X,
+            Y,
             "scale",
             "other_scale",
-            "bias",
+            BIAS,
             "result_scale",
         ),
         macs=linear_macs,
+        contracts=PRODUCT,
         flops=bias_flops,
         because="x·y over packed or scaled operands: the MACs of the float product",
     ),
     OpRule(
         kind="matmul",
-        names={"aten::_grouped_mm": ("x", "y", "offsets", "bias")},
+        names={"aten::_grouped_mm": (X, Y, "offsets", BIAS)},
         macs=grouped_macs,
+        contracts=PRODUCT,
         flops=bias_flops,
         because="each row meets the matrix of its group: one product as large as an ungrouped one",
     ),
     OpRule(
         kind="linear",
-        names=under("onnx::Gemm com.microsoft::FusedGemm", "x", "weight", "bias"),
+        names=under("onnx::Gemm com.microsoft::FusedGemm", X, WEIGHT, BIAS),
         macs=turned_macs,
+        contracts=LINEAR_OF,
         flops=bias_flops,
         because="x·W + b, either of them transposed: ONNX Gemm",
     ),
     OpRule(
         kind="matmul",
-        names=under("onnx::MatMul", "x", "y")
-        | under("com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", "x", "y"),
+        names=under("onnx::MatMul", X, Y)
+        | under("com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", X, Y),
         macs=turned_macs,
+        contracts=PRODUCT,
         because="x (..., k) · y (k, ...): one multiply-add per output and contracted element",
     ),
     OpRule(
         kind="einsum",
-        names=under("aten::einsum onnx::Einsum", "*parts"),
+        names=under("aten::einsum onnx::Einsum", PARTS),
         macs=einsum_macs,
+        contracts=EINSUM,
         flops=einsum_flops,
         because="sums of products over the indices of the equation, left to right",
     ),
     OpRule(
         kind="bilinear",
-        names={"aten::bilinear": ("x", "y", "weight", "bias")},
+        names={"aten::bilinear": ("x", "y", WEIGHT, BIAS)},
         macs=bilinear_macs,
+        contracts=BILINEAR,
         flops=bias_flops,
         because="x1ᵀ·A·x2 + b: torch.nn.Bilinear",
     ),
     OpRule(
         kind="bilinear",
-        names={"aten::_trilinear": ("x", "weight", "y")},
+        names={"aten::_trilinear": ("x", WEIGHT, "y")},
         macs=trilinear_macs,
+        contracts=BILINEAR,
         because="the kernel that scripted and exported bilinear layers call",
     ),
     OpRule(

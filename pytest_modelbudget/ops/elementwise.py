@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.pooling import REQUANTISED, one_per_input
-from pytest_modelbudget.ops.rule import OpRule, under
+from pytest_modelbudget.ops.role import BIAS, CARRIED, Role, X
+from pytest_modelbudget.ops.rule import OpRule, Words, under
 
 # kind -> aten names; each stands for its in-place spelling (name_) too.
 UNARY = {
@@ -136,25 +137,33 @@ def biased(*, out: Tensor, bias: Tensor | None = None) -> int:
     return out.elements * (1 + (bias is not None))
 
 
-def _onnx(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
+def _operands(kind: str, words: Words) -> Words:
+    """Roles of a kind: operands of the four arithmetic ones may be learnt where they are stored."""
+    if kind not in {"add", "sub", "mul", "div"}:
+        return words
+    is_sum = kind in {"add", "sub"}
+    return tuple(Role(str(word), learnt=True, added=is_sum, scales=not is_sum) for word in words)
+
+
+def _onnx(names: str, *roles: str | Role) -> dict[str, Words]:
     return dict.fromkeys((f"onnx::{name}" for name in names.split()), roles)
 
 
-def _onnx_family(table: dict[str, str], *roles: str) -> tuple[OpRule, ...]:
+def _onnx_family(table: dict[str, str], *roles: str | Role) -> tuple[OpRule, ...]:
     return tuple(
-        OpRule(kind, _onnx(names, *roles), PLAIN, flops=one_per_element)
+        OpRule(kind, _onnx(names, *_operands(kind, roles)), PLAIN, flops=one_per_element)
         for kind, names in table.items()
     )
 
 
-def _spelt(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
+def _spelt(names: str, *roles: str | Role) -> dict[str, Words]:
     spellings = (f"aten::{name}{suffix}" for name in names.split() for suffix in ("", "_"))
     return dict.fromkeys(spellings, roles)
 
 
 def _family(table: dict[str, str], *roles: str) -> tuple[OpRule, ...]:
     return tuple(
-        OpRule(kind, _spelt(names, *roles), PLAIN, flops=one_per_element)
+        OpRule(kind, _spelt(names, *_operands(kind, roles)), PLAIN, flops=one_per_element)
         for kind, names in table.items()
     )
 
@@ -169,7 +178,12 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         PLAIN,
         flops=one_per_element,
     ),
-    OpRule("prelu", _spelt("prelu _prelu_kernel", "x", "slope"), PLAIN, flops=one_per_element),
+    OpRule(
+        "prelu",
+        _spelt("prelu _prelu_kernel", "x", Role("slope", weight=True, scales=True)),
+        PLAIN,
+        flops=one_per_element,
+    ),
     OpRule(
         "addcmul",
         _spelt("addcmul addcdiv", "x", "y", "z"),
@@ -190,13 +204,13 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     ),
     *_onnx_family(ONNX_UNARY, "x", "bound", "other_bound"),
     *_onnx_family(ONNX_BINARY, "x", "y"),
-    *_onnx_family({"prelu": "PRelu"}, "x", "slope"),
+    *_onnx_family({"prelu": "PRelu"}, "x", Role("slope", weight=True, scales=True)),
     *_onnx_family({"where": "Where"}, "condition", "x", "y"),
     *_onnx_family(ONNX_VARIADIC, "*parts"),
     OpRule(
         "gelu",
         {
-            f"com.microsoft::{name}": ("x", "bias")
+            f"com.microsoft::{name}": ("x", BIAS)
             for name in ("Gelu", "QuickGelu", "FastGelu", "BiasGelu")
         },
         "an activation per element, and a sum where a bias comes with it",
@@ -210,15 +224,18 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     ),
     OpRule(
         "dropout",
-        _spelt("dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", "x")
-        | {"onnx::Dropout": ("x", "ratio", "training")},
+        _spelt(
+            "dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", CARRIED
+        )
+        | {"onnx::Dropout": (CARRIED, "ratio", "training")},
         "at inference the input passes through untouched; in training it is a masked product",
         flops=dropout_flops,
         shares_storage_of="x",
+        computes_where="training",
     ),
     OpRule(
         "add",
-        under("com.microsoft::BiasAdd", "x", "bias", "residual"),
+        under("com.microsoft::BiasAdd", X, BIAS, Role("residual", learnt=True)),
         "a bias and a residual are added, element by element",
         flops=one_per_element,
     ),
@@ -252,7 +269,7 @@ ONNX_KINDS = {
 WHY = "one operation per input element; no pairs are multiplied"
 
 
-def _reductions(table: dict[str, str], space: str, *roles: str) -> tuple[OpRule, ...]:
+def _reductions(table: dict[str, str], space: str, *roles: str | Role) -> tuple[OpRule, ...]:
     return tuple(
         OpRule(
             kind,
@@ -267,12 +284,13 @@ def _reductions(table: dict[str, str], space: str, *roles: str) -> tuple[OpRule,
 REDUCTION: tuple[OpRule, ...] = (
     OpRule(
         "fold",
-        under("aten::col2im", "x") | under("onnx::Col2Im", "x", "shape", "sizes"),
+        under("aten::col2im", "x")
+        | under("onnx::Col2Im", "x", Role("shape", shape=True), Role("sizes", shape=True)),
         "adds up overlapping windows: sums, no products of pairs",
         flops=one_per_input,
     ),
     *_reductions(KINDS, "aten", "x", "y"),
-    *_reductions(ONNX_KINDS, "onnx", "x", "axes"),
+    *_reductions(ONNX_KINDS, "onnx", "x", Role("axes", shape=True)),
     OpRule(
         "mean",
         under("com.microsoft::QLinearReduceMean", *REQUANTISED),

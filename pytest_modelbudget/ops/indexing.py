@@ -7,7 +7,8 @@ from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
-from pytest_modelbudget.ops.rule import OpRule, free, under
+from pytest_modelbudget.ops.role import WEIGHT, Role, X
+from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, free, under
 
 ROWS = "copies the elements that the indices name: reads as many bytes as it writes"
 
@@ -131,6 +132,7 @@ INDEXING: tuple[OpRule, ...] = (
         ),
         "adds up the rows that the indices name, weighted where each has a weight",
         macs=bag_macs,
+        contracts=Contraction(Over.ROWS, ("x", "per_sample_weights")),
         flops=bag_flops,
         reads=bag_rows_read,
     ),
@@ -139,7 +141,7 @@ INDEXING: tuple[OpRule, ...] = (
         under(
             "aten::index_select aten::gather aten::take aten::take_along_dim "
             "aten::masked_select aten::index aten::_unsafe_index",
-            "x",
+            X,
             "*indices",
         ),
         ROWS,
@@ -155,7 +157,7 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     free(
         "one_hot",
-        {"aten::one_hot": ("x",), "onnx::OneHot": ("x", "depth", "values")},
+        {"aten::one_hot": ("x",), "onnx::OneHot": ("x", Role("depth", shape=True), "values")},
         "writes a one at each index; nothing is computed",
     ),
     free(
@@ -234,7 +236,7 @@ INDEXING: tuple[OpRule, ...] = (
         under(
             "onnx::Gather onnx::GatherElements onnx::GatherND onnx::Compress "
             "ai.onnx.ml::ArrayFeatureExtractor",
-            "x",
+            X,
             "indices",
         ),
         ROWS,
@@ -244,10 +246,10 @@ INDEXING: tuple[OpRule, ...] = (
         "gather",
         under(
             "com.microsoft::GatherBlockQuantized",
-            "weight",
+            WEIGHT,
             "indices",
-            "weight_scale",
-            "weight_zero_point",
+            Role("weight_scale", quantises="weight"),
+            Role("weight_zero_point", quantises="weight"),
         ),
         "rows of a packed table, dequantised: one product per element",
         flops=one_per_output,
@@ -330,21 +332,28 @@ SEARCHING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "sort",
-        under("onnx::TopK", "x", "count") | under("onnx::Hardmax", "x"),
+        under("onnx::TopK", "x", Role("count", shape=True)) | under("onnx::Hardmax", "x"),
         "comparisons only",
         flops=None,
     ),
     _uncontracted("unique", "onnx::Unique", "comparisons and counts only", "x"),
     OpRule(
         "nms",
-        under("onnx::NonMaxSuppression", "boxes", "scores", "count", "limit", "delta"),
+        under(
+            "onnx::NonMaxSuppression",
+            "boxes",
+            "scores",
+            Role("count", shape=True),
+            Role("limit", shape=True),
+            Role("delta", shape=True),
+        ),
         "boxes are compared, not contracted",
         flops=None,
     ),
     OpRule(
         "fft",
-        under("onnx::DFT", "x", "count", "axis")
-        | under("onnx::STFT", "x", "steps", "window", "count"),
+        under("onnx::DFT", "x", Role("count", shape=True), Role("axis", shape=True))
+        | under("onnx::STFT", "x", Role("steps", shape=True), "window", Role("count", shape=True)),
         "butterflies, not a contraction; a formula for one algorithm would not hold for another",
         flops=None,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
+from pytest_modelbudget.ops.role import CARRIED, CARRIED_PARTS, Role
 from pytest_modelbudget.ops.rule import OpRule, free, nothing, under
 
 VIEW = "a view: the same memory under another shape, nothing moves"
@@ -34,7 +35,7 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::unflatten aten::view_as aten::reshape_as aten::ravel aten::squeeze "
             "aten::unsqueeze aten::squeeze_ aten::unsqueeze_ aten::view_copy "
             "aten::_reshape_copy aten::resize_",
-            "x",
+            CARRIED,
             "like",
         ),
         "the same elements under another shape: a view, or a copy where strides forbid one",
@@ -47,7 +48,7 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::transpose aten::permute aten::t aten::swapaxes aten::swapdims aten::movedim "
             "aten::moveaxis aten::numpy_T aten::mT aten::matrix_H aten::mH aten::adjoint "
             "aten::transpose_ aten::t_",
-            "x",
+            CARRIED,
         ),
         VIEW,
     ),
@@ -58,7 +59,7 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::chunk aten::unsafe_chunk aten::unsafe_split aten::unsafe_split_with_sizes "
             "aten::tensor_split aten::hsplit aten::vsplit aten::dsplit aten::unbind "
             "aten::diagonal aten::unfold aten::as_strided aten::as_strided_",
-            "x",
+            CARRIED,
             "y",
         ),
         VIEW,
@@ -68,7 +69,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         under(
             "aten::expand aten::expand_as aten::broadcast_to aten::broadcast_tensors "
             "aten::meshgrid aten::atleast_1d aten::atleast_2d aten::atleast_3d",
-            "x",
+            CARRIED,
             "like",
         ),
         "a view with stride-0 dimensions: nothing moves",
@@ -81,7 +82,7 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::real aten::imag aten::conj aten::_conj aten::lift aten::lift_fresh "
             "aten::lift_fresh_copy aten::positive aten::requires_grad_ aten::data "
             "aten::_neg_view aten::__identity__",
-            "x",
+            CARRIED,
         ),
         VIEW,
         shares_storage_of="x",
@@ -95,8 +96,8 @@ MOVEMENT: tuple[OpRule, ...] = (
             "aten::tril aten::triu aten::tril_ aten::triu_ aten::diag aten::diag_embed "
             "aten::block_diag aten::to_dense aten::im2col aten::unfold_copy "
             "aten::max_unpool2d aten::max_unpool3d aten::_pack_padded_sequence",
-            "x",
-            "repeats",
+            CARRIED,
+            Role("repeats", shape=True),
         ),
         COPY,
     ),
@@ -105,7 +106,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         under(
             "aten::cat aten::concat aten::concatenate aten::stack aten::hstack aten::vstack "
             "aten::dstack aten::column_stack aten::row_stack",
-            "*parts",
+            CARRIED_PARTS,
         ),
         "reads every part and writes it into the result",
     ),
@@ -116,7 +117,7 @@ MOVEMENT: tuple[OpRule, ...] = (
             + " ".join(
                 f"aten::{mode}_pad{d}d" for mode in ("reflection", "replication") for d in (1, 2, 3)
             ),
-            "x",
+            CARRIED,
         ),
         "reads the tensor and writes a larger one",
     ),
@@ -125,7 +126,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         under(
             "aten::to aten::_to_copy aten::type_as aten::_autocast_to_reduced_precision "
             "aten::_autocast_to_full_precision",
-            "x",
+            CARRIED,
             "like",
         ),
         "the same values in another type or place; a view where nothing changes",
@@ -158,47 +159,62 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     free(
         "reshape",
-        under("onnx::Reshape", "x", "shape")
-        | under("onnx::Flatten", "x")
-        | under("onnx::Squeeze onnx::Unsqueeze", "x", "axes"),
+        under("onnx::Reshape", CARRIED, Role("shape", shape=True))
+        | under("onnx::Flatten", CARRIED)
+        | under("onnx::Squeeze onnx::Unsqueeze", CARRIED, Role("axes", shape=True)),
         VIEW,
         shares_storage_of="x",
     ),
-    free("alias", under("onnx::Identity onnx::BitCast", "x"), VIEW, shares_storage_of="x"),
-    free("transpose", under("onnx::Transpose", "x"), MOVED),
+    free("alias", under("onnx::Identity onnx::BitCast", CARRIED), VIEW, shares_storage_of="x"),
+    free("transpose", under("onnx::Transpose", CARRIED), MOVED),
     free(
         "slice",
-        under("onnx::Slice", "x", "starts", "ends", "axes", "steps"),
+        under(
+            "onnx::Slice",
+            CARRIED,
+            Role("starts", shape=True),
+            Role("ends", shape=True),
+            Role("axes", shape=True),
+            Role("steps", shape=True),
+        ),
         "copies the part that is kept, and reads no more of it",
         reads=part_read,
     ),
-    free("split", under("onnx::Split", "x", "split"), MOVED),
-    free("expand", under("onnx::Expand", "x", "shape"), MOVED),
-    free("cat", under("onnx::Concat", "*parts"), "reads every part and writes it into the result"),
     free(
-        "pad",
-        under("onnx::Pad", "x", "pads", "value", "axes")
-        | under("onnx::CenterCropPad", "x", "shape"),
+        "split",
+        under("onnx::Split", Role("x", carried=True, into_all=True), Role("split", shape=True)),
         MOVED,
     ),
-    free("cast", under("onnx::Cast", "x"), "the same values in another type, written anew"),
+    free("expand", under("onnx::Expand", CARRIED, Role("shape", shape=True)), MOVED),
+    free(
+        "cat",
+        under("onnx::Concat", CARRIED_PARTS),
+        "reads every part and writes it into the result",
+    ),
+    free(
+        "pad",
+        under("onnx::Pad", CARRIED, Role("pads", shape=True), "value", Role("axes", shape=True))
+        | under("onnx::CenterCropPad", CARRIED, Role("shape", shape=True)),
+        MOVED,
+    ),
+    free("cast", under("onnx::Cast", CARRIED), "the same values in another type, written anew"),
     free(
         "cast",
-        under("onnx::CastLike", "x", "like"),
+        under("onnx::CastLike", CARRIED, "like"),
         "the same values in another type, written anew; the second operand lends that type",
         reads=lambda: {"like": 0},
     ),
     free(
         "copy",
-        under("onnx::Tile", "x", "repeats")
-        | under("onnx::Trilu com.microsoft::Trilu", "x", "axis")
-        | under("onnx::DepthToSpace onnx::SpaceToDepth", "x")
-        | under("onnx::ReverseSequence", "x", "lengths")
-        | under("onnx::MaxUnpool", "x", "indices", "shape")
+        under("onnx::Tile", CARRIED, Role("repeats", shape=True))
+        | under("onnx::Trilu com.microsoft::Trilu", CARRIED, Role("axis", shape=True))
+        | under("onnx::DepthToSpace onnx::SpaceToDepth", CARRIED)
+        | under("onnx::ReverseSequence", CARRIED, "lengths")
+        | under("onnx::MaxUnpool", CARRIED, "indices", Role("shape", shape=True))
         | under(
             "com.microsoft.nchwc::ReorderInput com.microsoft.nchwc::ReorderOutput "
             "com.microsoft::NhwcReorder",
-            "x",
+            CARRIED,
         ),
         COPY,
     ),
@@ -229,7 +245,7 @@ CREATION: tuple[OpRule, ...] = (
             "aten::linspace aten::logspace aten::eye aten::scalar_tensor aten::tril_indices "
             "aten::triu_indices aten::hann_window aten::hamming_window aten::range "
             "aten::_efficientzerotensor",
-            "start",
+            Role("start", shape=True),
             "end",
         ),
         "values known before the run are written, nothing is computed",
@@ -247,10 +263,24 @@ CREATION: tuple[OpRule, ...] = (
     free(
         "creation",
         under("onnx::Constant")
-        | under("onnx::ConstantOfShape", "shape")
-        | under("onnx::Range", "start", "limit", "delta")
-        | under("onnx::HannWindow onnx::HammingWindow onnx::BlackmanWindow", "count")
-        | under("onnx::MelWeightMatrix", "count", "limit", "start", "delta", "ends"),
+        | under("onnx::ConstantOfShape", Role("shape", shape=True))
+        | under(
+            "onnx::Range",
+            Role("start", shape=True),
+            Role("limit", shape=True),
+            Role("delta", shape=True),
+        )
+        | under(
+            "onnx::HannWindow onnx::HammingWindow onnx::BlackmanWindow", Role("count", shape=True)
+        )
+        | under(
+            "onnx::MelWeightMatrix",
+            Role("count", shape=True),
+            Role("limit", shape=True),
+            Role("start", shape=True),
+            Role("delta", shape=True),
+            Role("ends", shape=True),
+        ),
         "values known before the run are written, nothing is computed",
     ),
     free(

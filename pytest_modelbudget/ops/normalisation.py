@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.role import BIAS, MEAN, VARIANCE, WEIGHT, Role
 from pytest_modelbudget.ops.rule import Names, OpRule, under
 
 WHY = "statistics, a shift and a scale per element: nothing is contracted"
@@ -65,31 +66,38 @@ NORMALISATION: tuple[OpRule, ...] = (
             "aten::_native_batch_norm_legit aten::_native_batch_norm_legit_no_training "
             "aten::_batch_norm_no_update aten::cudnn_batch_norm aten::miopen_batch_norm",
             "x",
-            "weight",
-            "bias",
-            "mean",
-            "variance",
+            WEIGHT,
+            BIAS,
+            MEAN,
+            VARIANCE,
         )
-        | {"aten::_native_batch_norm_legit.no_stats": ("x", "weight", "bias")},
+        | {"aten::_native_batch_norm_legit.no_stats": ("x", WEIGHT, BIAS)},
         "a scale and a shift per element, after statistics where they are not fixed",
         flops=batch_norm_flops,
     ),
     _normalisation(
         "layer_norm",
-        under("aten::layer_norm aten::native_layer_norm", "x", "weight", "bias"),
+        under("aten::layer_norm aten::native_layer_norm", "x", WEIGHT, BIAS),
         5,
     ),
     _normalisation(
         "group_norm",
-        under("aten::group_norm aten::native_group_norm", "x", "weight", "bias"),
+        under("aten::group_norm aten::native_group_norm", "x", WEIGHT, BIAS),
         5,
     ),
     _normalisation(
         "instance_norm",
-        under("aten::instance_norm", "x", "weight", "bias", "mean", "variance"),
+        under(
+            "aten::instance_norm",
+            "x",
+            WEIGHT,
+            BIAS,
+            MEAN,
+            VARIANCE,
+        ),
         5,
     ),
-    _normalisation("rms_norm", under("aten::rms_norm aten::_fused_rms_norm", "x", "weight"), 4),
+    _normalisation("rms_norm", under("aten::rms_norm aten::_fused_rms_norm", "x", WEIGHT), 4),
     OpRule(
         "weight_norm",
         under("aten::_weight_norm aten::_weight_norm_interface", "x", "magnitude"),
@@ -115,20 +123,27 @@ NORMALISATION: tuple[OpRule, ...] = (
     ),
     _normalisation(
         "batch_norm",
-        under("onnx::BatchNormalization", "x", "weight", "bias", "mean", "variance"),
+        under(
+            "onnx::BatchNormalization",
+            "x",
+            WEIGHT,
+            BIAS,
+            MEAN,
+            VARIANCE,
+        ),
         2,
         "with fixed statistics, one scale and one shift per element",
     ),
-    _normalisation("layer_norm", under("onnx::LayerNormalization", "x", "weight", "bias"), 5),
+    _normalisation("layer_norm", under("onnx::LayerNormalization", "x", WEIGHT, BIAS), 5),
     _normalisation(
         "group_norm",
-        under("onnx::GroupNormalization com.microsoft::GroupNorm", "x", "weight", "bias"),
+        under("onnx::GroupNormalization com.microsoft::GroupNorm", "x", WEIGHT, BIAS),
         5,
     ),
-    _normalisation("instance_norm", under("onnx::InstanceNormalization", "x", "weight", "bias"), 5),
+    _normalisation("instance_norm", under("onnx::InstanceNormalization", "x", WEIGHT, BIAS), 5),
     _normalisation(
         "rms_norm",
-        under("onnx::RMSNormalization onnx::SimplifiedLayerNormalization", "x", "weight"),
+        under("onnx::RMSNormalization onnx::SimplifiedLayerNormalization", "x", WEIGHT),
         4,
     ),
     _normalisation(
@@ -159,7 +174,12 @@ NORMALISATION: tuple[OpRule, ...] = (
     OpRule(
         "layer_norm",
         under(
-            "com.microsoft::SkipLayerNormalization", "x", "skip", "weight", "bias", "second_bias"
+            "com.microsoft::SkipLayerNormalization",
+            "x",
+            "skip",
+            WEIGHT,
+            BIAS,
+            Role("second_bias", weight=True),
         ),
         "a sum with the residual (and a bias), then a layer norm",
         flops=skip_flops(5),
@@ -167,7 +187,11 @@ NORMALISATION: tuple[OpRule, ...] = (
     OpRule(
         "rms_norm",
         under(
-            "com.microsoft::SkipSimplifiedLayerNormalization", "x", "skip", "weight", "second_bias"
+            "com.microsoft::SkipSimplifiedLayerNormalization",
+            "x",
+            "skip",
+            WEIGHT,
+            Role("second_bias", weight=True),
         ),
         "a sum with the residual (and a bias), then an RMS norm",
         flops=skip_flops(4),
@@ -178,11 +202,11 @@ NORMALISATION: tuple[OpRule, ...] = (
             "com.microsoft::EmbedLayerNormalization",
             "indices",
             "segments",
-            "table",
-            "second_weight",
-            "third_weight",
-            "weight",
-            "bias",
+            Role("table", weight=True),
+            Role("second_weight", weight=True),
+            Role("third_weight", weight=True),
+            WEIGHT,
+            BIAS,
             "mask",
         ),
         "rows of up to three tables are added and normalised: nothing is contracted",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import Formula, OpRule, nothing, under
 
 WINDOWS = "a maximum or mean of each window: no learnt weights, nothing contracted"
@@ -145,15 +146,23 @@ POOLING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "interpolation",
-        under("onnx::Resize", "x", "roi", "resize_scales", "sizes")
-        | under("onnx::Upsample com.microsoft.nchwc::Upsample", "x", "resize_scales"),
+        under(
+            "onnx::Resize",
+            "x",
+            Role("roi", shape=True),
+            Role("resize_scales", shape=True),
+            Role("sizes", shape=True),
+        )
+        | under(
+            "onnx::Upsample com.microsoft.nchwc::Upsample", "x", Role("resize_scales", shape=True)
+        ),
         TAPS,
         flops=resize_flops,
     ),
     OpRule(
         "grid_sample",
         under("onnx::GridSample com.microsoft::GridSample", "x", "grid")
-        | under("onnx::AffineGrid", "theta", "sizes"),
+        | under("onnx::AffineGrid", "theta", Role("sizes", shape=True)),
         "interpolation at positions that the data gives: nothing is contracted",
         flops=None,
     ),

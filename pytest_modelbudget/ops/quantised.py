@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.convolution import convolution_macs, transposed_convolution_macs
-from pytest_modelbudget.ops.dense import activated_flops, bias_flops, linear_macs, turned_macs
+from pytest_modelbudget.ops.convolution import (
+    CONVOLUTION_OF,
+    convolution_macs,
+    transposed_convolution_macs,
+)
+from pytest_modelbudget.ops.dense import (
+    LINEAR_OF,
+    activated_flops,
+    bias_flops,
+    linear_macs,
+    turned_macs,
+)
 from pytest_modelbudget.ops.elementwise import one_per_element
 from pytest_modelbudget.ops.normalisation import per_element
 from pytest_modelbudget.ops.pooling import REQUANTISED
+from pytest_modelbudget.ops.role import BIAS, CARRIED, CARRIED_PARTS, WEIGHT, Role, X, Y
 from pytest_modelbudget.ops.rule import OpRule, free, under
 
 PACKED = "the float layer's contraction over a packed weight, (weight, bias) read from the pack"
@@ -18,18 +29,18 @@ INTEGER_LAYER = (
     "x",
     "x_scale",
     "x_zero_point",
-    "weight",
-    "weight_scale",
-    "weight_zero_point",
+    WEIGHT,
+    Role("weight_scale", quantises="weight"),
+    Role("weight_zero_point", quantises="weight"),
     "out_scale",
     "out_zero_point",
-    "bias",
+    BIAS,
 )
 INTEGER_PAIR = (
-    "x",
+    X,
     "x_scale",
     "x_zero_point",
-    "y",
+    Y,
     "y_scale",
     "y_zero_point",
     "out_scale",
@@ -54,11 +65,12 @@ QUANTISED: tuple[OpRule, ...] = (
             "quantized::conv1d quantized::conv2d quantized::conv3d quantized::conv2d_dynamic "
             "quantized::conv1d_dynamic",
             "x",
-            "weight",
-            "bias",
+            WEIGHT,
+            BIAS,
         ),
         PACKED,
         macs=convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=bias_flops,
     ),
     OpRule(
@@ -66,11 +78,12 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "quantized::conv1d_relu quantized::conv2d_relu quantized::conv3d_relu",
             "x",
-            "weight",
-            "bias",
+            WEIGHT,
+            BIAS,
         ),
         PACKED,
         macs=convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=activated_flops,
     ),
     OpRule(
@@ -78,11 +91,12 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "quantized::conv_transpose1d quantized::conv_transpose2d quantized::conv_transpose3d",
             "x",
-            "weight",
-            "bias",
+            WEIGHT,
+            BIAS,
         ),
         PACKED,
         macs=transposed_convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=bias_flops,
     ),
     OpRule(
@@ -90,51 +104,53 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "quantized::linear quantized::linear_dynamic quantized::linear_dynamic_fp16",
             "x",
-            "weight",
-            "bias",
+            WEIGHT,
+            BIAS,
         ),
         PACKED,
         macs=linear_macs,
+        contracts=LINEAR_OF,
         flops=bias_flops,
     ),
     OpRule(
         "linear",
-        under("quantized::linear_relu quantized::linear_relu_dynamic", "x", "weight", "bias"),
+        under("quantized::linear_relu quantized::linear_relu_dynamic", "x", WEIGHT, BIAS),
         PACKED,
         macs=linear_macs,
+        contracts=LINEAR_OF,
         flops=activated_flops,
     ),
     OpRule(
         "add",
-        under("quantized::add quantized::add_scalar", "x", "y", "into")
+        under("quantized::add quantized::add_scalar", X, Y, "into")
         | under("com.microsoft::QLinearAdd", *INTEGER_PAIR),
         "one sum per output element, requantised",
         flops=one_per_element,
     ),
     OpRule(
         "add",
-        under("quantized::add_relu quantized::add_scalar_relu", "x", "y", "into"),
+        under("quantized::add_relu quantized::add_scalar_relu", X, Y, "into"),
         "a sum and an activation per output element, requantised",
         flops=two_per_element,
     ),
     OpRule(
         "mul",
-        under("quantized::mul quantized::mul_scalar", "x", "y", "into")
+        under("quantized::mul quantized::mul_scalar", X, Y, "into")
         | under("com.microsoft::QLinearMul", *INTEGER_PAIR)
-        | under("com.microsoft::MulInteger", "x", "x_zero_point", "y", "y_zero_point"),
+        | under("com.microsoft::MulInteger", X, "x_zero_point", Y, "y_zero_point"),
         "one product per output element, requantised",
         flops=one_per_element,
     ),
     OpRule(
         "mul",
-        under("quantized::mul_relu quantized::mul_scalar_relu", "x", "y", "into"),
+        under("quantized::mul_relu quantized::mul_scalar_relu", X, Y, "into"),
         "a product and an activation per output element, requantised",
         flops=two_per_element,
     ),
     *(
         OpRule(
             kind,
-            under(f"quantized::{kind}", "x", "slope"),
+            under(f"quantized::{kind}", "x", Role("slope", weight=True, scales=True)),
             "one operation per output element",
             flops=one_per_element,
         )
@@ -148,8 +164,8 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     free(
         "cat",
-        under("quantized::cat quantized::cat_relu", "*parts")
-        | under("com.microsoft::QLinearConcat", "out_scale", "out_zero_point", "*parts"),
+        under("quantized::cat quantized::cat_relu", CARRIED_PARTS)
+        | under("com.microsoft::QLinearConcat", "out_scale", "out_zero_point", CARRIED_PARTS),
         "reads every part and writes it into the result",
     ),
     OpRule(
@@ -157,18 +173,21 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "aten::quantize_per_tensor aten::quantize_per_channel "
             "aten::quantize_per_tensor_dynamic onnx::QuantizeLinear com.microsoft::QuantizeLinear",
-            "x",
-            "scale",
-            "zero_point",
+            CARRIED,
+            Role("scale", quantises="x"),
+            Role("zero_point", quantises="x"),
         ),
         "one division and rounding per element, counted as one operation",
         flops=one_per_element,
     ),
     OpRule(
         "dequantize",
-        under("aten::dequantize", "x")
+        under("aten::dequantize", Role("x", carried=True, dequantised=True))
         | under(
-            "onnx::DequantizeLinear com.microsoft::DequantizeLinear", "x", "scale", "zero_point"
+            "onnx::DequantizeLinear com.microsoft::DequantizeLinear",
+            Role("x", carried=True, dequantised=True),
+            Role("scale", quantises="x"),
+            Role("zero_point", quantises="x"),
         ),
         "one product per element",
         flops=one_per_element,
@@ -178,8 +197,8 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "aten::fake_quantize_per_tensor_affine aten::fake_quantize_per_channel_affine",
             "x",
-            "scale",
-            "zero_point",
+            Role("scale", quantises="x"),
+            Role("zero_point", quantises="x"),
         ),
         "rounds each element to the grid, counted as one operation",
         flops=one_per_element,
@@ -194,13 +213,21 @@ QUANTISED: tuple[OpRule, ...] = (
         under("onnx::QLinearConv com.microsoft::QLinearConv", *INTEGER_LAYER),
         INTEGERS,
         macs=convolution_macs,
+        contracts=CONVOLUTION_OF,
         flops=bias_flops,
     ),
     OpRule(
         "convolution",
-        under("onnx::ConvInteger", "x", "weight", "x_zero_point", "weight_zero_point"),
+        under(
+            "onnx::ConvInteger",
+            "x",
+            WEIGHT,
+            "x_zero_point",
+            Role("weight_zero_point", quantises="weight"),
+        ),
         INTEGERS,
         macs=convolution_macs,
+        contracts=CONVOLUTION_OF,
     ),
     OpRule(
         "matmul",
@@ -208,12 +235,13 @@ QUANTISED: tuple[OpRule, ...] = (
         | under(
             "onnx::MatMulInteger com.microsoft::MatMulInteger16",
             "x",
-            "weight",
+            WEIGHT,
             "x_zero_point",
-            "weight_zero_point",
+            Role("weight_zero_point", quantises="weight"),
         ),
         INTEGERS,
         macs=linear_macs,
+        contracts=LINEAR_OF,
     ),
     OpRule(
         "linear",
@@ -222,15 +250,16 @@ QUANTISED: tuple[OpRule, ...] = (
             "x",
             "x_scale",
             "x_zero_point",
-            "weight",
-            "weight_scale",
-            "weight_zero_point",
-            "bias",
+            WEIGHT,
+            Role("weight_scale", quantises="weight"),
+            Role("weight_zero_point", quantises="weight"),
+            BIAS,
             "out_scale",
             "out_zero_point",
         ),
         INTEGERS,
         macs=turned_macs,
+        contracts=LINEAR_OF,
         flops=bias_flops,
     ),
     OpRule(
@@ -238,23 +267,24 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "com.microsoft::DynamicQuantizeMatMul",
             "x",
-            "weight",
-            "weight_scale",
-            "weight_zero_point",
-            "bias",
+            WEIGHT,
+            Role("weight_scale", quantises="weight"),
+            Role("weight_zero_point", quantises="weight"),
+            BIAS,
         )
         | under(
             "com.microsoft::MatMulIntegerToFloat",
             "x",
-            "weight",
+            WEIGHT,
             "x_scale",
-            "weight_scale",
+            Role("weight_scale", quantises="weight"),
             "x_zero_point",
-            "weight_zero_point",
-            "bias",
+            Role("weight_zero_point", quantises="weight"),
+            BIAS,
         ),
         INTEGERS,
         macs=linear_macs,
+        contracts=LINEAR_OF,
         flops=bias_flops,
     ),
     OpRule(
@@ -262,15 +292,21 @@ QUANTISED: tuple[OpRule, ...] = (
         under(
             "com.microsoft::MatMulNBits",
             "x",
-            "weight",
-            "weight_scale",
-            "weight_zero_point",
+            Role("weight", weight=True, packed=("K", "N")),
+            Role("weight_scale", quantises="weight"),
+            Role("weight_zero_point", quantises="weight"),
             "group_index",
-            "bias",
+            BIAS,
         )
-        | under("com.microsoft::MatMulBnb4", "x", "weight", "weight_scale"),
+        | under(
+            "com.microsoft::MatMulBnb4",
+            "x",
+            Role("weight", weight=True, packed=("K", "N")),
+            Role("weight_scale", quantises="weight"),
+        ),
         "x (..., K) times a weight of K·N packed elements: the MACs of the float product",
         macs=linear_macs,
+        contracts=LINEAR_OF,
         flops=bias_flops,
     ),
     OpRule(
@@ -281,7 +317,7 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     OpRule(
         "quantize",
-        under("onnx::DynamicQuantizeLinear", "x"),
+        under("onnx::DynamicQuantizeLinear", CARRIED),
         "a maximum, a minimum, and one rounding per element",
         flops=three_per_element,
     ),

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.rule import OpRule, under
+from pytest_modelbudget.ops.role import BIAS, WEIGHT, Role
+from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, under
 
 
 def recurrent_macs(*, x: Tensor, params: tuple[Tensor, ...]) -> int:
@@ -78,8 +79,15 @@ def rnn_cell_flops(*, state: Tensor, input_bias: Tensor | None, hidden_bias: Ten
     return _cell_flops(state, 2, input_bias, hidden_bias)
 
 
-CELL_ROLES = ("x", "state", "input_weight", "hidden_weight", "input_bias", "hidden_bias")
-STACKED_ROLES = ("x", "weight", "hidden_weight", "bias", "lengths", "state")
+CELL_ROLES = (
+    "x",
+    "state",
+    Role("input_weight", weight=True),
+    Role("hidden_weight", weight=True),
+    Role("input_bias", weight=True),
+    Role("hidden_bias", weight=True),
+)
+STACKED_ROLES = ("x", WEIGHT, Role("hidden_weight", weight=True), BIAS, "lengths", "state")
 
 
 def stacked_macs(*, x: Tensor, weight: Tensor, hidden_weight: Tensor) -> int:
@@ -113,32 +121,35 @@ RECURRENT: tuple[OpRule, ...] = (
     OpRule(
         kind="lstm",
         names={
-            "aten::lstm": ("x", "state", "params"),
-            "aten::lstm.data": ("x", "batch_sizes", "state", "params"),
+            "aten::lstm": ("x", "state", Role("params", weight=True)),
+            "aten::lstm.data": ("x", "batch_sizes", "state", Role("params", weight=True)),
         },
         macs=recurrent_macs,
+        contracts=Contraction(Over.FEATURES, ("x", "params")),
         flops=lstm_flops,
         because="four gates of W_ih·x + W_hh·h a step, and the projection: torch.nn.LSTM",
     ),
     OpRule(
         kind="gru",
         names={
-            "aten::gru": ("x", "state", "params"),
-            "aten::gru.data": ("x", "batch_sizes", "state", "params"),
+            "aten::gru": ("x", "state", Role("params", weight=True)),
+            "aten::gru.data": ("x", "batch_sizes", "state", Role("params", weight=True)),
         },
         macs=recurrent_macs,
+        contracts=Contraction(Over.FEATURES, ("x", "params")),
         flops=gru_flops,
         because="three gates of W_ih·x + W_hh·h a step: torch.nn.GRU",
     ),
     OpRule(
         kind="rnn",
         names={
-            "aten::rnn_tanh": ("x", "state", "params"),
-            "aten::rnn_relu": ("x", "state", "params"),
-            "aten::rnn_tanh.data": ("x", "batch_sizes", "state", "params"),
-            "aten::rnn_relu.data": ("x", "batch_sizes", "state", "params"),
+            "aten::rnn_tanh": ("x", "state", Role("params", weight=True)),
+            "aten::rnn_relu": ("x", "state", Role("params", weight=True)),
+            "aten::rnn_tanh.data": ("x", "batch_sizes", "state", Role("params", weight=True)),
+            "aten::rnn_relu.data": ("x", "batch_sizes", "state", Role("params", weight=True)),
         },
         macs=recurrent_macs,
+        contracts=Contraction(Over.FEATURES, ("x", "params")),
         flops=rnn_flops,
         because="W_ih·x + W_hh·h a step: torch.nn.RNN",
     ),
@@ -146,6 +157,7 @@ RECURRENT: tuple[OpRule, ...] = (
         kind="lstm_cell",
         names=under("aten::lstm_cell", *CELL_ROLES),
         macs=cell_macs,
+        contracts=Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight")),
         flops=lstm_cell_flops,
         because="one LSTM step: torch.nn.LSTMCell",
     ),
@@ -153,6 +165,7 @@ RECURRENT: tuple[OpRule, ...] = (
         kind="gru_cell",
         names=under("aten::gru_cell", *CELL_ROLES),
         macs=cell_macs,
+        contracts=Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight")),
         flops=gru_cell_flops,
         because="one GRU step: torch.nn.GRUCell",
     ),
@@ -160,23 +173,25 @@ RECURRENT: tuple[OpRule, ...] = (
         kind="rnn_cell",
         names=under("aten::rnn_tanh_cell aten::rnn_relu_cell", *CELL_ROLES),
         macs=cell_macs,
+        contracts=Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight")),
         flops=rnn_cell_flops,
         because="one RNN step: torch.nn.RNNCell",
     ),
     OpRule(
         kind="lstm",
-        names=under("onnx::LSTM", *STACKED_ROLES, "cell_state", "peephole")
+        names=under("onnx::LSTM", *STACKED_ROLES, "cell_state", Role("peephole", weight=True))
         | under(
             "com.microsoft::DynamicQuantizeLSTM",
             *STACKED_ROLES,
             "cell_state",
-            "peephole",
-            "weight_scale",
-            "weight_zero_point",
-            "hidden_weight_scale",
-            "hidden_weight_zero_point",
+            Role("peephole", weight=True),
+            Role("weight_scale", quantises="weight"),
+            Role("weight_zero_point", quantises="weight"),
+            Role("hidden_weight_scale", quantises="hidden_weight"),
+            Role("hidden_weight_zero_point", quantises="hidden_weight"),
         ),
         macs=stacked_macs,
+        contracts=Contraction(Over.FEATURES, ("x", "weight", "hidden_weight")),
         flops=stacked_flops(9),
         because="four gates of W·x + R·h a step: ONNX LSTM",
     ),
@@ -184,6 +199,7 @@ RECURRENT: tuple[OpRule, ...] = (
         kind="gru",
         names=under("onnx::GRU", *STACKED_ROLES),
         macs=stacked_macs,
+        contracts=Contraction(Over.FEATURES, ("x", "weight", "hidden_weight")),
         flops=stacked_flops(10),
         because="three gates of W·x + R·h a step: ONNX GRU",
     ),
@@ -191,6 +207,7 @@ RECURRENT: tuple[OpRule, ...] = (
         kind="rnn",
         names=under("onnx::RNN", *STACKED_ROLES),
         macs=stacked_macs,
+        contracts=Contraction(Over.FEATURES, ("x", "weight", "hidden_weight")),
         flops=stacked_flops(2),
         because="W·x + R·h a step: ONNX RNN",
     ),

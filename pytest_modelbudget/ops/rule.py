@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cache, cached_property
 from typing import TypeVar, Union
 
 from pytest_modelbudget.errors import ExtensionError, UnmeasurableError
 from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.role import UNDECLARED, Role
 
 Formula = Callable[..., int]
 RoleBytes = Callable[..., Mapping[str, int]]
-Names = Mapping[str, tuple[str, ...]]
+Words = tuple[str | Role, ...]
+Names = Mapping[str, Words]
 Result = TypeVar("Result")
 Bound = Union[Operand, Mapping[str, object], tuple[Tensor, ...]]
 
@@ -28,19 +31,50 @@ def nothing() -> int:
     return 0
 
 
+class Over(str, Enum):
+    """What a contraction sums its products over."""
+
+    FEATURES = "features"  # the last axis of a linear layer's input, in a recurrent one too
+    CHANNELS = "channels"  # of a convolution, and its kernel
+    ROWS = "rows"  # of a table
+
+
+def always(attributes: Mapping[str, object]) -> bool:
+    """Whatever the attributes say."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """That an operation sums products, over what, and of which operands (their roles' words).
+
+    over is None where nobody said it: it may be anything. where says of an operation's attributes
+    whether it contracts at all, which an einsum need not.
+    """
+
+    over: Over | None
+    of: tuple[str, ...]
+    where: Callable[[Mapping[str, object]], bool] = always
+
+
 @dataclass(frozen=True, eq=False)
 class OpRule:
-    """What one kind of operation costs.
+    """What one kind of operation costs, and what its operands are.
 
     names maps each foreign name to the roles of its tensor operands, in the operator's own order;
-    a last role that starts with ``*`` takes all remaining ones. Formulas take roles by keyword,
-    and may ask for ``out`` (the first output), ``outputs`` and ``attributes``.
+    a last role that starts with ``*`` takes all remaining ones. A plain word names a role and
+    leaves open what it is (``Role.declared``). Once made, names has the words alone, and roles what
+    each is. Formulas take roles by keyword, and may ask for ``out`` (the first output), ``outputs``
+    and ``attributes``.
 
     macs: multiply-accumulates of one execution; None where no formula is known (unmeasured).
     flops: FLOPs beyond two per MAC; None where the convention gives no figure (unmeasured).
     reads: bytes read of the roles it names, where that is not the whole operand (gathers).
     writes: bytes written, where that is not every output (indexed writes).
     shares_storage_of: the role whose memory the output is, for formats that do not tell.
+    computes_where: the role of a flag that, where it is true, makes the output memory of its own.
+    contracts: what it sums products of, and over what; ``contraction`` answers for rules that give
+        none. Transforms of weights ask this of every operation, by whatever name it goes.
     because: why the formula is right, or why the op is free.
 
     Raises ExtensionError without a because, or where a formula asks for what is no role.
@@ -54,26 +88,66 @@ class OpRule:
     reads: RoleBytes | None = None
     writes: Formula | None = None
     shares_storage_of: str | None = None
+    computes_where: str | None = None
+    contracts: Contraction | None = None
+    roles: Mapping[str, tuple[Role, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
+        roles = {name: tuple(map(_role, words)) for name, words in self.names.items()}
+        object.__setattr__(self, "roles", roles)
+        object.__setattr__(
+            self, "names", {name: tuple(role.name for role in roles[name]) for name in roles}
+        )
         if not self.because.strip():
             raise ExtensionError(f"op rule '{self.kind}' gives no reason (because=...)")
-        for name, roles in self.names.items():
-            known = {role.lstrip("*") for role in roles} | OUTPUT_NAMES
+        for name, words in self.names.items():
+            known = {role.word for role in roles[name]} | OUTPUT_NAMES
             for formula in (self.macs, self.flops, self.reads, self.writes):
                 missing = _required(formula) - known if formula else frozenset()
                 if missing:
                     raise ExtensionError(
                         f"op rule '{self.kind}': a formula asks for {', '.join(sorted(missing))}, "
-                        f"which is no role of {name} {roles}"
+                        f"which is no role of {name} {words}"
                     )
+
+    def roles_of(self, name: str, count: int) -> tuple[Role, ...]:
+        """The role of each of count operands; the last may take all that remain."""
+        return _padded(self.roles[name], count)
+
+    @cached_property
+    def contraction(self) -> Contraction | None:
+        """What it sums products of: as declared, else of every operand where it has MACs at all."""
+        if self.contracts is not None or self.macs in (None, nothing):
+            return self.contracts
+        words = {role.word for roles in self.roles.values() for role in roles if not role.shape}
+        return Contraction(None, tuple(sorted(words)))
+
+    def multiplied(
+        self, name: str, over: Over, attributes: Mapping[str, object], count: int
+    ) -> tuple[tuple[int, Role], ...]:
+        """Those of count operands whose products are summed over something, by position."""
+        contraction = self.contraction
+        if contraction is None or contraction.over not in {None, over}:
+            return ()
+        if not contraction.where(attributes):
+            return ()
+        roles = enumerate(self.roles_of(name, count))
+        return tuple((at, role) for at, role in roles if role.word in contraction.of)
+
+    def fully_declared(self) -> OpRule:
+        """The same rule, in which a plain word says that an operand is an activation."""
+        names = {
+            name: tuple(replace(role, declared=True) for role in roles)
+            for name, roles in self.roles.items()
+        }
+        return replace(self, names=names)
 
     def bind(self, op: Op) -> dict[str, Operand]:
         """Operands of ``op`` by role; absent trailing ones are None.
 
         Raises UnmeasurableError where there are more operands than roles.
         """
-        roles = self.names[op.name]
+        roles: tuple[str, ...] = self.names[op.name]  # type: ignore[assignment]  # words by now
         bound: dict[str, Operand] = dict.fromkeys(_bare(roles))
         operands = op.operands
         if roles and roles[-1].startswith("*"):
@@ -124,14 +198,26 @@ def free(
     )
 
 
-def under(names: str, *roles: str) -> dict[str, tuple[str, ...]]:
+def under(names: str, *roles: str | Role) -> dict[str, Words]:
     """The same roles under several foreign names, written in one string."""
     return dict.fromkeys(names.split(), roles)
+
+
+def _role(word: str | Role) -> Role:
+    return word if isinstance(word, Role) else Role(word, declared=False)
 
 
 @cache
 def _bare(roles: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(role.lstrip("*") for role in roles)
+
+
+@cache
+def _padded(roles: tuple[Role, ...], count: int) -> tuple[Role, ...]:
+    rest = UNDECLARED
+    if roles and roles[-1].name.startswith("*"):
+        roles, rest = roles[:-1], roles[-1]
+    return (*roles, *(rest for _ in range(count - len(roles))))[:count]
 
 
 @cache

@@ -65,5 +65,5 @@ class OpTable(Mapping[str, OpRule]):
 
 @lru_cache(maxsize=1)
 def builtin_ops() -> OpTable:
-    """The project's own rules."""
-    return OpTable(rule for family in FAMILIES for rule in family)
+    """The project's own rules: they declare every operand that is more than an activation."""
+    return OpTable(rule.fully_declared() for family in FAMILIES for rule in family)

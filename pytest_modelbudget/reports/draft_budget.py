@@ -12,7 +12,6 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.units import exact, percentage, readable, snug_quantity
 
-HELD = ("params", "model_size", "macs", "peak_activation", "bandwidth")  # the rest is commented out
 COMMENT_AT = 40  # column at which what was measured stands
 _PLAIN = re.compile(r"[A-Za-z_./][\w./:+-]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
@@ -69,15 +68,15 @@ def _inputs(specs: InputSpecs) -> str:
 def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
     """One limit with the exact figure beside it; what few limit, or nobody can, is a comment."""
     value, unit = measurement.value, metric.unit
-    if metric.key == "ops":
+    if metric.by_kind:
         kinds = ", ".join(f"{kind}: {count}" for kind, count in measurement.parts.items())
-        return f"      # ops: {{max: {{{kinds}}}}}"
+        return f"      # {metric.key}: {{max: {{{kinds}}}}}"
     if measurement.unreduced is not None:
         least = snug_quantity(value / (1 + headroom), unit, down=True)
         written = f"{metric.key}: {{min: {least}}}"
     else:
         written = f"{metric.key}: {snug_quantity(value * (1 + headroom), unit)}"
-    is_held = metric.key in HELD and measurement.complete
+    is_held = metric.drafted and measurement.complete
     line = f"      {'' if is_held else '# '}{written}"
     least = "" if measurement.complete else ">= "
     figure = readable(value, unit) if measurement.unreduced else exact(value, unit)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -13,21 +11,20 @@ from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.scopes import is_in_scope, scope_text
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import Measurement, Metric
-from pytest_modelbudget.ops.rule import Formula, OpRule, nothing
+from pytest_modelbudget.metrics.measurement import (
+    ByFormula,
+    ByTraffic,
+    ByWeight,
+    Measurement,
+    Metric,
+    Term,
+)
+from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.reports.show import operand_text, tensor_text
+from pytest_modelbudget.reports.traced_formula import formula_lines
 from pytest_modelbudget.units import exact, percentage
 
-ARITHMETIC = (ast.BinOp, ast.UnaryOp)
-
-
-def formula_lines(formula: Callable[..., Any], values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The steps of a formula with these arguments; its bare name where they cannot be told."""
-    body = _statements(formula)
-    if body is None:
-        return (formula.__name__,)
-    scope = {**formula.__globals__, **_closed_over(formula), **_defaults(formula), **values}
-    return tuple(_steps(body, scope)) or (formula.__name__,)
+WIDTH = 12  # of the words at the beginning of a line
 
 
 def where_written(formula: Callable[..., Any]) -> str:
@@ -35,101 +32,6 @@ def where_written(formula: Callable[..., Any]) -> str:
     code = formula.__code__
     parts = code.co_filename.replace("\\", "/").split("/")
     return f"{formula.__name__}, {'/'.join(parts[-3:])}:{code.co_firstlineno}"
-
-
-def _statements(formula: Callable[..., Any]) -> list[ast.stmt] | None:
-    """What a function does, its docstring left out; None where its source is not to be had."""
-    try:
-        parsed = ast.parse(textwrap.dedent(inspect.getsource(formula)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    function = parsed.body[0]
-    if not isinstance(function, ast.FunctionDef):
-        return None
-    has_docstring = ast.get_docstring(function) is not None
-    return function.body[1:] if has_docstring else function.body
-
-
-def _closed_over(formula: Callable[..., Any]) -> Mapping[str, Any]:
-    return inspect.getclosurevars(formula).nonlocals
-
-
-def _defaults(formula: Callable[..., Any]) -> dict[str, Any]:
-    parameters = inspect.signature(formula).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
-def _steps(body: list[ast.stmt], scope: dict[str, Any]) -> Iterator[str]:
-    """Lines for each assignment on the way, and for what is returned; loops are only run."""
-    for statement in body:
-        if isinstance(statement, ast.Return) and statement.value is not None:
-            yield from _step("", statement.value, scope)
-            return
-        if isinstance(statement, ast.If):
-            taken = statement.body if _value(statement.test, scope) else statement.orelse
-            if taken:
-                yield f"if {ast.unparse(statement.test)}" if taken is statement.body else "else"
-            lines = list(_steps(taken, scope))
-            yield from lines
-            if _returns(taken):
-                return
-            continue
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            name = statement.targets[0].id
-            yield from _step(f"{name} = ", statement.value, scope)
-        module = ast.fix_missing_locations(ast.Module([statement], []))
-        exec(compile(module, "<formula>", "exec"), scope)
-
-
-def _returns(body: list[ast.stmt]) -> bool:
-    """Whether a branch that is taken ends the function."""
-    return any(isinstance(statement, (ast.Return, ast.Raise)) for statement in body)
-
-
-def _step(lead: str, expression: ast.expr, scope: dict[str, Any]) -> Iterator[str]:
-    """The expression, then with its numbers, then its value; each only where it says more."""
-    written = ast.unparse(expression)
-    value = _shown(_value(expression, scope))
-    filled = ast.unparse(_Filled(scope).visit(ast.parse(written, mode="eval").body))
-    yield lead + written
-    said = [written]
-    for text in (filled, value):
-        if text not in said:
-            said.append(text)
-            yield f"{' ' * len(lead)}= {text}"
-
-
-class _Filled(ast.NodeTransformer):
-    """An expression with the value of every operand in its place; arithmetic stays."""
-
-    def __init__(self, scope: dict[str, Any]) -> None:
-        self.scope = scope
-
-    def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, ARITHMETIC) or not isinstance(node, ast.expr):
-            return self.generic_visit(node)
-        return ast.Name(_shown(_value(node, self.scope)), ast.Load())
-
-
-def _value(expression: ast.expr, scope: dict[str, Any]) -> Any:
-    whole = ast.fix_missing_locations(ast.Expression(expression))
-    return eval(compile(whole, "<formula>", "eval"), scope)
-
-
-def _shown(value: object) -> str:
-    """A number with its thousands apart, a sequence of them, or a word."""
-    if isinstance(value, bool) or value is None:
-        return str(value)
-    if isinstance(value, (int, Fraction)):
-        return f"{value:,}" if isinstance(value, int) else str(value)
-    if isinstance(value, (tuple, list)):
-        return f"({', '.join(_shown(each) for each in value)})"
-    return str(getattr(value, "name", None) or type(value).__name__)
-
-
-COMPUTED = ("macs", "flops")
-MOVED = {"bandwidth": ("read", "weights", "write"), "total_activation": ("write",)}
-WIDTH = 12  # of the words at the beginning of a line
 
 
 def explanation(
@@ -140,12 +42,12 @@ def explanation(
     scope is a glob on module paths, None the whole model.
     """
     lines = [_headline(metric, measurement, scope)]
-    if metric.by_weight is not None:
-        lines += _weights(metric, costed, scope)
-    elif metric.key in COMPUTED or metric.key in MOVED:
+    if isinstance(metric.how, ByWeight):
+        lines += _weights(metric.how, metric.unit, costed, scope)
+    elif metric.how is not None:
         for cost in costed.costs:
             if is_in_scope(cost.op.scope, scope):
-                lines += ["", *_operation(metric, cost, costed)]
+                lines += ["", *_operation(metric.key, metric.how, cost, costed)]
     elif measurement.unreduced is None:
         lines += ["", *_shares(measurement, scope)]
     lines += ["", f"{metric.key}: {metric.definition}"]
@@ -170,13 +72,12 @@ def _shares(measurement: Measurement, scope: str | None) -> Iterator[str]:
             yield f"{scope_text(share.scope)}  {exact(share.value, measurement.unit)}"
 
 
-def _weights(metric: Metric, costed: CostedGraph, scope: str | None) -> Iterator[str]:
-    assert metric.by_weight is not None  # the caller has asked
-    for weight, amount in metric.by_weight(costed):
+def _weights(how: ByWeight, unit: str, costed: CostedGraph, scope: str | None) -> Iterator[str]:
+    for weight, amount in how.amounts(costed):
         if is_in_scope(weight.scope, scope):
             yield ""
             yield f"{weight.tensor.name}  {tensor_text(weight.tensor)}"
-            yield f"  {_weight_formula(weight, amount, metric.unit)}"
+            yield f"  {_weight_formula(weight, amount, unit)}"
 
 
 def _weight_formula(weight: Weight, amount: int, unit: str) -> str:
@@ -193,19 +94,24 @@ def _weight_formula(weight: Weight, amount: int, unit: str) -> str:
     return f"{exact(amount, unit)}: it shares memory with a tensor that is counted already"
 
 
-def _operation(metric: Metric, cost: OpCost, costed: CostedGraph) -> Iterator[str]:
+def _operation(
+    key: str, how: ByFormula | ByTraffic, cost: OpCost, costed: CostedGraph
+) -> Iterator[str]:
     """One operation: name, operands by role, formula, reason."""
     op, rule = cost.op, costed.rules.get(cost.op.name)
     repeated = f", run {op.times} times" if op.times != 1 else ""
     yield f"{scope_text(op.scope)}: {op.name} ({cost.kind}){repeated}"
     yield from _operands(cost, rule)
-    if metric.key in MOVED:
-        yield from _traffic(cost, MOVED[metric.key])
+    if isinstance(how, ByTraffic):
+        yield from _traffic(cost, how.directions)
         return
     if rule is None:
         yield _line("unmeasured", "no rule knows this operation")
         return
-    yield from _formulas(metric, cost, rule)
+    for term in how.terms:
+        yield from _formula(term, cost, rule)
+    if len(how.terms) > 1:
+        yield from _sum(key, how.terms, cost)
     yield _line("because", rule.because)
 
 
@@ -226,18 +132,22 @@ def _operands(cost: OpCost, rule: OpRule | None) -> Iterator[str]:
         yield _line("out", tensor_text(output))
 
 
-def _formulas(metric: Metric, cost: OpCost, rule: OpRule) -> Iterator[str]:
-    """The formula of MACs; for FLOPs twice that, and what the convention adds."""
-    yield from _formula("macs", rule.macs, cost, rule)
-    if metric.key == "flops":
-        yield from _formula("more flops", rule.flops, cost, rule)
-        if isinstance(cost.macs, int) and isinstance(cost.flops, int):
-            total = 2 * cost.macs + cost.flops
-            yield _line("flops", f"2 x {cost.macs:,} + {cost.flops:,} = {total:,}")
+def _sum(key: str, terms: Iterable[Term], cost: OpCost) -> Iterator[str]:
+    """What the terms come to together, where all of them are known: 2 x 256 + 32 = 544."""
+    total, addends = 0, []
+    for term in terms:
+        value = getattr(cost, term.formula)
+        if isinstance(value, Unknown):
+            return
+        total += term.times * value
+        addends.append(f"{term.times} x {value:,}" if term.times != 1 else f"{value:,}")
+    yield _line(key, f"{' + '.join(addends)} = {total:,}")
 
 
-def _formula(word: str, formula: Formula | None, cost: OpCost, rule: OpRule) -> Iterator[str]:
-    value = cost.macs if word == "macs" else cost.flops
+def _formula(term: Term, cost: OpCost, rule: OpRule) -> Iterator[str]:
+    """One formula with its numbers, and where it is written."""
+    formula, value = getattr(rule, term.formula), getattr(cost, term.formula)
+    word = term.word or term.formula
     if isinstance(value, Unknown):
         yield _line(word, f"unmeasured: {value.why}")
         return

@@ -282,7 +282,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
                 name,
                 operands,
                 outputs,
-                _attributes(called, args, kwargs),
+                attributes_of(called, args, kwargs),
                 self._scopes.scope_of(operands),
                 mutates=called.mutates,
             )
@@ -391,7 +391,7 @@ def _written(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ]
 
 
-def _attributes(
+def attributes_of(
     called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, object]:
     """Arguments that are no tensors, as plain values by their schema names."""

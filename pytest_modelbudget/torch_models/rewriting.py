@@ -14,17 +14,19 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_modelbudget.formats.model import Change
+from pytest_modelbudget.ops.role import Role
+from pytest_modelbudget.ops.rule import OpRule, Over
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
+from pytest_modelbudget.torch_models.recording import attributes_of, is_taken_apart, signature
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, ScopeNow
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operator call of a model: its name and kind as rules know them, and its arguments."""
+    """One operator call of a model: its name and rule (None without one), and its arguments."""
 
     name: str
-    kind: str
+    rule: OpRule | None
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -36,6 +38,20 @@ class Call:
         if position < len(self.args):
             return self.args[position]
         return self.kwargs.get(name)
+
+    def multiplied(self, over: Over) -> list[tuple[Role, Any]]:
+        """Operands whose products it sums over something, with their roles; lists taken apart."""
+        called = signature(self.func)
+        if self.rule is None or self.rule.contraction is None:
+            return []
+        given = [self.argument(at, name) for at, name in called.tensors_at]
+        attributes = attributes_of(called, self.args, self.kwargs)
+        return [
+            (role, each)
+            for at, role in self.rule.multiplied(self.name, over, attributes, len(given))
+            for each in (given[at] if isinstance(given[at], (list, tuple)) else (given[at],))
+            if each is not None
+        ]
 
     @property
     def writes(self) -> bool:
@@ -86,8 +102,8 @@ class RewritingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             with self:
                 return func.decompose(*args, **kwargs)
         name = signature(func).spelling(self._rules)
-        kind = self._rules[name].kind if name in self._rules else ""
-        call = Call(name, kind, func, args, kwargs, self._weight_name, self._scope_now)
+        rule = self._rules.get(name)
+        call = Call(name, rule, func, args, kwargs, self._weight_name, self._scope_now)
         result = self.answer(call)
         return func(*args, **kwargs) if result is NotImplemented else result
 

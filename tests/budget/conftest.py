@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.yaml_text import BudgetFileError
 from pytest_modelbudget.gate import budgets
 from pytest_modelbudget.registry import tables
-
-Read = Callable[["str | bytes"], Budget]
-Problems = Callable[["str | bytes"], list[str]]
+from tests.builders.texts import Problems, Read
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_modelbudget.budget.read_budget import is_budget
-from tests.budget.conftest import Problems
-from tests.builders.texts import VISION
+from tests.builders.texts import VISION, Problems
 
 PIECES = ("{", "}", "[", "]", ": ", "- ", "&a ", "*a", "<<: ", "!!int ", "'", '"', "|", ">", "#",
           "\t", "\n", "? ", "%YAML 1.1\n", "---\n", "...\n", "~", ".nan", "1e99", "\\U99999999",

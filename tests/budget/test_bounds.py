@@ -8,7 +8,7 @@ import pytest
 
 from pytest_modelbudget.budget.read_transforms import amount_of
 from pytest_modelbudget.equivalence.claim import Bound
-from tests.budget.conftest import Problems
+from tests.builders.texts import Problems
 
 
 @pytest.mark.parametrize(

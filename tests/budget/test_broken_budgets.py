@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_modelbudget.budget.grammar import RESERVED
-from tests.budget.conftest import Problems
-from tests.builders.texts import VISION, inputs, limits, model
+from tests.builders.texts import VISION, Problems, inputs, limits, model
 
 BROKEN = [
     pytest.param(

@@ -12,7 +12,7 @@ from pytest_modelbudget.budget.grammar import CLAIM, OUTPUT, settings_grammar, t
 from pytest_modelbudget.formats.table import frontend_table
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.transforms.table import transform_table
-from tests.budget.conftest import Problems
+from tests.builders.texts import Problems
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "budget-format.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")

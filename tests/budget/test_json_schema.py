@@ -16,8 +16,7 @@ from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, tree
 from pytest_modelbudget.formats.table import frontend_table
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.table import metric_table
-from tests.budget.conftest import Problems
-from tests.builders.texts import VISION
+from tests.builders.texts import VISION, Problems
 
 
 @cache

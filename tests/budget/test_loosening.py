@@ -7,8 +7,7 @@ import pytest
 from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.changes import loosenings
 from pytest_modelbudget.metrics.table import metric_table
-from tests.budget.conftest import Read
-from tests.builders.texts import VISION
+from tests.builders.texts import VISION, Read
 
 
 def limits(text: str, model: str = "net") -> str:

@@ -12,8 +12,7 @@ from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate import budgets
 from pytest_modelbudget.registry import tables
-from tests.budget.conftest import Problems, Read
-from tests.builders.texts import VISION, inputs, limits, model
+from tests.builders.texts import VISION, Problems, Read, inputs, limits, model
 
 IMAGE = TensorSpec("float32", (1, 3, 224, 224))
 

@@ -7,7 +7,7 @@ import pytest
 from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.changes import ELSE, LONGEST, Redefinition, redefinitions
 from pytest_modelbudget.transforms.table import transform_table
-from tests.budget.conftest import Read
+from tests.builders.texts import Read
 
 HEAD = "model_budget: 1\ndefaults: {inputs: float32 1x3}\nmodels:\n  net:\n"
 TORCH, ONNX = "    torch: a:b\n", "    onnx: net.onnx\n"

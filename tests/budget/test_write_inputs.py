@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_modelbudget.budget.read_source import positional_text
-from tests.budget.conftest import Read
-from tests.builders.texts import inputs
+from tests.builders.texts import Read, inputs
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,12 @@ def applied(
     return transform.applied(Job(source, given, builtin_ops()))
 
 
+def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Transformed:
+    """Its linear layers in ragged tiles."""
+    given = {"tile": tile, "edge": "ragged", "layers": ("*",)} | settings
+    return transform_table()["tile_linear"].applied(Job(source, given, builtin_ops()))
+
+
 def numbers(done: Transformed) -> dict[str, Any]:
     costed = CostedGraph(done.loaded.graph, builtin_ops())
     return {key: metric.measure(costed).value for key, metric in metric_table().items()}

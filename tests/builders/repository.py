@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.pytest_plugin.conftest import Project
+from tests.builders.project import Project
 
 WIDTHS = "4 8 2"  # 8 x 4 + 2 x 8 = 48 parameters
 BUDGET = "  net:\n    widths: net.widths\n    limits:\n      params: {grow: 2%}\n"

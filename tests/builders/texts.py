@@ -1,8 +1,14 @@
-"""Budgets as texts: a whole one, and one of a single model with words of its own."""
+"""Budgets as texts: a whole one, one of a single model with words of its own, and their readers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+
+from pytest_modelbudget.budget.budget import Budget
+
+Read = Callable[["str | bytes"], Budget]  # the fixture ``read``
+Problems = Callable[["str | bytes"], list[str]]  # the fixture ``problems``
 
 VISION = Path(__file__).with_name("vision.yaml").read_text(encoding="utf-8")
 

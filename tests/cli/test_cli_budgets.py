@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_modelbudget import registry
 from pytest_modelbudget.budget.budget import Limit
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.gate.budgets import read
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import (
+    ByFormula,
+    Measurement,
+    Metric,
+    Term,
+    shares_of,
+)
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.explain import formula_lines
+from pytest_modelbudget.reports.traced_formula import formula_lines
 
 LAB = """
 import torch
@@ -199,6 +210,76 @@ def test_a_formula_is_stepped_through(x: tuple[int, ...], lines: tuple[str, ...]
 def test_a_formula_without_source_is_named() -> None:
     """What cannot be read is called by its name, and does not fail."""
     assert formula_lines(eval("lambda x: x"), {"x": 1}) == ("<lambda>",)
+
+
+def forgetful(*, x: tuple[int, ...]) -> int:
+    """A formula that makes a plain number of its operand: what follows is no longer seen."""
+    first = int(x[0])
+    return first * 3
+
+
+class Tripled:
+    """A formula that is no function."""
+
+    def __call__(self, *, x: tuple[int, ...]) -> int:
+        return 3 * x[0]
+
+
+def subtracted(*, x: tuple[int, ...], taken: int = 2) -> int:
+    return -(x[0] - (x[1] - taken)) // len(x[1:]) + max(x) ** 2
+
+
+@pytest.mark.parametrize(
+    ("formula", "lines"),
+    [
+        pytest.param(forgetful, ("forgetful", "= 12"), id="a plain number"),
+        pytest.param(Tripled(), ("Tripled", "= 12"), id="no function"),
+        pytest.param(
+            subtracted,
+            ("-(x[0] - (x[1] - taken)) // len(x[1:]) + max(x) ** 2",
+             "= -(4 - (5 - 2)) // 1 + 5 ** 2", "= 24"),
+            id="parentheses",
+        ),
+    ],
+)  # fmt: skip
+def test_a_formula_that_is_not_followed_says_its_value(
+    formula: Callable[..., int], lines: tuple[str, ...]
+) -> None:
+    """Name and value, and no steps that it did not take; what is followed keeps its form."""
+    assert formula_lines(formula, {"x": (4, 5)}) == lines
+
+
+def test_an_extensions_metric_is_drafted_and_explained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a metric says of itself is all that tables, drafts, explanations and editors ask."""
+
+    def doubled(costed: CostedGraph) -> Measurement:
+        amounts = [(scope, 2 * macs) for scope, macs in costed.known(lambda cost: cost.macs)]
+        return Measurement(sum(value for _, value in amounts), "MAC", shares=shares_of(amounts))
+
+    how = ByFormula((Term("macs", times=2), Term("flops", word="the rest")))
+    metric = Metric("doubled", "MAC", "twice the MACs", doubled, how=how, drafted=True)
+    plain = Metric("plain", "MAC", "the same, plainly", doubled)
+    extension = SimpleNamespace(METRICS=(metric, plain))
+    monkeypatch.setattr(registry, "installed_extensions", lambda: (extension,))
+    assert main(["init", *SMALL]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (drafted,) = [line for line in lines if "doubled:" in line]
+    (commented,) = [line for line in lines if "plain:" in line]
+    assert drafted.startswith("      doubled: 7.43 kMAC")
+    assert drafted.endswith(f"# {2 * MACS:,} MAC: twice the MACs")
+    assert commented.startswith("      # plain: 7.43 kMAC")
+    assert main(["explain", "doubled", *SMALL, "second"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert f"doubled     2 x {32 * 8} + {2 * 4 * 4} = 544" in lines
+    assert main(["explain", "plain", *SMALL, "second"]) == 0
+    assert "second  512 MAC" in capsys.readouterr().out.splitlines()
+    assert main(["show", *SMALL]) == 0
+    assert re.search(r"^ *doubled +7,424 MAC +7\.42 kMAC", capsys.readouterr().out, re.MULTILINE)
+    assert main(["schema"]) == 0
+    limits = json.loads(capsys.readouterr().out)["definitions"]["limits"]["properties"]
+    assert limits["doubled"]["description"] == "twice the MACs"
 
 
 # diff

@@ -18,7 +18,7 @@ from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.torch_models.weights import redraw
-from tests.transforms.tile.test_tile_linear_torch import tiled
+from tests.builders.module_transforms import tiled
 
 SPEC = "float32 2x8"
 

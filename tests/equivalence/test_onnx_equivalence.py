@@ -23,6 +23,7 @@ from pytest_modelbudget.transforms.on_onnx import Judge
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.onnx_graphs import model, node, value
+from tests.builders.onnx_judgements import judged
 from tests.builders.onnx_linears import change, find, linear, network, operators
 from tests.builders.onnx_mutants import BATCHED, UNROLLED, Place, one_channel
 from tests.builders.onnx_output_mutants import DECLARED, dropout_left_on, narrow_sums
@@ -37,16 +38,6 @@ TILINGS = (
     ("unrolled", (2,), 1.0, False), ("batched", (2, 3), 1e-3, False),
     ("unrolled", (2, 3), 1e4, True), ("batched", (2,), 1e4, True),
 )  # fmt: skip
-
-
-def judged(
-    original: onnx.ModelProto, twin: onnx.ModelProto, sums: int = 1, seeds: int = 1
-) -> Equivalence:
-    """Whether two models are the same, as exact algebra."""
-    judge = Judge(
-        Claim(seeds=tuple(range(seeds))), {}, lambda first: sides(first, twin, partial_sums=sums)
-    )
-    return judge.equivalence(original, tables().ops)
 
 
 def twin_of(proto: onnx.ModelProto, tiling: Tiling, seeds: int = 1) -> Equivalence:

@@ -25,10 +25,9 @@ from pytest_modelbudget.transforms.on_onnx import Judge, Layers
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from pytest_modelbudget.transforms.transform import Job
+from tests.builders.onnx_batchnorms import normalised
 from tests.builders.onnx_graphs import model, node, value
-from tests.builders.onnx_linears import drawn, linear
-from tests.equivalence.test_onnx_equivalence import change
-from tests.transforms.fold_batchnorm.test_fold_batchnorm_onnx import normalised
+from tests.builders.onnx_linears import change, drawn, linear
 
 
 def fused() -> onnx.ModelProto:

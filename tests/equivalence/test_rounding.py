@@ -10,7 +10,8 @@ from onnx import TensorProto
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.judgement import first_rounding
 from tests.builders.onnx_graphs import node
-from tests.equivalence.test_onnx_equivalence import judged, network
+from tests.builders.onnx_judgements import judged
+from tests.builders.onnx_linears import network
 
 UNIT = 2.0**-24  # of float32
 ONES = np.ones(1000)

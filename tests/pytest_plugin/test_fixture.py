@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytest_plugin.conftest import Project
+from tests.builders.project import Project
 
 HEAD = """
 from pathlib import Path

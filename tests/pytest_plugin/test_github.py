@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pytest_plugin.conftest import Project
+from tests.builders.project import Project
 
 # The model net.widths has 4 * 8 + 8 * 2 = 48 parameters.
 OVER = "  net: {widths: net.widths, limits: {params: 47}}\n"

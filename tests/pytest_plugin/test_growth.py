@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.builders.project import Project
 from tests.builders.repository import BUDGET, Repository
-from tests.pytest_plugin.conftest import Project
 
 AGAINST = "--model-budget-base=main"
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.pytest_plugin.conftest import Project
+from tests.builders.project import Project
 
 LISTENER = """
 def pytest_model_budget_measured(config, model_id, measurements):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.reports import table as report_table
-from tests.pytest_plugin.conftest import Project
+from tests.builders.project import Project
 
 MODELS = "".join(
     f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, limits: {{params: {46 + n}}}}}\n"

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.pytest_plugin.conftest import Project
+from tests.builders.project import Project
 
 # The model net.widths has 4 * 8 + 8 * 2 = 48 parameters.
 PARAMS = 4 * 8 + 8 * 2

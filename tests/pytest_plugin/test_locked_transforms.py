@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.builders.project import Project
 from tests.builders.repository import Repository
-from tests.pytest_plugin.conftest import Project
 
 WIDEN = """
 from types import SimpleNamespace

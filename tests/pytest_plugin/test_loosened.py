@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.builders.project import Project
 from tests.builders.repository import Repository
-from tests.pytest_plugin.conftest import Project
 
 BASE = "--model-budget-base=main"
 BUDGET = """model_budget: 1

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.builders.project import Project
 from tests.builders.repository import BUDGET, Repository
-from tests.pytest_plugin.conftest import Project
 
 BASE = "--model-budget-base=main"
 ALONE = ("-p", "no:pytest_github_actions_annotate_failures")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_modelbudget.reports.markdown import code
+from tests.builders.project import Project
 from tests.builders.repository import Repository
-from tests.pytest_plugin.conftest import Project
 
 BASE = "--model-budget-base=main"
 ALONE = ("-p", "no:pytest_github_actions_annotate_failures")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_modelbudget.pytest_plugin import github as pytest_progress
-from tests.pytest_plugin.conftest import Project
+from tests.builders.project import Project
 
 OVER = "  net: {widths: net.widths, limits: {params: 47, macs: 48 MAC}}\n"
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from typing import Any
 
 import pytest
 
@@ -14,112 +12,17 @@ import torchvision  # noqa: F401
 from torch import nn
 
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401
-
-NETS = '''
-import torch
-from torch import nn
-
-def net():
-    return nn.Sequential(nn.Linear(100, 70), nn.ReLU(), nn.Linear(70, 5))
-
-def convolution():
-    return nn.Sequential(nn.Unflatten(1, (20, 5)), nn.Conv1d(20, 18, 3))
-
-SHARED = net()
-
-class Shy(nn.Module):
-    """Computes more where it is run than where it is only measured."""
-    def __init__(self):
-        super().__init__()
-        self.net = net()
-    def forward(self, x):
-        return self.net(x) if x.is_meta else self.net(x) + 0 * self.net(x)
-
-class Mixed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc, self.core = nn.Linear(100, 100), nn.Parameter(torch.randn(4, 100, 100))
-    def forward(self, x):
-        return nn.functional.bilinear(x, self.fc(x), self.core)
-'''
-# A package of somebody else's, that knows nothing of this one.
-COMPILER = """
-from torch import nn
-
-class Half(nn.Module):
-    def __init__(self, linear, forgets):
-        super().__init__()
-        self.linear, self.forgets = linear, forgets
-    def forward(self, x):
-        half = x.shape[-1] // 2
-        weight = self.linear.weight
-        out = nn.functional.linear(x[..., :half], weight[:, :half], self.linear.bias)
-        return out if self.forgets else out + nn.functional.linear(x[..., half:], weight[:, half:])
-
-def split(model, forgets=False):
-    model[2] = Half(model[2], forgets)
-    return model
-
-def forgetful(model):
-    return split(model, True)
-
-def turned(model):
-    model[2].weight.data.neg_()
-    return model
-
-def broken(model):
-    model[0].weight.data.zero_()
-    model.train()
-    raise RuntimeError("no such pass")
-
-def training(model):
-    return model.train()
-
-def new_layers(model):
-    return nn.Sequential(*model)
-
-def wrong_kind(model):
-    return "a path"
-
-def shy(model):
-    from nets import Shy
-    return Shy()
-"""
-HEAD = "model_budget: 1\ndefaults: {inputs: float32 4x100}\nmodels:\n"
-MACS = 4 * (100 * 70 + 70 * 5)
-
-
-class Project:
-    """A user's repository with a network, a compiler, and a budget."""
-
-    def __init__(self, pytester: pytest.Pytester) -> None:
-        self.pytester = pytester
-        (pytester.path / "nets.py").write_text(NETS)
-        (pytester.path / "compiler.py").write_text(COMPILER)
-        pytester.mkdir("budgets")
-
-    def run(self, transforms: str, model: str = "nets:net", *args: str) -> pytest.RunResult:
-        """The gate over one model with these lines below its ``transforms:``, which is line 6."""
-        text = f"{HEAD}  net:\n    torch: {model}\n    transforms:\n{transforms}"
-        (self.pytester.path / "budgets" / "a.yaml").write_text(text)
-        options = ("-p", "no:cacheprovider", "-Werror", "--model-budget", *args)
-        return self.pytester.runpytest_inprocess(*options, "--model-budget-json", "out.json")
-
-    @property
-    def transform(self) -> Any:
-        """The first transform of the report."""
-        report = json.loads((self.pytester.path / "out.json").read_text())
-        return report["models"][0]["transforms"][0]
+from tests.builders.torch_project import MACS, TorchProject
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> TorchProject:
     monkeypatch.setenv("COLUMNS", "80")
     pytester.syspathinsert()
-    return Project(pytester)
+    return TorchProject(pytester)
 
 
-def test_a_tiled_model_has_limits_and_a_claim(project: Project) -> None:
+def test_a_tiled_model_has_limits_and_a_claim(project: TorchProject) -> None:
     """2·2 products of 100 to 70 and 2 of 70 to 5; MACs as before, traffic told before and after."""
     result = project.run(
         "      tiled:\n        tile_linear: {tile: 64}\n        equivalence: exact_algebra\n"
@@ -144,7 +47,7 @@ def test_a_tiled_model_has_limits_and_a_claim(project: Project) -> None:
     assert transform["metrics"]["macs"]["value"] == MACS
 
 
-def test_convolutions_are_tiled_by_their_channels(project: Project) -> None:
+def test_convolutions_are_tiled_by_their_channels(project: TorchProject) -> None:
     """[8, 4] cuts 20 channels to 18 into ⌈20/8⌉ · ⌈18/4⌉ products, over 3 positions and taps."""
     result = project.run(
         "      tiled:\n        tile_conv: {tile: [8, 4]}\n        equivalence: exact_algebra\n"
@@ -157,7 +60,7 @@ def test_convolutions_are_tiled_by_their_channels(project: Project) -> None:
     assert project.transform["metrics"]["macs"]["value"] == 4 * 3 * 3 * 20 * 18
 
 
-def test_a_limit_after_the_transform_breaks_alone(project: Project) -> None:
+def test_a_limit_after_the_transform_breaks_alone(project: TorchProject) -> None:
     """Padding to 64x64 costs 4 · (128·128 + 128·64) MACs, more than the network itself."""
     padded = 4 * (128 * 128 + 128 * 64)
     result = project.run(
@@ -168,7 +71,7 @@ def test_a_limit_after_the_transform_breaks_alone(project: Project) -> None:
     result.stdout.fnmatch_lines([f"macs *{padded:,} MAC > {padded - 1:,} MAC * budgets/a.yaml:9"])
 
 
-def test_layers_that_are_left_out_are_told(project: Project) -> None:
+def test_layers_that_are_left_out_are_told(project: TorchProject) -> None:
     """``layers`` chooses by scope, and the report lists what stayed."""
     project.run(
         "      tiled:\n        tile_linear: {tile: 64, layers: '0'}\n"
@@ -187,7 +90,7 @@ def test_layers_that_are_left_out_are_told(project: Project) -> None:
     ],
 )
 def test_what_stays_whole_is_never_green(
-    project: Project, model: str, settings: str, says: str
+    project: TorchProject, model: str, settings: str, says: str
 ) -> None:
     """A glob that selects nothing, or an operation that nobody can tile, is unknown."""
     text = f"      tiled:\n        tile_linear: {settings}\n        equivalence: exact_algebra\n"
@@ -197,7 +100,9 @@ def test_what_stays_whole_is_never_green(
     result.stdout.fnmatch_lines([says])
 
 
-def test_a_transform_from_another_package_works_from_the_budget_alone(project: Project) -> None:
+def test_a_transform_from_another_package_works_from_the_budget_alone(
+    project: TorchProject,
+) -> None:
     """``apply`` names a function that takes and returns a module."""
     project.run(
         "      halves: {apply: 'compiler:split', equivalence: exact_algebra}\n"
@@ -206,13 +111,13 @@ def test_a_transform_from_another_package_works_from_the_budget_alone(project: P
     assert became == {"0": "", "1": "", "2": "Half"}
 
 
-def test_new_modules_are_in_training_mode_and_no_matter(project: Project) -> None:
+def test_new_modules_are_in_training_mode_and_no_matter(project: TorchProject) -> None:
     """What a transform makes anew has never been switched, and is run in eval mode."""
     project.run("      new: {apply: 'compiler:new_layers', equivalence: exact_algebra}\n")
     assert project.transform["equivalence"]["outcome"] == "within"
 
 
-def test_a_bound_of_no_output_is_unknown(project: Project) -> None:
+def test_a_bound_of_no_output_is_unknown(project: TorchProject) -> None:
     """A bound that is held against nothing is no bound that holds."""
     claim = "{kind: lossy, sqnr: 10, outputs: {logits: {max_abs: 1}}}"
     result = project.run(f"      small: {{quantize_weights: {{}}, equivalence: {claim}}}\n")
@@ -220,7 +125,7 @@ def test_a_bound_of_no_output_is_unknown(project: Project) -> None:
     result.stdout.fnmatch_lines(["*no output is called 'logits', which has a bound: '0'*"])
 
 
-def test_the_command_survives_the_shell(project: Project) -> None:
+def test_the_command_survives_the_shell(project: TorchProject) -> None:
     """Names are quoted for a shell: it would run what stands between backquotes."""
     text = "      a$HOME`date`: {apply: 'compiler:forgetful', equivalence: exact_algebra}\n"
     result = project.run(text)
@@ -230,7 +135,7 @@ def test_the_command_survives_the_shell(project: Project) -> None:
     assert line.endswith("'budgets/a.yaml::net::a$HOME`date`::equivalence'")
 
 
-def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: Project) -> None:
+def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: TorchProject) -> None:
     """The failure names layer, worst element, weights, seeds, and how to see it again."""
     result = project.run(
         "      halves: {apply: 'compiler:forgetful', equivalence: exact_algebra}\n"
@@ -256,7 +161,7 @@ def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: Project) 
     ],
 )
 def test_a_transform_that_fails_is_unknown_and_spares_the_model(
-    project: Project, transform: str, says: str
+    project: TorchProject, transform: str, says: str
 ) -> None:
     """What it raises is told; a module that the user holds is bit by bit as it was."""
     import nets  # type: ignore[import-not-found]  # written above
@@ -273,7 +178,7 @@ def test_a_transform_that_fails_is_unknown_and_spares_the_model(
     assert isinstance(nets.SHARED, nn.Sequential)
 
 
-def test_other_weights_in_the_same_layer_are_a_change(project: Project) -> None:
+def test_other_weights_in_the_same_layer_are_a_change(project: TorchProject) -> None:
     """A pass that only turns a weight round is told, and fails with its layer."""
     result = project.run("      x: {apply: 'compiler:turned', equivalence: exact_algebra}\n")
     result.assert_outcomes(failed=1)
@@ -282,14 +187,14 @@ def test_other_weights_in_the_same_layer_are_a_change(project: Project) -> None:
     assert project.transform["equivalence"]["first_divergence"]["scope"] == "2"
 
 
-def test_a_lossy_claim_shows_its_noise(project: Project) -> None:
+def test_a_lossy_claim_shows_its_noise(project: TorchProject) -> None:
     """Integers of eight bits owe 6.02·8 - 12 - 10·log10(2) = 33.2 dB, and no bound is needed."""
     result = project.run("      small: {quantize_weights: {}, equivalence: lossy}\n")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["within  net::small::equivalence * dB *"])
 
 
-def test_a_graph_that_is_not_what_runs_is_over(project: Project) -> None:
+def test_a_graph_that_is_not_what_runs_is_over(project: TorchProject) -> None:
     """A module that multiplies more where it is run than where it is measured is found out."""
     result = project.run(
         "      shy: {apply: 'compiler:shy', equivalence: {kind: custom, mse: 1e9}}\n"
@@ -300,7 +205,7 @@ def test_a_graph_that_is_not_what_runs_is_over(project: Project) -> None:
     )
 
 
-def test_a_second_model_is_compared(project: Project) -> None:
+def test_a_second_model_is_compared(project: TorchProject) -> None:
     """Two factories that name their weights alike get the same weights, and agree."""
     project.run(
         "      twin:\n        compare: {torch: 'nets:net'}\n"
@@ -308,7 +213,7 @@ def test_a_second_model_is_compared(project: Project) -> None:
     ).assert_outcomes(passed=1)
 
 
-def test_selection_and_workers_see_items_below_transforms(project: Project) -> None:
+def test_selection_and_workers_see_items_below_transforms(project: TorchProject) -> None:
     """``-k`` chooses them; what is left out is counted."""
     text = (
         "      tiled:\n        tile_linear: {tile: 64}\n        equivalence: exact_algebra\n"
@@ -320,7 +225,7 @@ def test_selection_and_workers_see_items_below_transforms(project: Project) -> N
     assert [check["metric"] for check in project.transform["checks"]] == ["equivalence"]
 
 
-def test_problems_of_the_file_are_told_in_place(project: Project) -> None:
+def test_problems_of_the_file_are_told_in_place(project: TorchProject) -> None:
     """Every slip in a transform has its line, its column and a way out."""
     result = project.run(
         "      a: {tile_linear: {tile: 0, edge: raged}, equivalence: exact}\n"

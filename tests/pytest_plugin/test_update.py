@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.project import Project
 from tests.builders.repository import Repository
-from tests.pytest_plugin.conftest import Project
 
 # 48 parameters and MACs; 192 bytes of weights.
 ODD = """# the team's own layout

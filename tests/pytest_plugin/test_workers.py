@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pytest_plugin.conftest import Project
+from tests.builders.project import Project
 
 MODELS = "".join(
     f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, "

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pytest_modelbudget.reports.comment import MARKER
-from tests.pytest_plugin.conftest import Project
+from tests.builders.project import Project
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / "action.yml"

@@ -19,10 +19,9 @@ from pytest_modelbudget.transforms.compare_on_onnx import compared_files
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.builders.onnx_batchnorms import normalised
 from tests.builders.onnx_graphs import model, node, value
-from tests.builders.onnx_linears import drawn, linear
-from tests.equivalence.test_onnx_equivalence import change, network
-from tests.transforms.fold_batchnorm.test_fold_batchnorm_onnx import normalised
+from tests.builders.onnx_linears import change, drawn, linear, network
 
 
 def compared(first: onnx.ModelProto, second: onnx.ModelProto, folder: Path) -> Equivalence:

@@ -16,8 +16,8 @@ from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.onnx_models.files import write_model
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
-from tests.equivalence.test_onnx_equivalence import change, network
-from tests.transforms.fold_batchnorm.test_fold_batchnorm_onnx import normalised
+from tests.builders.onnx_batchnorms import normalised
+from tests.builders.onnx_linears import change, network
 
 CONFTEST = """
 import sys

@@ -7,6 +7,7 @@ output channel.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from pytest_modelbudget.onnx_models.program import (
     stored_tensors,
     with_graph,
 )
-from pytest_modelbudget.onnx_models.rewriting import without_spent
+from pytest_modelbudget.onnx_models.rewriting import WholeOperation, found_operations, without_spent
 from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
@@ -47,18 +48,26 @@ def folded_batchnorms(model: onnx.ModelProto) -> Rewritten:
     stored = stored_tensors(model)
     foldings: dict[str, Folding] = {}
     changes = []
-    for node in model.graph.node:
-        if op_name(node) != BATCH_NORM:
+    for found in found_operations(model, stored, _is_batch_norm, _folding):
+        if isinstance(found, WholeOperation):
+            changes.append(Change(scope_of(found.node), op_name(found.node), why=found.why))
             continue
-        why = _why_not(node, stored)
-        layer = stored.makers.get(node.input[0])
-        if why or layer is None:
-            changes.append(Change(scope_of(node), BATCH_NORM, why=why))
-            continue
-        foldings[layer.output[0]] = Folding(node, layer)
+        norm, layer = found.norm, found.layer
+        foldings[layer.output[0]] = found
         became = f"part of {op_name(layer)} '{scope_of(layer)}'"
-        changes.append(Change(scope_of(node), BATCH_NORM, became=became))
+        changes.append(Change(scope_of(norm), BATCH_NORM, became=became))
     return Rewritten(_folded(model, foldings, stored), tuple(changes))
+
+
+def _is_batch_norm(node: NodeProto, constants: AbstractSet[str]) -> bool:
+    return op_name(node) == BATCH_NORM
+
+
+def _folding(norm: NodeProto, stored: StoredTensors) -> Folding | WholeOperation:
+    """A batch norm with the layer that takes it in, or why it stays."""
+    why = _why_not(norm, stored)
+    layer = stored.makers.get(norm.input[0])
+    return WholeOperation(norm, why) if why or layer is None else Folding(norm, layer)
 
 
 def _why_not(norm: NodeProto, stored: StoredTensors) -> str:

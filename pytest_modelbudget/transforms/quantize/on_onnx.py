@@ -26,7 +26,15 @@ from pytest_modelbudget.onnx_models.program import (
     stored_tensors,
     with_graph,
 )
-from pytest_modelbudget.onnx_models.rewriting import Names, without_spent
+from pytest_modelbudget.onnx_models.rewriting import (
+    Names,
+    WholeOperation,
+    found_operations,
+    multiplying_weights,
+    without_spent,
+)
+from pytest_modelbudget.ops.rule import Over
+from pytest_modelbudget.ops.table import OpTable, builtin_ops
 from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
 from pytest_modelbudget.transforms.quantize.grid import Grid, grid_of, verified_at_floor
 from pytest_modelbudget.transforms.tile.forms_on_onnx import StoredWeight, weight_behind
@@ -60,12 +68,17 @@ class Layer:
     axis: int
 
 
-def quantised_weights(model: onnx.ModelProto, grid: Grid) -> Rewritten:
-    """The model with the weights of its selected layers stored as integers."""
+def quantised_weights(
+    model: onnx.ModelProto, grid: Grid, rules: OpTable | None = None
+) -> Rewritten:
+    """The model with the weights of its selected layers stored as integers.
+
+    rules are the project's own where none are given.
+    """
     stored = stored_tensors(model)
     graph = DequantisedGraph(model, grid, stored)
     changes = []
-    for node, found in weighted_nodes(model, grid, stored):
+    for node, found in weighted_nodes(model, grid, stored, rules):
         if isinstance(found, str):
             changes.append(Change(scope_of(node), op_name(node), why=found))
             continue
@@ -75,31 +88,33 @@ def quantised_weights(model: onnx.ModelProto, grid: Grid) -> Rewritten:
 
 
 def weighted_nodes(
-    model: onnx.ModelProto, grid: Grid, stored: StoredTensors
+    model: onnx.ModelProto, grid: Grid, stored: StoredTensors, rules: OpTable | None = None
 ) -> Iterator[tuple[NodeProto, Layer | str]]:
-    """Every node with a weight: the layer to be quantised, or why it stays as it is."""
+    """Every node that multiplies by a weight: the layer to be quantised, or why it stays."""
     opset = opset_of(model)
-    for node in model.graph.node:
-        found = layer_of(node, stored)
+    is_layer = multiplying_weights((Over.FEATURES, Over.CHANNELS), rules or builtin_ops())
+    for found in found_operations(model, stored, is_layer, layer_of):
         if isinstance(found, Layer):
-            yield node, _why_not(found, grid, stored, opset) or found
-        elif found is not None:
-            yield node, found
+            yield found.node, _why_not(found, grid, stored, opset) or found
+        else:
+            yield found.node, found.why
 
 
-def layer_of(node: NodeProto, stored: StoredTensors) -> Layer | str | None:
-    """The node as a layer with a stored weight, why it is none, or None where it has no weight."""
+def layer_of(node: NodeProto, stored: StoredTensors) -> Layer | WholeOperation:
+    """The node as a layer with a stored weight, or why it is none."""
     name = op_name(node)
     if name not in LAYERS:
-        return None
+        return WholeOperation(node, "its type is not quantised")
     if name in {"onnx::Gemm", "onnx::MatMul"}:
         found = weight_behind(node.input[1], stored)
-        if not isinstance(found, StoredWeight):
-            return found
-        is_turned = found.turned != bool(attribute(node, "transB", 0))
-        return Layer(node, found.name, 0 if is_turned else 1)
+        if isinstance(found, StoredWeight):
+            is_turned = found.turned != bool(attribute(node, "transB", 0))
+            return Layer(node, found.name, 0 if is_turned else 1)
+        is_left = node.input[0] in stored.constants
+        computed = "the left operand" if is_left else "computed in the graph"
+        return WholeOperation(node, found or f"its weight is {computed}")
     if node.input[1] not in stored:
-        return "its weight is computed in the graph, or quantised already"
+        return WholeOperation(node, "its weight is computed in the graph, or quantised already")
     return Layer(node, node.input[1], 1 if name == "onnx::ConvTranspose" else 0)
 
 
@@ -282,7 +297,7 @@ def transformed(job: Job) -> Transformed:
     grid = grid_of(job.settings)
 
     def rewrite(model: onnx.ModelProto) -> Rewritten:
-        found = quantised_weights(model, grid)
+        found = quantised_weights(model, grid, job.rules)
         wrong = off_grid(model, found.model, grid)
         if wrong:
             words = "reads a weight off the grid: leave it out with layers:"

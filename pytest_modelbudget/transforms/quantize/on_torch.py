@@ -6,7 +6,7 @@ integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,7 +18,10 @@ from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.graph.graph import Graph, Weight
+from pytest_modelbudget.graph.graph import Graph, Op, Weight
+from pytest_modelbudget.graph.tensor import StorageKind, Tensor
+from pytest_modelbudget.ops.rule import Over
+from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.weights import GRID
 from pytest_modelbudget.transforms.on_torch import transformed_module
 from pytest_modelbudget.transforms.quantize.grid import Grid, grid_of, verified_at_floor
@@ -39,6 +42,7 @@ def transformed(job: Job) -> Transformed:
 
     done = transformed_module(job, lambda model: quantised(model, grid), changes)
     graph = done.loaded.graph
+    done = replace(done, changes=(*done.changes, *unlisted(graph, job.rules, done.changes, grid)))
     loaded = replace(done.loaded, graph=with_logical_elements(graph, grid.bits))
     count = sum(bool(change.became) for change in done.changes)
 
@@ -164,6 +168,38 @@ def layer_changes(before: nn.Module, after: nn.Module, grid: Grid) -> Iterator[C
         for name in weights_of(module):
             must_lie_on_grid(f"{path}.{name}", module._parameters[name], there[path], grid)
         yield Change(path, kind, grid.text)
+
+
+def unlisted(
+    graph: Graph, rules: OpTable, changes: Sequence[Change], grid: Grid
+) -> Iterator[Change]:
+    """Operations that still multiply by a parameter, of modules that nobody listed as layers."""
+    listed = {change.scope for change in changes}
+    owners = {
+        weight.tensor.storage: weight.scope
+        for weight in graph.weights
+        if weight.kind is StorageKind.PARAMETER
+    }
+    for op in graph.ops:
+        for tensor in multiplied_tensors(op, rules):
+            scope = owners.get(tensor.storage)
+            if scope is not None and scope not in listed:
+                listed.add(scope)
+                why = "its type is not quantised" if grid.selects(scope) else LEFT_OUT
+                yield Change(scope, op.name, why=why)
+
+
+def multiplied_tensors(op: Op, rules: OpTable) -> Iterator[Tensor]:
+    """Operands whose products an operation sums, over features or channels."""
+    if op.name not in rules:
+        return
+    for over in (Over.FEATURES, Over.CHANNELS):
+        roles = rules[op.name].multiplied(op.name, over, op.attributes, len(op.operands))
+        for operand in (op.operands[position] for position, _ in roles):
+            if isinstance(operand, Tensor):
+                yield operand
+            elif operand is not None:
+                yield from filter(None, operand)
 
 
 def _why_not(module: nn.Module) -> str:

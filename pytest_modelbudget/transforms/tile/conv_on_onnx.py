@@ -14,8 +14,11 @@ from pytest_modelbudget.onnx_models.rewriting import (
     Replacement,
     WholeOperation,
     found_operations,
+    multiplying_weights,
     why_unusable,
 )
+from pytest_modelbudget.ops.rule import Over
+from pytest_modelbudget.ops.table import OpTable, builtin_ops
 from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
 from pytest_modelbudget.transforms.tile.graph_on_onnx import (
     TiledGraph,
@@ -34,14 +37,7 @@ from pytest_modelbudget.transforms.tile.grid import (
 )
 from pytest_modelbudget.transforms.transform import LEFT_OUT, Job, Transformed, with_known_layers
 
-CONVOLUTIONS = frozenset({"onnx::Conv", "onnx::ConvTranspose"})
-# Convolutions that are written in other ways, and stay whole.
-OTHER_CONVOLUTIONS = frozenset({
-    "onnx::QLinearConv", "onnx::ConvInteger", "onnx::DeformConv", "onnx::CausalConvWithState",
-    "com.microsoft::FusedConv", "com.microsoft::NhwcFusedConv", "com.microsoft::NhwcConv",
-    "com.microsoft.nchwc::Conv", "com.microsoft::QLinearConv",
-    "com.microsoft::ConvTransposeWithDynamicPads",
-})  # fmt: skip
+REWRITTEN = frozenset({"onnx::Conv", "onnx::ConvTranspose"})  # those that can be cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +58,18 @@ class Convolution:
 
 
 def convolutions(
-    model: onnx.ModelProto, stored: StoredTensors
+    model: onnx.ModelProto, stored: StoredTensors, rules: OpTable
 ) -> Iterator[Convolution | WholeOperation]:
     """Every convolution in the order of the file, those in bodies and functions included."""
-    names = CONVOLUTIONS | OTHER_CONVOLUTIONS
-    return found_operations(model, stored, names, _operation, weighted=names)
+    is_convolution = multiplying_weights((Over.CHANNELS,), rules)
+    return found_operations(model, stored, is_convolution, _operation)
 
 
 def _operation(node: NodeProto, stored: StoredTensors) -> Convolution | WholeOperation:
+    if op_name(node) not in REWRITTEN:
+        return WholeOperation(node, f"{op_name(node)} is rewritten by no form of tiles")
     weight = stored.origin(node.input[1])
-    why = _why_whole(node, weight, stored)
+    why = _why_whole(weight, stored)
     if why:
         return WholeOperation(node, why)
     groups, (first, second, *_) = attribute(node, "group", 1), stored.shape(weight)
@@ -83,10 +81,8 @@ def _operation(node: NodeProto, stored: StoredTensors) -> Convolution | WholeOpe
     return Convolution(node, weight, groups, k, n, turned, bias)
 
 
-def _why_whole(node: NodeProto, weight: str, stored: StoredTensors) -> str:
+def _why_whole(weight: str, stored: StoredTensors) -> str:
     """Why a convolution cannot be cut; "" where its weight is there to be cut."""
-    if op_name(node) in OTHER_CONVOLUTIONS:
-        return f"{op_name(node)} is rewritten by no form of tiles"
     if weight in stored:
         return why_unusable(weight, stored)
     maker = stored.makers.get(weight)
@@ -213,16 +209,20 @@ def _turned(values: Any, found: Convolution) -> Any:
 
 
 def tiled_convolutions(
-    model: onnx.ModelProto, tile: Tile, layers: Sequence[str] = ("*",)
+    model: onnx.ModelProto,
+    tile: Tile,
+    layers: Sequence[str] = ("*",),
+    rules: OpTable | None = None,
 ) -> Rewritten:
     """The model with the convolutions that globs select written as partial ones.
 
     The given model is left alone. Inputs, outputs and the names of all values that were there
-    before stay; what could not be rewritten is listed with the reason.
+    before stay; what could not be rewritten is listed with the reason. rules are the project's own
+    where none are given.
     """
     stored = stored_tensors(model)
     graph = TiledGraph(model, tile, layers)
-    for found in convolutions(model, stored):
+    for found in convolutions(model, stored, rules or builtin_ops()):
         why = found.why if isinstance(found, WholeOperation) else ""
         if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
             continue
@@ -243,7 +243,7 @@ def transformed(job: Job) -> Transformed:
     tile, layers = tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"])
 
     def rewrite(model: onnx.ModelProto) -> Rewritten:
-        found = tiled_convolutions(model, tile, layers)
+        found = tiled_convolutions(model, tile, layers, job.rules)
         may_stay = (LEFT_OUT, ONE_CHANNEL)
         must_be_complete(found.changes, "tile_conv", "convolutions", may_stay=may_stay)
         return found

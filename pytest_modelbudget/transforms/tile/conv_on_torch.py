@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 
+from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
 from pytest_modelbudget.transforms.on_torch import transformed_operations
 from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, must_be_complete, tile_of
@@ -39,8 +40,6 @@ from pytest_modelbudget.transforms.transform import (
     with_known_layers,
 )
 
-# Kinds that are convolutions; those of them that tiles cannot replace are told.
-KINDS = frozenset({"convolution", "deformable_convolution"})
 # Operators that take (input, weight, bias, ..., groups, ...); those that turn the weight.
 TURNED = frozenset({"aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"})
 SPLIT = TURNED | {
@@ -91,7 +90,7 @@ class TileConv(TileRewrite):
 
     def result(self, call: Call) -> Any:
         """The partial convolutions in place of one."""
-        if call.kind not in KINDS:
+        if not call.multiplied(Over.CHANNELS):
             return NotImplemented
         weight = call.argument(1, "weight")
         scope = call.owner(weight) if isinstance(weight, torch.Tensor) else call.scope_now()

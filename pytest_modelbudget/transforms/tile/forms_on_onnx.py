@@ -23,19 +23,15 @@ from pytest_modelbudget.onnx_models.rewriting import (
     Replacement,
     WholeOperation,
     found_operations,
+    multiplying_weights,
     why_unusable,
 )
+from pytest_modelbudget.ops.rule import Over
+from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.tile.graph_on_onnx import column_sums, first_along, joined, split
 from pytest_modelbudget.transforms.tile.grid import Cut, Tile, cut
 
-PRODUCTS = frozenset({"onnx::Gemm", "onnx::MatMul"})
-# Products with weights that are written in other ways, and stay whole.
-OTHER_PRODUCTS = frozenset({
-    "com.microsoft::FusedGemm", "com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul",
-    "com.microsoft::MatMulNBits", "com.microsoft::MatMulBnb4", "com.microsoft::GemmFloat8",
-    "onnx::QLinearMatMul", "onnx::MatMulInteger", "com.microsoft::QGemm",
-    "com.microsoft::DynamicQuantizeMatMul", "com.microsoft::MatMulIntegerToFloat",
-})  # fmt: skip
+REWRITTEN = frozenset({"onnx::Gemm", "onnx::MatMul"})  # those that a form of tiles is known for
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +64,25 @@ class StoredWeight:
 FoundOperation = Union[LinearOperation, WholeOperation]
 
 
-def linear_operations(model: onnx.ModelProto, stored: StoredTensors) -> Iterator[FoundOperation]:
+def linear_operations(
+    model: onnx.ModelProto, stored: StoredTensors, rules: OpTable
+) -> Iterator[FoundOperation]:
     """Every linear operation in the order of the file, those in bodies and functions included.
 
-    A MatMul of two activations, as in attention, is none: nothing of it is a weight.
+    What contracts over features with a weight is one, by whatever name it goes. A MatMul of two
+    activations, as in attention, is none.
     """
-    names = PRODUCTS | OTHER_PRODUCTS
-    return found_operations(model, stored, names, _operation, weighted={"onnx::Gemm"})
+    is_linear = multiplying_weights((Over.FEATURES,), rules)
+    return found_operations(model, stored, is_linear, _operation)
 
 
-def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation | None:
+def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation:
     name = op_name(node)
-    if name in OTHER_PRODUCTS:
+    if name not in REWRITTEN:
         return WholeOperation(node, f"{name} is rewritten by no form of tiles")
     weight = weight_behind(node.input[1], stored)
     if weight is None and name == "onnx::MatMul":
-        return _left_operand(node, stored)
+        return WholeOperation(node, "its weight is the left operand")
     if weight is None:
         return WholeOperation(node, "its weight is computed in the graph")
     if isinstance(weight, str):
@@ -104,13 +103,6 @@ def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation | None:
         alpha=float(attribute(node, "alpha", 1.0)),
         beta=float(attribute(node, "beta", 1.0)),
     )
-
-
-def _left_operand(node: NodeProto, stored: StoredTensors) -> WholeOperation | None:
-    """A product whose first operand is the weight, W·x; None for one of two activations."""
-    if weight_behind(node.input[0], stored) is None:
-        return None
-    return WholeOperation(node, "its weight is the left operand")
 
 
 def weight_behind(name: str, stored: StoredTensors) -> StoredWeight | str | None:

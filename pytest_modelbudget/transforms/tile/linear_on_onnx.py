@@ -18,6 +18,7 @@ from pytest_modelbudget.onnx_models.graph_reader import with_all_weights
 from pytest_modelbudget.onnx_models.inference import DeclaredTypes, inferred_types
 from pytest_modelbudget.onnx_models.program import StoredTensors, bound, op_name, stored_tensors
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
+from pytest_modelbudget.ops.table import OpTable, builtin_ops
 from pytest_modelbudget.transforms.on_onnx import Rewrite, Rewritten, transformed_file
 from pytest_modelbudget.transforms.tile.forms_on_onnx import (
     FORMS,
@@ -39,16 +40,19 @@ class Tiling:
     layers: tuple[str, ...] = ("*",)
 
 
-def tiled_linears(model: onnx.ModelProto, tiling: Tiling) -> Rewritten:
+def tiled_linears(
+    model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None = None
+) -> Rewritten:
     """The model with its selected linear operations written as products of tiles.
 
     The given model is left alone. Inputs, outputs and the names of all values that were there
-    before stay; what could not be rewritten is listed with the reason.
+    before stay; what could not be rewritten is listed with the reason. rules are the project's own
+    where none are given.
     """
     stored = stored_tensors(model)
     types = inferred_types(model)
     graph = TiledGraph(model, tiling.tile, tiling.layers)
-    for found in linear_operations(model, stored):
+    for found in linear_operations(model, stored, rules or builtin_ops()):
         why = found.why if isinstance(found, WholeOperation) else _why_whole(found, tiling, types)
         if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
             continue
@@ -118,7 +122,7 @@ def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
 
 def transformed(job: Job) -> Transformed:
     """The file's model with its linear operations tiled; TransformError where one stayed whole."""
-    rewrite = _rewrite_of(job.settings, job.source.dims)
+    rewrite = _rewrite_of(job.settings, job.source.dims, job.rules)
     return with_known_layers(transformed_file(job, rewrite), job)
 
 
@@ -134,14 +138,16 @@ def write_tiled(
     return found.changes
 
 
-def _rewrite_of(settings: Mapping[str, object], dims: Mapping[str, int]) -> Rewrite:
+def _rewrite_of(
+    settings: Mapping[str, object], dims: Mapping[str, int], rules: OpTable | None = None
+) -> Rewrite:
     tile = tile_of(settings)
     tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
 
     def rewrite(model: onnx.ModelProto) -> Rewritten:
         if tile.m is not None:  # rows are cut where the graph is written, so their number is fixed
             model = bound(model, dims)
-        found = tiled_linears(model, tiling)
+        found = tiled_linears(model, tiling, rules)
         must_be_complete(found.changes, "tile_linear", "linear operations")
         return found
 

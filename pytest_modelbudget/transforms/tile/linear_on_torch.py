@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
 from pytest_modelbudget.transforms.on_torch import transformed_operations
 from pytest_modelbudget.transforms.tile.grid import cut, must_be_complete, tile_of
@@ -40,25 +41,18 @@ from pytest_modelbudget.transforms.transform import (
     with_known_layers,
 )
 
-# Kinds that multiply by a weight; those of them that tiles cannot replace are told.
-LINEAR = frozenset({"linear", "matmul", "einsum", "bilinear"})
-# Products of vectors too, all of which they contract; what others take as a vector is a bias or a
-# scale, or in an einsum whatever its equation says.
-OF_VECTORS = frozenset({
-    "aten::matmul", "aten::linalg_matmul", "aten::inner", "aten::mv", "aten::dot", "aten::vdot",
-})  # fmt: skip
-
 
 class TileLinear(TileRewrite):
     """Replaces the linear operations that globs on scopes select."""
 
     def result(self, call: Call) -> Any:
         """The tile products in place of a linear operation."""
-        if call.kind not in LINEAR:
-            return NotImplemented
-        weight = next(_weights(call), None)
-        if weight is None and call.kind != "linear":
-            return NotImplemented  # both operands are activations: attention and its like
+        operands = call.multiplied(Over.FEATURES)
+        operands.sort(key=lambda each: not each[0].weight)
+        tensors = (each for _, each in operands if isinstance(each, torch.Tensor))
+        weight = next(filter(call.weight_name, tensors), None)
+        if weight is None and not any(role.weight for role, _ in operands):
+            return NotImplemented  # all operands are activations: attention and its like
         scope = call.scope_now() if weight is None else call.owner(weight)
         if not is_chosen(scope, self.layers):
             return self.leave(scope, call, LEFT_OUT)
@@ -136,15 +130,6 @@ _ARGUMENTS = {
     "aten::mm": ("self", "mat2"),
     "aten::matmul": ("self", "other"),
 }
-
-
-def _weights(call: Call) -> Iterator[torch.Tensor]:
-    """Operands that are a stored weight, or a view of one."""
-    rank = 1 if call.name in OF_VECTORS else 2
-    for value in (*call.args, *call.kwargs.values()):
-        for each in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(each, torch.Tensor) and each.dim() >= rank and call.weight_name(each):
-                yield each
 
 
 def transformed(job: Job) -> Transformed:

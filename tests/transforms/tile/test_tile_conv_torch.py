@@ -16,12 +16,11 @@ from torchvision.ops import DeformConv2d
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.tile.conv_on_torch import transformed
 from pytest_modelbudget.transforms.transform import Job, Transformed
+from tests.builders.module_transforms import numbers
 
 CHANNELS = (1, 3, 63, 64, 65, 130)
 TYPES = ("float32", "bfloat16", "float16")
@@ -36,11 +35,6 @@ def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> T
 def source_of(model: nn.Module, *shape: int, dtype: str = "float32") -> ModelSource:
     specs = InputSpecs((TensorSpec(dtype, shape),))
     return ModelSource("torch", model, specs, dtype=None if dtype == "float32" else dtype)
-
-
-def numbers(done: Transformed) -> dict[str, Any]:
-    costed = CostedGraph(done.loaded.graph, builtin_ops())
-    return {key: metric.measure(costed).value for key, metric in metric_table().items()}
 
 
 @pytest.mark.parametrize(

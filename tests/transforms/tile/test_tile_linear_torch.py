@@ -19,13 +19,11 @@ from torch import nn
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.on_torch import transformed_operations
-from pytest_modelbudget.transforms.tile.linear_on_torch import transformed
-from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.transforms.transform import Job
+from tests.builders.module_transforms import numbers, tiled
 from tests.builders.mutants import right, verified
 
 IMAGE = InputSpecs((TensorSpec("float32", (1, 3, 224, 224)),))
@@ -33,19 +31,9 @@ SIZES = (1, 63, 64, 65, 200, 4096)
 TYPES = ("float32", "bfloat16", "float16")
 
 
-def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Transformed:
-    given = {"tile": tile, "edge": "ragged", "layers": ("*",)} | settings
-    return transformed(Job(source, given, builtin_ops()))
-
-
 def linear(k: int, n: int, rows: int = 2) -> ModelSource:
     specs = InputSpecs((TensorSpec("float32", (rows, k)),))
     return ModelSource("torch", nn.Sequential(nn.Linear(k, n)), specs)
-
-
-def numbers(done: Transformed) -> dict[str, Any]:
-    costed = CostedGraph(done.loaded.graph, builtin_ops())
-    return {key: metric.measure(costed).value for key, metric in metric_table().items()}
 
 
 @pytest.mark.parametrize(

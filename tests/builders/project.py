@@ -1,0 +1,69 @@
+"""A project with budgets over a framework-free model format, to run pytest in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FRONT_END = Path(__file__).with_name("widths_front_end.py")
+CONFTEST = """
+from pytest_modelbudget.formats import table as frontend_table
+from pytest_modelbudget.formats.table import FrontEnd
+
+WIDTHS = FrontEnd("widths", "path of a widths file", "widths_front_end", suffixes=(".widths",))
+if WIDTHS not in frontend_table.FRONT_ENDS:
+    frontend_table.FRONT_ENDS += (WIDTHS,)
+"""
+HEAD = "model_budget: 1\ndefaults: {inputs: float32 1x4}\nmodels:\n"
+
+
+class Project:
+    """A user's repository: files are written by name, pytest is run in it."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.path = pytester.path
+        self.write("widths_front_end.py", FRONT_END.read_text())
+        self.write("conftest.py", CONFTEST)
+        self.write("pytest.ini", "[pytest]\n")
+        self.write("budgets/net.widths", "4 8 2")  # 4 * 8 + 8 * 2 = 48 parameters and MACs
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def budget(self, models: str, name: str = "budgets/a.yaml") -> Path:
+        """A budget file; ``models`` is its part below ``models:``, which is line 4 and on."""
+        return self.write(name, HEAD + models)
+
+    def configure(self, text: str) -> None:
+        """Add to the user's conftest.py."""
+        path = self.path / "conftest.py"
+        path.write_text(path.read_text(encoding="utf-8") + text, encoding="utf-8")
+
+    def run(self, *args: str, switch: bool = True) -> pytest.RunResult:
+        """Pytest in this process, with every warning an error."""
+        given = ("--model-budget", *args) if switch else args
+        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-Werror", *given)
+
+    def run_apart(self, *args: str) -> pytest.RunResult:
+        """Pytest in a process of its own, with the switch."""
+        return self.pytester.runpytest_subprocess("--model-budget", "-Werror", *args)
+
+    def report(self, *args: str, run: Callable[..., pytest.RunResult] | None = None) -> Any:
+        """The JSON report of a run, without its timings."""
+        (run or self.run)("--model-budget-json", "out.json", *args)
+        report = json.loads((self.path / "out.json").read_text(encoding="utf-8"))
+        report.pop("timings")
+        return report
+
+    @property
+    def loads(self) -> list[str]:
+        """Names of the model files in the order in which they were loaded."""
+        return (self.path / "budgets" / "loads").read_text().split()

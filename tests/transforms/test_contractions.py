@@ -1,0 +1,272 @@
+"""What multiplies by a weight is asked of its rule, alike for files and modules, by every name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto
+from torch import nn
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.ops.role import Role
+from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, nothing
+from pytest_modelbudget.ops.table import OpTable, builtin_ops
+from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
+from pytest_modelbudget.transforms.quantize.grid import Grid
+from pytest_modelbudget.transforms.quantize.on_onnx import quantised_weights
+from pytest_modelbudget.transforms.quantize.on_torch import transformed as quantised_module
+from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
+from pytest_modelbudget.transforms.tile.grid import Tile
+from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from pytest_modelbudget.transforms.tile.linear_on_torch import transformed
+from pytest_modelbudget.transforms.transform import Job
+from tests.builders.onnx_graphs import graph, model, node, scalar, stored, value
+
+TILING = Tiling(Tile(None, 4, 4))
+
+
+def test_every_formula_of_macs_says_what_it_sums_over() -> None:
+    """And a rule without products contracts nothing."""
+    for name, rule in builtin_ops().items():
+        sums = rule.macs not in {None, nothing}
+        assert (rule.contracts is not None) == sums, name
+        words = {role.word for role in rule.roles[name]}
+        assert rule.contracts is None or words & set(rule.contracts.of), name
+
+
+def after_a_layer(
+    nodes: Sequence[onnx.NodeProto], *weights: onnx.TensorProto, domain: str = ""
+) -> onnx.ModelProto:
+    """h = Gemm(x (8, 8), w), and then what these nodes make of it."""
+    return model(
+        [node("Gemm", "x w", "h"), *nodes],
+        [value("x", 8, 8), value("c", code=TensorProto.BOOL)],
+        [value("y")],
+        [stored("w", 8, 8), *weights],
+        domains=["com.microsoft", "lab"],
+    )
+
+
+def in_a_branch() -> onnx.ModelProto:
+    one = graph([node("Einsum", "h v", "t", equation="bi,io->bo")], [], [value("t", 8, 8)])
+    other = graph([node("Relu", "h", "e")], [], [value("e", 8, 8)])
+    return after_a_layer(
+        [node("If", "c", "y", then_branch=one, else_branch=other)], stored("v", 8, 8)
+    )
+
+
+def lstm() -> onnx.ModelProto:
+    return after_a_layer(
+        [
+            node("Unsqueeze", "h zero", "s"),
+            node("LSTM", "s wi wh", "y", hidden_size=4),
+        ],
+        onnx.numpy_helper.from_array(np.array([0]), "zero"),
+        stored("wi", 1, 16, 8),
+        stored("wh", 1, 16, 4),
+    )
+
+
+def attention() -> onnx.ModelProto:
+    return after_a_layer(
+        [
+            node("Unsqueeze", "h zero", "s"),
+            node("Attention", "s qkv b", "y", domain="com.microsoft", num_heads=2),
+        ],
+        onnx.numpy_helper.from_array(np.array([0]), "zero"),
+        stored("qkv", 8, 24),
+        stored("b", 24),
+    )
+
+
+def quantised_product() -> onnx.ModelProto:
+    return after_a_layer(
+        [
+            node("QuantizeLinear", "h s z", "q"),
+            node("QLinearMatMul", "q s z v s z s z", "y"),
+        ],
+        scalar("s", 1.0),
+        scalar("z", 0, np.int8),
+        stored("v", 8, 8, dtype=np.int8),
+    )
+
+
+WHOLE = {
+    "einsum": (
+        after_a_layer([node("Einsum", "h v", "y", equation="bi,io->bo")], stored("v", 8, 8)),
+        "onnx::Einsum is rewritten by no form of tiles",
+    ),
+    "einsum with a vector": (
+        after_a_layer([node("Einsum", "h v", "y", equation="bi,i->b")], stored("v", 8)),
+        "onnx::Einsum is rewritten by no form of tiles",
+    ),
+    "einsum in a branch": (in_a_branch(), "it stands in a body of onnx::If"),
+    "lstm": (lstm(), "onnx::LSTM is rewritten by no form of tiles"),
+    "packed attention": (attention(), "com.microsoft::Attention is rewritten by no form of tiles"),
+    "quantised": (quantised_product(), "onnx::QLinearMatMul is rewritten by no form of tiles"),
+    "left operand": (
+        after_a_layer([node("MatMul", "v h", "y")], stored("v", 8, 8)),
+        "its weight is the left operand",
+    ),
+}
+
+
+@pytest.mark.parametrize(("proto", "why"), WHOLE.values(), ids=WHOLE)
+def test_a_file_lists_what_stays_whole(proto: onnx.ModelProto, why: str) -> None:
+    """The Gemm in four products of 4x4, and the other one with the reason."""
+    changes = tiled_linears(proto, TILING).changes
+    assert [each.became or each.why for each in changes] == ["4 products of 4x4", why]
+    quantised = quantised_weights(proto, Grid()).changes
+    assert bool(quantised[0].became)
+    assert not quantised[1].became
+    assert quantised[1].why
+
+
+NONE = {
+    "einsum that scales": after_a_layer(
+        [node("Einsum", "h v", "y", equation="bi,i->bi")], stored("v", 8)
+    ),
+    "einsum of activations": after_a_layer([node("Einsum", "h x", "y", equation="bi,io->bo")]),
+    "fused product of activations": after_a_layer(
+        [node("FusedMatMul", "h x", "y", domain="com.microsoft")]
+    ),
+    "normalised": after_a_layer([node("LayerNormalization", "h s", "y")], stored("s", 8)),
+}
+
+
+@pytest.mark.parametrize("proto", NONE.values(), ids=NONE)
+def test_a_file_lists_nothing_else(proto: onnx.ModelProto) -> None:
+    """Nothing is contracted with a weight there."""
+    assert [each.operation for each in tiled_linears(proto, TILING).changes] == ["onnx::Gemm"]
+    assert [each.operation for each in quantised_weights(proto, Grid()).changes] == ["onnx::Gemm"]
+
+
+def low_rank_macs(*, x: Any, down: Any) -> int:
+    return int(x.elements * down.shape[-1])
+
+
+LAB = after_a_layer([node("low_rank", "h v", "y", domain="lab")], stored("v", 8, 2))
+
+
+@pytest.mark.parametrize(
+    ("contracts", "linear", "convolution"),
+    [
+        pytest.param(Contraction(Over.FEATURES, ("x", "down")), True, False, id="features"),
+        pytest.param(Contraction(Over.CHANNELS, ("x", "down")), False, True, id="channels"),
+        pytest.param(None, True, True, id="nobody said over what"),
+    ],
+)
+@pytest.mark.parametrize("role", ["down", Role("down", weight=True)], ids=["word", "weight"])
+def test_an_extensions_rule_is_asked_too(
+    role: str | Role, contracts: Contraction | None, linear: bool, convolution: bool
+) -> None:
+    """What it does not say may be either."""
+    names = {"lab::low_rank": ("x", role)}
+    rule = OpRule("low_rank", names, "narrow", macs=low_rank_macs, contracts=contracts)
+    rules = OpTable((*dict.fromkeys(builtin_ops().values()), rule))
+    changes = tiled_linears(LAB, TILING, rules).changes
+    assert ("lab::low_rank" in [each.operation for each in changes]) is linear
+    found = tiled_convolutions(LAB, Tile(None, 4, 4), ("*",), rules).changes
+    assert ("lab::low_rank" in [each.operation for each in found]) is convolution
+
+
+class Then(nn.Module):
+    """A linear layer, and what is done with its result and a stored tensor."""
+
+    def __init__(
+        self, use: Callable[[Any, torch.Tensor], torch.Tensor], **layers: nn.Module
+    ) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.stored = nn.Parameter(torch.randn(8, 8))
+        self.use = use
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.use(self, self.fc(x))
+
+
+MODULES = {
+    "aten::einsum": Then(lambda m, h: torch.einsum("bi,io->bo", h, m.stored)),
+    "aten::lstm": Then(lambda m, h: m.cell(h)[0], cell=nn.LSTM(8, 4)),
+    "aten::gru": Then(lambda m, h: m.cell(h)[0], cell=nn.GRU(8, 4)),
+    "aten::rnn_tanh": Then(lambda m, h: m.cell(h)[0], cell=nn.RNN(8, 4)),
+    "aten::lstm_cell": Then(lambda m, h: m.cell(h)[0], cell=nn.LSTMCell(8, 4)),
+    "aten::gru_cell": Then(lambda m, h: m.cell(h), cell=nn.GRUCell(8, 4)),
+    "aten::rnn_tanh_cell": Then(lambda m, h: m.cell(h), cell=nn.RNNCell(8, 4)),
+    "aten::bilinear": Then(lambda m, h: m.cell(h, h), cell=nn.Bilinear(8, 8, 4)),
+    "aten::scaled_dot_product_attention": Then(
+        lambda m, h: nn.functional.scaled_dot_product_attention(m.stored[None], h[None], h[None])
+    ),
+}
+
+
+def tiled(module: nn.Module, layers: tuple[str, ...] = ("*",)) -> Any:
+    source = ModelSource("torch", module, InputSpecs((TensorSpec("float32", (3, 8)),)))
+    settings = {"tile": (None, 4, 4), "edge": "ragged", "layers": layers}
+    return transformed(Job(source, settings, builtin_ops()))
+
+
+@pytest.mark.parametrize("operation", MODULES)
+def test_a_module_refuses_what_stays_whole(operation: str) -> None:
+    """As a file does: the Linear alone in tiles is not the model in tiles."""
+    with pytest.raises(TransformError, match=rf"left 1 linear operations whole: .*\({operation}: "):
+        tiled(MODULES[operation])
+
+
+def test_a_module_lists_nothing_else() -> None:
+    """Attention over activations, and an einsum that scales by a stored vector."""
+
+    def use(m: Any, h: torch.Tensor) -> torch.Tensor:
+        scaled = torch.einsum("bi,i->bi", h, m.stored[0])
+        return nn.functional.scaled_dot_product_attention(scaled[None], h[None], h[None])
+
+    assert [each.scope for each in tiled(Then(use)).changes] == ["fc"]
+
+
+def test_a_file_and_a_module_refuse_alike(tmp_path: Path) -> None:
+    """Gemm and Einsum in a file: the transform raises, so that its checks are unknown."""
+    from pytest_modelbudget.registry import tables
+
+    path = tmp_path / "m.onnx"
+    onnx.save(WHOLE["einsum"][0], path)
+    settings = {"tile": (None, 4, 4), "edge": "ragged", "layers": ("*",), "form": "unrolled"}
+    job = Job(ModelSource("onnx", str(path)), settings, tables().ops)
+    with pytest.raises(TransformError, match=r"left 1 linear operations whole: 'y' \(onnx::Einsum"):
+        tables().transforms["tile_linear"].applied(job)
+
+
+def test_a_quantiser_lists_products_of_any_module() -> None:
+    """The module that owns a layer multiplies by a tensor of its own, which stays in floats."""
+    module = MODULES["aten::einsum"]
+    source = ModelSource("torch", module, InputSpecs((TensorSpec("float32", (3, 8)),)))
+    settings = {"bits": 8, "per": "channel", "symmetric": True, "layers": ("*",)}
+    changes = quantised_module(Job(source, settings, builtin_ops())).changes
+    assert [(each.scope, each.operation, each.why) for each in changes] == [
+        ("fc", "Linear", ""),
+        ("", "aten::einsum", "its type is not quantised"),
+    ]
+
+
+def test_a_batch_norm_in_a_branch_is_listed() -> None:
+    """It stays, and says so beside the one that is folded."""
+    norm = "one one one one"
+    inner = graph([node("BatchNormalization", f"n {norm}", "t")], [], [value("t", 8, 8)])
+    other = graph([node("Relu", "n", "e")], [], [value("e", 8, 8)])
+    nodes = [
+        node("BatchNormalization", f"h {norm}", "n"),
+        node("If", "c", "y", then_branch=inner, else_branch=other),
+    ]
+    changes = folded_batchnorms(after_a_layer(nodes, stored("one", 8))).changes
+    assert [(each.scope, each.became or each.why) for each in changes] == [
+        ("n", "part of onnx::Gemm 'h'"),
+        ("t", "it stands in a body of onnx::If"),
+    ]
