@@ -92,7 +92,12 @@ def saved_copy(model: torch.jit.ScriptModule) -> Opener:
     with user_code("saving the script module", SourceError), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=DEPRECATION)
         torch.jit.save(model, saved)
-    return lambda device: _read(io.BytesIO(saved.getvalue()), device)
+
+    def read(device: str) -> torch.jit.ScriptModule:
+        with user_code("reading the script module", SourceError):
+            return _read(io.BytesIO(saved.getvalue()), device)
+
+    return read
 
 
 def script_subject(format: str, opened: Opener, device: str = "cpu") -> Subject:
@@ -113,4 +118,5 @@ def _subject(format: str, opened: Opener, module: Any) -> Subject:
         over=partial(over_instance, lambda other: _subject(format, opened, other)),
         keeps_weights=True,
         stored_from_rank=1,
+        is_frozen=not module._c.hasattr("training"),  # which freezing folds away, too
     )

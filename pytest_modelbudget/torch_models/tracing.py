@@ -26,8 +26,8 @@ from pytest_modelbudget.torch_models.isolation import (
     silenced,
     untouched_globals,
 )
+from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
-from pytest_modelbudget.torch_models.made import with_made_layers
 from pytest_modelbudget.torch_models.recording import Recorder
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
@@ -78,6 +78,7 @@ class Subject:
     the model. keeps_weights says that nothing can
     be put in the place of its weights; they have no memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
+    is_frozen says that its weights have become constants of the program.
     """
 
     format: str
@@ -88,6 +89,7 @@ class Subject:
     over: Callable[[nn.Module], Subject]
     keeps_weights: bool = False
     stored_from_rank: int = 0
+    is_frozen: bool = False
 
 
 def over_instance(subject_of: Callable[[Any], Subject], model: Any) -> Subject:
@@ -229,6 +231,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     graph = Graph(tuple(recorder.ops), given, returned, stored)
     if recorder.made:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
+    if subject.is_frozen:
+        graph = with_frozen_weights(graph, attempt.rules)
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), attempt.notes)
 
 

@@ -121,7 +121,7 @@ class TorchValues:
     def _shapeless_value(
         self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None
     ) -> Tensor:
-        """A tensor whose shape does not tell its elements: what reads or writes it is unmeasured."""
+        """One whose shape does not tell its elements: what reads or writes it is unmeasured."""
         known = self._known_shapeless(tensor)
         if known is not None:
             return known

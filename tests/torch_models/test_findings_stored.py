@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget import measure
+from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.errors import TraceError
 
 
@@ -218,3 +220,70 @@ def test_a_sparse_parameter_has_the_elements_that_it_stores() -> None:
     measured = measure(Sparse("to_sparse", learnt=True), "float32 4x16")
     assert measured["params"].value == 16 * 16 + 16 + 4
     assert measured["weight_memory"].value == 4 * (16 * 16 + 16) + COO
+
+
+def mlp() -> nn.Module:
+    """7,510 parameters in four tensors."""
+    return nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)).eval()
+
+
+def small_cnn() -> nn.Module:
+    """A convolution with its norm, which freezing folds into one weight and one bias."""
+    layers = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 5))
+    return nn.Sequential(*layers).eval()
+
+
+MLP_ELEMENTS = 64 * 100 + 100 + 100 * 10 + 10
+CNN_ELEMENTS = 8 * 3 * 9 + 8 + 288 * 5 + 5  # γ and β are gone
+FREEZERS: dict[str, Callable[[nn.Module, torch.Tensor], torch.jit.ScriptModule]] = {
+    "scripted": lambda model, x: torch.jit.freeze(torch.jit.script(model)),
+    "traced": lambda model, x: torch.jit.freeze(torch.jit.trace(model, x)),
+    "optimised": lambda model, x: torch.jit.optimize_for_inference(torch.jit.script(model)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("source", ["file", "memory"])
+@pytest.mark.parametrize("freeze", FREEZERS.values(), ids=list(FREEZERS))
+def test_frozen_scripts_have_the_weights_that_became_constants(
+    freeze: Callable[[nn.Module, torch.Tensor], Any], source: str, tmp_path: Path
+) -> None:
+    """N8, S11: from a file and in memory, traced and scripted, optimised ones too."""
+    target: Any = freeze(mlp(), torch.rand(4, 64))
+    if source == "file":
+        target.save(str(tmp_path / "frozen.pt"))
+        target = str(tmp_path / "frozen.pt")
+    measured = measure(target, "float32 4x64")
+    assert (measured["params"].value, measured["params"].unmeasured) == (MLP_ELEMENTS, ())
+    assert measured["weight_memory"].value == 4 * MLP_ELEMENTS
+    assert measured["model_size"].value == 4 * MLP_ELEMENTS
+    assert measured["macs"].value == 4 * (64 * 100 + 100 * 10)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_frozen_convolution_has_its_folded_weights() -> None:
+    """N8: batch norm is folded into the convolution, and counts no more."""
+    frozen = torch.jit.freeze(torch.jit.script(small_cnn()))
+    assert measure(frozen, "float32 1x3x8x8")["params"].value == CNN_ELEMENTS
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
+    """N8: a table in the code of a traced module is no parameter of it."""
+
+    class Shifted(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + torch.ones(10)
+
+    traced = torch.jit.trace(Shifted(64, 10).eval(), torch.rand(4, 64))
+    assert measure(traced, "float32 4x64")["params"].value == 64 * 10 + 10
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_model_is_compared_with_its_frozen_script() -> None:
+    """S11: the same function, whether its weights are attributes or constants."""
+    model = mlp()
+    equivalence = check_equivalence(
+        model, torch.jit.freeze(torch.jit.script(model)), "float32 4x64"
+    )
+    assert equivalence.outcome.value == "within"

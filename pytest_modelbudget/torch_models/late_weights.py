@@ -1,0 +1,201 @@
+"""Weights that only the recorded pass shows: layers that it makes, constants of frozen scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
+from pytest_modelbudget.ops.role import UNDECLARED, Role
+from pytest_modelbudget.ops.rule import OpRule
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.values import TorchValues
+from pytest_modelbudget.torch_models.weights import ModuleTree, NamedWeight, named_weights
+
+# How the recorder names memory that nothing stored before the pass.
+PROVISIONAL = frozenset({StorageKind.ACTIVATION, StorageKind.CONSTANT})
+PARAMETER, BUFFER, QUANTISER = StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.QUANTISER
+Kinds = dict[Storage, tuple[str, StorageKind]]  # a name and kind in place of a memory's own
+
+
+def with_made_layers(
+    graph: Graph,
+    made: Mapping[Storage, torch.Tensor],
+    values: TorchValues,
+    before: ModuleTree,
+    after: ModuleTree,
+) -> Graph:
+    """The graph with parameters that its pass has made as weights, as every later pass has them.
+
+    What fills them is left out, as it is of any other weight. A parameter that is computed from
+    inputs or weights is an activation, whatever its class.
+    """
+    derived = _derived(graph)
+    stored = {
+        storage: weight
+        for storage, weight in _named(made, values, before, after).items()
+        if storage.kind in PROVISIONAL and storage not in derived
+    }
+    if not stored:
+        return graph
+    weights = tuple(
+        Weight(
+            values.value(weight.tensor),
+            trainable=weight.is_parameter and weight.tensor.requires_grad,
+            persistent=weight.persistent,
+        )
+        for weight in stored.values()
+    )
+    kept = (weight for weight in graph.weights if weight.tensor.storage not in stored)
+    kinds = {
+        storage: (weight.name, PARAMETER if weight.is_parameter else BUFFER)
+        for storage, weight in stored.items()
+    }
+    moved = _moved(dataclasses.replace(graph, weights=(*kept, *weights)), kinds)
+    ops = (op for was, op in zip(graph.ops, moved.ops, strict=True) if not _only_fills(was, stored))
+    return dataclasses.replace(moved, ops=tuple(ops))
+
+
+def _named(
+    made: Mapping[Storage, torch.Tensor], values: TorchValues, before: ModuleTree, after: ModuleTree
+) -> dict[Storage, NamedWeight]:
+    """Made parameters, and buffers of made layers, under their names; "made.0" without a module."""
+    named = {
+        storage: NamedWeight(f"made.{number}", tensor, True, True)
+        for number, (storage, tensor) in enumerate(made.items())
+    }
+    known = {id(module) for _, module in before}
+    for path, module in after:
+        for weight in named_weights(((path, module),)):
+            value = values.known(weight.tensor)
+            if value is not None and (value.storage in named or id(module) not in known):
+                named[value.storage] = weight
+    return named
+
+
+def _derived(graph: Graph) -> set[Storage]:
+    """Memory whose values come from inputs or weights."""
+    derived = {tensor.storage for tensor in graph.inputs}
+    weights = (weight.tensor.storage for weight in graph.weights)
+    derived.update(storage for storage in weights if storage.kind not in PROVISIONAL)
+    for op in graph.ops:
+        if any(tensor.storage in derived for tensor in op.tensors()):
+            derived.update(output.storage for output in op.outputs)
+    return derived
+
+
+def _only_fills(op: Op, stored: Mapping[Storage, NamedWeight]) -> bool:
+    """Whether an operation makes, fills or views such memory and nothing else."""
+    touched = [tensor.storage for tensor in (*op.tensors(), *op.outputs)]
+    return bool(op.outputs) and all(storage in stored for storage in touched)
+
+
+def with_frozen_weights(graph: Graph, rules: OpTable) -> Graph:
+    """The graph of a frozen script, whose constants from rank 1 on are what reads them as.
+
+    Freezing turns every weight into a constant, as ONNX files have them: what an operation's rule
+    calls a weight is a parameter, also behind what hands it on as it is. A constant that an
+    operation without a rule reads may be one, so that the model's weights are a lower bound.
+    """
+    origin = {
+        weight.tensor.storage: weight.tensor.storage
+        for weight in graph.weights
+        if weight.kind is StorageKind.CONSTANT and weight.tensor.shape
+    }
+    kinds: Kinds = {}
+    readers: dict[Storage, Reader] = {}
+    for op in graph.ops:
+        for role, tensor in _roles(op, rules.get(op.name)):
+            constant = origin.get(tensor.storage)
+            if constant is None:
+                continue
+            if role.carried:
+                origin.update({out.storage: constant for out in op.outputs})
+            kind = _read_as(role, tensor)
+            if kind is PARAMETER or (kind is not None and constant not in kinds):
+                kinds[constant] = (constant.name.replace("constant", kind.value), kind)
+            elif not role.declared and _is_floating(tensor):
+                readers.setdefault(constant, Reader(op.name, role.word))
+    weights = tuple(
+        dataclasses.replace(weight, unknown_reader=readers[weight.tensor.storage])
+        if weight.tensor.storage in readers and weight.tensor.storage not in kinds
+        else weight
+        for weight in graph.weights
+    )
+    return _moved(dataclasses.replace(graph, weights=weights), kinds)
+
+
+def _roles(op: Op, rule: OpRule | None) -> Iterator[tuple[Role, Tensor]]:
+    """Each tensor that an operation reads and its role there, lists taken apart."""
+    count = len(op.operands)
+    roles = rule.roles_of(op.name, count) if rule else (UNDECLARED,) * count
+    for role, operand in zip(roles, op.operands, strict=True):
+        for tensor in operand if isinstance(operand, tuple) else (operand,):
+            if tensor is not None:
+                yield role, tensor
+
+
+def _read_as(role: Role, tensor: Tensor) -> StorageKind | None:
+    """The kind of a stored tensor that is read in this role; None where that tells nothing."""
+    if role.weight or (role.learnt and _is_floating(tensor)):
+        return PARAMETER
+    if role.statistic:
+        return BUFFER
+    return QUANTISER if role.quantises else None
+
+
+def _is_floating(tensor: Tensor) -> bool:
+    return "float" in tensor.dtype.name or "complex" in tensor.dtype.name
+
+
+def _moved(graph: Graph, kinds: Kinds) -> Graph:
+    """The graph with these memories under other names and kinds."""
+    if not kinds:
+        return graph
+    move = _Moved(kinds)
+    weights = (dataclasses.replace(w, tensor=move.tensor(w.tensor)) for w in graph.weights)
+    return Graph(
+        tuple(map(move.op, graph.ops)),
+        graph.inputs,
+        tuple(map(move.tensor, graph.outputs)),
+        tuple(weights),
+    )
+
+
+class _Moved:
+    """The graph's values on memory of other kinds than they were recorded as."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._storages = {
+            storage: Storage(name, storage.nbytes, kind) for storage, (name, kind) in kinds.items()
+        }
+        self._tensors: dict[Tensor, Tensor] = {}
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        """This value, on its new memory where that is a weight's."""
+        storage = self._storages.get(tensor.storage)
+        if storage is None:
+            return tensor
+        if tensor not in self._tensors:
+            self._tensors[tensor] = dataclasses.replace(tensor, name=storage.name, storage=storage)
+        return self._tensors[tensor]
+
+    def op(self, op: Op) -> Op:
+        """This operation over the values as they are now."""
+        if all(tensor.storage not in self._storages for tensor in (*op.tensors(), *op.outputs)):
+            return op
+        return dataclasses.replace(
+            op,
+            operands=tuple(map(self._operand, op.operands)),
+            outputs=tuple(map(self.tensor, op.outputs)),
+        )
+
+    def _operand(self, operand: Operand) -> Operand:
+        if isinstance(operand, Tensor):
+            return self.tensor(operand)
+        if operand is None:
+            return None
+        return tuple(None if part is None else self.tensor(part) for part in operand)
