@@ -15,6 +15,14 @@ from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.source import ModelSource, resolved
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.torch_models.isolation import untouched_globals
+from pytest_modelbudget.torch_models.surroundings import (
+    OWN,
+    is_resolved,
+    left_by_import,
+    note_import,
+    note_model,
+    now,
+)
 
 INITIALISERS = frozenset(
     name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")
@@ -85,10 +93,21 @@ def _skipping(fill: Callable[..., Any], mode: UnfilledParameters) -> Callable[..
     return skip
 
 
+def named_by(source: ModelSource) -> object:
+    """What a source names; what importing it leaves behind is kept for its own models alone."""
+    if not isinstance(source.target, str):
+        return source.target
+    if is_resolved(source.target):
+        return resolved(source.target)
+    with untouched_globals(start=OWN) as surroundings:
+        found = resolved(source.target)
+        note_import(source.target, surroundings.left())
+    return found
+
+
 def is_an_instance(source: ModelSource) -> bool:
     """Whether a source names a module that exists already, and is not built for us."""
-    named = resolved(source.target) if isinstance(source.target, str) else source.target
-    return isinstance(named, nn.Module)
+    return isinstance(named_by(source), nn.Module)
 
 
 def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> nn.Module:
@@ -98,11 +117,13 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
     with their values. What it draws comes from ``seed``. Raises SourceError where no module comes
     of it.
     """
-    named = resolved(source.target) if isinstance(source.target, str) else source.target
+    named = named_by(source)
     what = source.target if isinstance(source.target, str) else type(named).__name__
     if isinstance(named, nn.Module):
         if source.args or source.kwargs:
             raise SourceError(f"{what} is a module already: args and kwargs have no use")
+        if isinstance(source.target, str):
+            note_model(named, left_by_import(source.target))
         return named
     if not callable(named):
         raise SourceError(f"{what} is a {type(named).__name__}, not a module or a callable")
@@ -128,8 +149,12 @@ def _built_unfilled(build: Callable[[], object]) -> object:
 
 
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
-    with untouched_globals(seed), user_code(f"calling {what}", SourceError):
-        return named(*source.args, **source.kwargs)
+    start = left_by_import(source.target) if isinstance(source.target, str) else now()
+    with untouched_globals(seed, start) as surroundings, user_code(f"calling {what}", SourceError):
+        model = named(*source.args, **source.kwargs)
+        if isinstance(model, nn.Module):
+            note_model(model, surroundings.left())
+    return model
 
 
 def converted(dtype: str | None) -> torch.dtype | None:

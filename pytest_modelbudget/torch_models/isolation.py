@@ -3,47 +3,48 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.backends.opt_einsum as opt_einsum
 
+from pytest_modelbudget.torch_models.containers import (
+    EXACT,
+    containers,
+    copied_content,
+    plain_class,
+    restore,
+)
+from pytest_modelbudget.torch_models.surroundings import Left, Surroundings, surroundings_kept
 from pytest_modelbudget.torch_models.weights import (
-    CONTAINERS,
     CONTENTLESS,
     ModuleTree,
 )
 
 
 @contextmanager
-def untouched_globals(seed: int = 0) -> Iterator[None]:
-    """Random generators, default type, grad mode and folder are as before afterwards.
+def untouched_globals(seed: int = 0, start: Left | None = None) -> Iterator[Surroundings]:
+    """Random generators and all that ``Surroundings`` has are as before afterwards.
 
     Inside, torch and ``random`` start from ``seed``, so that a build or run always draws the
-    same; and a model's warnings stay silent, so that ``-W error`` does not make a model
+    same; default type, device, folder and replaced functions are those of ``start``, where one is
+    given; and a model's warnings stay silent, so that ``-W error`` does not make a model
     unmeasurable.
     """
     torch_state, random_state = torch.get_rng_state(), random.getstate()
     numpy_random = sys.modules.get("numpy.random")
     numpy_state = numpy_random.get_state() if numpy_random else None
-    default_dtype, grad, folder = torch.get_default_dtype(), torch.is_grad_enabled(), Path.cwd()
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), surroundings_kept(start) as surroundings:
             warnings.simplefilter("ignore")
-            yield
+            yield surroundings
     finally:
-        os.chdir(folder)
-        torch.set_grad_enabled(grad)
-        torch.set_default_dtype(default_dtype)
         if numpy_random:
             numpy_random.set_state(numpy_state)
         random.setstate(random_state)
@@ -61,7 +62,9 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
     for _, module in modules:
         attributes = vars(module)
         filled, empty = containers(attributes)
-        kept.append((attributes, attributes.copy(), [(e, e.copy()) for e in filled], empty))
+        kept.append(
+            (attributes, attributes.copy(), [(e, copied_content(e)) for e in filled], empty)
+        )
         for name, value in attributes.items():
             if type(value) not in CONTENTLESS and isinstance(value, torch.Tensor):
                 attributes[name] = value.clone()
@@ -70,11 +73,11 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
     finally:
         for attributes, before, content, empty in kept:
             for container in empty:
-                if container:
-                    container.clear()
+                if container or type(container) not in EXACT:
+                    plain_class(container).clear(container)
             for container, items in content:
-                _restore(container, items)
-            _restore(attributes, before)
+                restore(container, items)
+            restore(attributes, before)
 
 
 @contextmanager
@@ -109,32 +112,6 @@ def _can_be_written(buffer: torch.Tensor) -> bool:
     if type(buffer) is not torch.Tensor or buffer.layout is not torch.strided:
         return False
     return all(step or size < 2 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
-
-
-def containers(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Filled and empty dicts, lists and sets among these values, nested ones too, each once."""
-    filled: dict[int, Any] = {}
-    empty: list[Any] = []
-    waiting: list[Any] = [attributes]
-    while waiting:
-        within = waiting.pop()
-        for value in within.values() if isinstance(within, dict) else within:
-            if type(value) in CONTENTLESS or not isinstance(value, CONTAINERS):
-                continue
-            if not value:
-                empty.append(value)
-            elif id(value) not in filled:
-                filled[id(value)] = value
-                waiting.append(value)
-    return list(filled.values()), empty
-
-
-def _restore(container: Any, items: Any) -> None:
-    container.clear()
-    if isinstance(container, list):
-        container.extend(items)
-    else:
-        container.update(items)
 
 
 @contextmanager

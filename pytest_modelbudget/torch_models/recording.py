@@ -323,7 +323,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         if tensor.is_meta or isinstance(tensor, FakeTensor):
             raise TraceError(
                 "the model uses a tensor that no recorded operator made: does its forward pass "
-                "compute in another thread?"
+                "compute in another thread, or keep tensors outside of the model?"
             )
         if isinstance(tensor, nn.Parameter):
             raise TraceError(

@@ -20,6 +20,7 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.caches import caches_kept
 from pytest_modelbudget.torch_models.isolation import (
     exact_operators,
     module_state_kept,
@@ -29,6 +30,7 @@ from pytest_modelbudget.torch_models.isolation import (
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.recording import Recorder
+from pytest_modelbudget.torch_models.surroundings import Left, left_by
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
     Maker,
@@ -199,8 +201,10 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way)
     with ExitStack() as stack:
         enter = stack.enter_context
-        enter(untouched_globals())
+        left = left_by(subject.model)
+        enter(untouched_globals(start=left))
         enter(module_state_kept(modules))
+        enter(caches_kept(modules))
         enter(exact_operators())
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (
@@ -233,7 +237,15 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
     if subject.is_frozen:
         graph = with_frozen_weights(graph, attempt.rules)
-    return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), attempt.notes)
+    notes = (*attempt.notes, *_notes(left))
+    return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
+
+
+def _notes(left: Left | None) -> Iterator[str]:
+    """What importing and building this model did to the process, which no other model sees."""
+    words = ", ".join(left.words()) if left else ""
+    if words:
+        yield f"importing or building the model leaves {words}: this model alone runs so"
 
 
 def _constants(recorder: Recorder, subject: Subject) -> Iterator[Weight]:
