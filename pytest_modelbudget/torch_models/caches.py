@@ -43,21 +43,37 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
             _restore_variables(owner, before)
 
 
+Files = dict[int, tuple[ModuleType, bool]]  # and whether a class of the model is defined there
+_packages: dict[str, tuple[int, list[ModuleType]]] = {}  # with the count of loaded modules then
+_caches: dict[int, tuple[int, tuple[Any, ...]]] = {}  # of a file, with its count of names then
+
+
 def _files(names: set[str]) -> list[tuple[ModuleType, bool]]:
     """Python modules: those of these names (True), of their packages and what they import."""
-    own = {name for name in names if not _is_framework(name)}
-    packages = {name.partition(".")[0] for name in own if "." in name}
-    found: dict[int, tuple[ModuleType, bool]] = {}
-    for name, file in tuple(sys.modules.items()):
-        if not isinstance(file, ModuleType):
-            continue
-        if name in own or name.partition(".")[0] in packages:
-            found[id(file)] = (file, name in own)
-    for file, is_own in tuple(found.values()):
-        for value in tuple(vars(file).values()) if is_own else ():
+    own = [sys.modules[name] for name in names if not _is_framework(name) and name in sys.modules]
+    found: Files = {id(file): (file, True) for file in own}
+    for package in {file.__name__.partition(".")[0] for file in own if "." in file.__name__}:
+        for file in _files_of(package):
+            found.setdefault(id(file), (file, False))
+    for file in own:
+        for value in tuple(vars(file).values()):
             if isinstance(value, ModuleType) and not _is_framework(value.__name__):
                 found.setdefault(id(value), (value, False))
     return list(found.values())
+
+
+def _files_of(package: str) -> list[ModuleType]:
+    """The loaded modules of a package; looked for again where more modules are loaded."""
+    count, files = _packages.get(package, (0, []))
+    if count != len(sys.modules):
+        inside = f"{package}."
+        files = [
+            file
+            for name, file in tuple(sys.modules.items())
+            if (name == package or name.startswith(inside)) and isinstance(file, ModuleType)
+        ]
+        _packages[package] = len(sys.modules), files
+    return files
 
 
 def _is_framework(name: str) -> bool:
@@ -79,14 +95,22 @@ def _owners(files: list[tuple[ModuleType, bool]]) -> Iterator[Any]:
 def _lru_caches(files: list[tuple[ModuleType, bool]]) -> Iterator[Any]:
     """Cached functions at the top of these files, and in the classes that they define."""
     for file, _ in files:
-        for value in tuple(vars(file).values()):
-            if type(value) is LRU_CACHE:
-                yield value
-            elif isinstance(value, type) and value.__module__ == file.__name__:
-                for member in tuple(vars(value).values()):
-                    function = getattr(member, "__func__", member)
-                    if type(function) is LRU_CACHE:
-                        yield function
+        count, caches = _caches.get(id(file), (0, ()))
+        if count != len(vars(file)):
+            caches = tuple(_lru_caches_of(file))
+            _caches[id(file)] = len(vars(file)), caches
+        yield from caches
+
+
+def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
+    for value in tuple(vars(file).values()):
+        if type(value) is LRU_CACHE:
+            yield value
+        elif isinstance(value, type) and value.__module__ == file.__name__:
+            for member in tuple(vars(value).values()):
+                function = getattr(member, "__func__", member)
+                if type(function) is LRU_CACHE:
+                    yield function
 
 
 def _containers(owner: Any) -> list[tuple[Any, Any]]:
