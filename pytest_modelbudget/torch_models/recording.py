@@ -83,6 +83,8 @@ LITERAL = "aten::lift_fresh"  # takes what torch.tensor(...) has just made, on a
 # Namespaces whose operators compute something only where a tensor comes out: the others of their
 # operators ask for sizes, types, devices, checks and single values, or mark a place in a profile.
 QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
+# Of operators whose results the values decide: a number to branch on, how many elements there are.
+DECIDING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 SINGLE_VALUE = "aten::_local_scalar_dense"
 # Kernels of one operator lay out its result differently, and whether a later reshape copies hangs
 # on that. The result is taken as dense, so that the numbers are the same on every device.
@@ -116,6 +118,7 @@ class Signature:
     mutates: bool
     decomposes: bool
     asks: bool
+    decides: bool
     device_at: int | None
 
     def spelling(self, rules: OpTable) -> str:
@@ -148,6 +151,7 @@ def signature(func: Any) -> Signature:
         mutates=schema.is_mutable and torch.Tag.inplace_view not in func.tags,
         decomposes=composite,
         asks=schema.name.partition("::")[0] in QUERIES,
+        decides=not DECIDING.isdisjoint(func.tags),
         device_at=devices[0] if devices else None,
     )
 
@@ -180,6 +184,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
         self.made: dict[Storage, torch.Tensor] = {}  # parameters that the forward pass makes
+        self.decisions: dict[str, None] = {}  # operators through which data decided the path
         self._values_read: dict[Storage, set[int]] = {}
         self._rules = rules
         self._values = values
@@ -211,6 +216,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             args, kwargs = self._joined_on_meta(called, args, kwargs)
         result = self._run(func, name, args, kwargs, given, on_meta=on_meta)
         self._record(called, name, operands, args, kwargs, result)
+        if called.decides:
+            self.decisions[f"{name} in '{self._scopes.scope_of(operands)}'"] = None
         return result
 
     def _wraps_unknown(self, arguments: Any) -> bool:

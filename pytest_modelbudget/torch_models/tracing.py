@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
@@ -52,6 +52,7 @@ from pytest_modelbudget.torch_models.weights import (
     replace,
 )
 
+NAMED = 2  # operators that a note names
 WAYS = ("meta", "fake", "real")
 NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
 ScopeNow = Callable[[], str]  # the module that is running
@@ -237,8 +238,23 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
     if subject.is_frozen:
         graph = with_frozen_weights(graph, attempt.rules)
-    notes = (*attempt.notes, *_notes(left))
+    if attempt.way == "real":
+        notes = (*attempt.notes, one_input(recorder.decisions), *_notes(left))
+    else:
+        notes = (*attempt.notes, *_notes(left))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
+
+
+def one_input(decisions: Collection[str]) -> str:
+    """What a reader must know of numbers that come from a run: one input was counted."""
+    if not decisions:
+        return "counted in a run on one drawn input, seed 0"
+    named = ", ".join(list(decisions)[:NAMED])
+    more = f" and {len(decisions) - NAMED} more" if len(decisions) > NAMED else ""
+    return (
+        f"data decide the path of this model ({named}{more}): counted on one drawn input, seed 0; "
+        "another may cost more"
+    )
 
 
 def _notes(left: Left | None) -> Iterator[str]:

@@ -167,3 +167,35 @@ def test_doors_are_as_before_afterwards() -> None:
     measure(Layer(lambda m, x: torch.from_numpy(m.l(x).numpy())), "float32 4x16")
     assert [vars(torch.Tensor).get(name) for name in ("numpy", "data_ptr", "tolist")] == before
     assert torch.ones(2).tolist() == [1, 1]
+
+
+def again(m: Any, x: torch.Tensor) -> torch.Tensor:
+    """A loop that ends when the values are small."""
+    for _ in range(50):
+        if x.norm() <= 0.5:
+            break
+        x = 0.5 * x
+    return m.l(x)
+
+
+DECIDED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
+    "branch": (lambda m, x: m.l(m.l(x)) if m.l(x).mean() > 0 else m.l(x), "_local_scalar_dense"),
+    "rows": (lambda m, x: m.l(x[x[:, 0] > 0]), "aten::index in ''"),
+    "loop": (again, "_local_scalar_dense"),
+    "nonzero": (lambda m, x: m.l(x)[torch.nonzero(x[:, 0])], "aten::nonzero in ''"),
+}
+
+
+@pytest.mark.parametrize(("forward", "words"), DECIDED.values(), ids=list(DECIDED))
+def test_a_path_that_data_decided_is_said(forward: Callable[..., Any], words: str) -> None:
+    """N4: the numbers are those of one input, and the note says by which operator."""
+    notes = measure(Layer(forward), "float32 4x16").notes
+    assert len(notes) == 1
+    assert notes[0].startswith("data decide the path of this model (")
+    assert words in notes[0]
+    assert notes[0].endswith("counted on one drawn input, seed 0; another may cost more")
+
+
+def test_a_plain_path_needs_no_note() -> None:
+    """N4: nothing of this model hangs on its values."""
+    assert measure(Layer(lambda m, x: m.l(x)), "float32 4x16").notes == ()
