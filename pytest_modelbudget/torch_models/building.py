@@ -27,12 +27,14 @@ from pytest_modelbudget.torch_models.surroundings import (
 INITIALISERS = frozenset(
     name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")
 )
+# What public initialisers call by a name of the module, each with the tensor first.
+DRAWN = frozenset(name for name in vars(nn.init) if name.startswith("_no_grad_"))
 OTHER_FILLS = (
     "fill_ zero_ copy_ exponential_ random_ bernoulli_ log_normal_ cauchy_ geometric_ erfinv_ "
     "mul_ add_ sub_ div_ clamp_"
 )
 FILLS = INITIALISERS.union(OTHER_FILLS.split())
-DATA_OF = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a C getset descriptor
+DATA_OF = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a new object at each access
 
 
 class UnfilledParameters(TorchFunctionMode):
@@ -55,7 +57,7 @@ class UnfilledParameters(TorchFunctionMode):
             if self.skips(target):
                 return target
         result = func(*args, **(kwargs or {}))
-        if func is DATA_OF and isinstance(args[0], nn.Parameter):
+        if func == DATA_OF and isinstance(args[0], nn.Parameter):
             self._unwrapped[id(result)] = result
         return result
 
@@ -71,10 +73,11 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
     """``torch.nn.init`` and in-place fills leave parameters alone inside this context.
 
     Not every initialiser asks modes (``trunc_normal_`` does not), so they are also replaced by
-    name, for as long as the context lasts.
+    name, for as long as the context lasts; and so are those that they call, for libraries that
+    keep torch's functions in tables of their own.
     """
     mode = UnfilledParameters()
-    originals = {name: getattr(nn.init, name) for name in INITIALISERS}
+    originals = {name: getattr(nn.init, name) for name in INITIALISERS | DRAWN}
     for name, original in originals.items():
         setattr(nn.init, name, _skipping(original, mode))
     try:

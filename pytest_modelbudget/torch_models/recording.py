@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -16,6 +17,7 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.shapes import SHAPES
 from pytest_modelbudget.torch_models.values import TorchValues
 from pytest_modelbudget.torch_models.weights import PackedWeights
@@ -171,6 +173,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
     without memory is replaced by its twin, and nothing is computed.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         rules: OpTable,
@@ -184,6 +188,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
         self.made: dict[Storage, torch.Tensor] = {}  # parameters that the forward pass makes
+        self.notes: list[str] = []
+        self._bodies = Bodies(self.ops, self.notes, rules, is_real=way == "real")
         self.decisions: dict[str, None] = {}  # operators through which data decided the path
         self._values_read: dict[Storage, set[int]] = {}
         self._rules = rules
@@ -201,6 +207,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run one operator, or what it is made of, and record it."""
+        if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
+            with self:
+                return self._bodies.run(func, args, kwargs or {})
         called = signature(func)
         kwargs = kwargs or {}
         if types and self._wraps_unknown((args, tuple(kwargs.values()))):

@@ -238,10 +238,9 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
     if subject.is_frozen:
         graph = with_frozen_weights(graph, attempt.rules)
+    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left))
     if attempt.way == "real":
-        notes = (*attempt.notes, one_input(recorder.decisions), *_notes(left))
-    else:
-        notes = (*attempt.notes, *_notes(left))
+        notes = (*notes, one_input(recorder.decisions))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
 
 
