@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -25,15 +26,17 @@ from pytest_modelbudget.torch_models.surroundings import (
 )
 
 INITIALISERS = frozenset(
-    name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")
+    name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__")
 )
-# What public initialisers call by a name of the module, each with the tensor first.
-DRAWN = frozenset(name for name in vars(nn.init) if name.startswith("_no_grad_"))
 OTHER_FILLS = (
     "fill_ zero_ copy_ exponential_ random_ bernoulli_ log_normal_ cauchy_ geometric_ erfinv_ "
     "mul_ add_ sub_ div_ clamp_"
 )
 FILLS = INITIALISERS.union(OTHER_FILLS.split())
+VIEWS = frozenset({
+    "detach", "view", "view_as", "t", "transpose", "permute", "flatten", "unsqueeze", "squeeze",
+    "narrow", "select",
+})  # fmt: skip
 DATA_OF = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a new object at each access
 
 
@@ -57,43 +60,77 @@ class UnfilledParameters(TorchFunctionMode):
             if self.skips(target):
                 return target
         result = func(*args, **(kwargs or {}))
-        if func == DATA_OF and isinstance(args[0], nn.Parameter):
+        if args and self._is_parameters(args[0]) and _views(func):
             self._unwrapped[id(result)] = result
         return result
 
+    def _is_parameters(self, tensor: object) -> bool:
+        """Whether this is a parameter, or memory of one under another name."""
+        return isinstance(tensor, nn.Parameter) or id(tensor) in self._unwrapped
+
     def skips(self, tensor: object) -> bool:
-        """Whether a fill of this is skipped: of a parameter, or of the ``.data`` of one."""
-        skipped = isinstance(tensor, nn.Parameter) or id(tensor) in self._unwrapped
+        """Whether a fill of this is skipped: of a parameter, its ``.data``, or a view of either."""
+        skipped = self._is_parameters(tensor)
         self.skipped += skipped
         return skipped
+
+
+def _views(func: Callable[..., Any]) -> bool:
+    """Whether a function gives a tensor's own memory under another name."""
+    return func == DATA_OF or getattr(func, "__name__", "") in VIEWS
 
 
 @contextmanager
 def initialisation_skipped() -> Iterator[UnfilledParameters]:
     """``torch.nn.init`` and in-place fills leave parameters alone inside this context.
 
-    Not every initialiser asks modes (``trunc_normal_`` does not), so they are also replaced by
-    name, for as long as the context lasts; and so are those that they call, for libraries that
-    keep torch's functions in tables of their own.
+    Not every initialiser asks modes (``trunc_normal_`` does not), and libraries keep them under
+    names and in tables of their own, so that their code is replaced, for as long as this lasts.
     """
     mode = UnfilledParameters()
-    originals = {name: getattr(nn.init, name) for name in INITIALISERS | DRAWN}
-    for name, original in originals.items():
-        setattr(nn.init, name, _skipping(original, mode))
+    kept = [(fill, fill.__code__, fill.__defaults__) for fill in _initialisers()]
+    fills = {
+        fill.__name__: FunctionType(code, fill.__globals__, fill.__name__, defaults)
+        for fill, code, defaults in kept
+    }
+
+    def skip(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = args[0] if args else kwargs.get("tensor")
+        return target if mode.skips(target) else fills[name](*args, **kwargs)
+
+    setattr(nn.init, _skip_unfilled.__name__, skip)
+    for fill, _, _ in kept:
+        named = [fill.__name__ if value == NAME else value for value in _stub.__code__.co_consts]
+        fill.__defaults__ = None
+        fill.__code__ = _stub.__code__.replace(co_consts=tuple(named))
     try:
         with mode:
             yield mode
     finally:
-        for name, original in originals.items():
-            setattr(nn.init, name, original)
+        for fill, code, defaults in kept:
+            fill.__code__, fill.__defaults__ = code, defaults
+        delattr(nn.init, _skip_unfilled.__name__)
 
 
-def _skipping(fill: Callable[..., Any], mode: UnfilledParameters) -> Callable[..., Any]:
-    @functools.wraps(fill)
-    def skip(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return tensor if mode.skips(tensor) else fill(tensor, *args, **kwargs)
+NAME = "name of the initialiser"
 
-    return skip
+
+def _skip_unfilled(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Stands for the function that this name finds among torch's initialisers."""
+    raise NotImplementedError
+
+
+def _stub(*args: Any, **kwargs: Any) -> Any:
+    """The code of every initialiser, with its own name as the constant."""
+    return _skip_unfilled("name of the initialiser", args, kwargs)
+
+
+def _initialisers() -> Iterator[FunctionType]:
+    """Torch's own functions that fill a tensor, whatever stands under their names now."""
+    for fill in vars(nn.init).values():
+        is_torchs = isinstance(fill, FunctionType) and fill.__module__ == nn.init.__name__
+        if is_torchs and fill.__name__ in INITIALISERS and not fill.__closure__:
+            yield fill
 
 
 def named_by(source: ModelSource) -> object:
@@ -141,14 +178,30 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
 
 
 def _built_unfilled(build: Callable[[], object]) -> object:
-    """Build without filling parameters; again with, where a builder may have missed the values."""
+    """Build without filling parameters.
+
+    Where there is not the memory for one of them, without any memory; and otherwise again with
+    filling, where a builder may have missed the values.
+    """
     with initialisation_skipped() as mode:
         try:
             return build()
-        except SourceError:
+        except SourceError as error:
+            if _lacks_memory(error):
+                with torch.device("meta"):
+                    return build()
             if not mode.skipped:
                 raise
     return build()
+
+
+NO_MEMORY = ("you tried to allocate", "not enough memory", "out of memory")
+
+
+def _lacks_memory(error: SourceError) -> bool:
+    """Whether a builder asked for more memory than there is."""
+    cause = error.__cause__
+    return isinstance(cause, MemoryError) or any(words in str(cause) for words in NO_MEMORY)
 
 
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
