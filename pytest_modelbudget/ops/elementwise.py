@@ -54,6 +54,12 @@ UNARY = {
     "isnan": "isnan isinf isfinite isposinf isneginf",
     "nan_to_num": "nan_to_num",
 }
+# The gradient of an activation: torch.func and autograd inside a forward pass call these.
+GRADIENTS = (
+    "tanh_backward sigmoid_backward silu_backward gelu_backward threshold_backward "
+    "leaky_relu_backward elu_backward hardtanh_backward hardswish_backward hardsigmoid_backward "
+    "mish_backward softplus_backward log_sigmoid_backward logit_backward"
+)
 BINARY = {
     "add": "add",
     "sub": "sub subtract rsub",
@@ -234,6 +240,12 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         computes_where="training",
     ),
     OpRule(
+        "activation_gradient",
+        under(" ".join(f"aten::{name}" for name in GRADIENTS.split()), "gradient", "x", "buffer"),
+        "one value of the derivative for each element, counted as one operation",
+        flops=one_per_element,
+    ),
+    OpRule(
         "add",
         under("com.microsoft::BiasAdd", X, BIAS, Role("residual", learnt=True)),
         "a bias and a residual are added, element by element",
@@ -250,10 +262,11 @@ KINDS = {
     "maximum_over": "max amax min amin aminmax argmax argmin",
     "norm": "norm linalg_vector_norm linalg_norm frobenius_norm",
     "logsumexp": "logsumexp special_logsumexp",
-    "any_all": "any all",
+    "any_all": "any all _is_all_true _is_any_true",
     "cumulative": "cumsum cumprod cummax cummin logcumsumexp cumsum_ cumprod_",
     "count_nonzero": "count_nonzero",
     "trace": "trace",
+    "segments": "segment_reduce",
 }
 
 # The same kinds by their ONNX operators.
@@ -287,6 +300,12 @@ REDUCTION: tuple[OpRule, ...] = (
         under("aten::col2im", "x")
         | under("onnx::Col2Im", "x", Role("shape", shape=True), Role("sizes", shape=True)),
         "adds up overlapping windows: sums, no products of pairs",
+        flops=one_per_input,
+    ),
+    OpRule(
+        "segments",
+        under("aten::segment_reduce", "x", "lengths", "indices", "offsets"),
+        WHY,
         flops=one_per_input,
     ),
     *_reductions(KINDS, "aten", "x", "y"),

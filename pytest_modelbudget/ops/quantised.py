@@ -203,6 +203,21 @@ QUANTISED: tuple[OpRule, ...] = (
         "rounds each element to the grid, counted as one operation",
         flops=one_per_element,
     ),
+    OpRule(
+        "fake_quantize",
+        under(
+            "aten::fused_moving_avg_obs_fake_quant aten::_fused_moving_avg_obs_fq_helper",
+            "x",
+            "observer_on",
+            "fake_quant_on",
+            Role("running_min", statistic=True),
+            Role("running_max", statistic=True),
+            Role("scale", quantises="x"),
+            Role("zero_point", quantises="x"),
+        ),
+        "rounds each element to the grid, counted as one operation; the observer is of training",
+        flops=one_per_element,
+    ),
     free(
         "int_representation",
         under("aten::int_repr", "x"),

@@ -12,6 +12,7 @@ from pytest_modelbudget.ops.convolution import CONVOLUTION
 from pytest_modelbudget.ops.dense import DENSE
 from pytest_modelbudget.ops.elementwise import ELEMENTWISE, REDUCTION
 from pytest_modelbudget.ops.indexing import INDEXING, SEARCHING
+from pytest_modelbudget.ops.linear_algebra import LINEAR_ALGEBRA
 from pytest_modelbudget.ops.movement import CONTAINERS, CREATION, MOVEMENT
 from pytest_modelbudget.ops.normalisation import NORMALISATION
 from pytest_modelbudget.ops.pooling import POOLING
@@ -29,6 +30,7 @@ FAMILIES: tuple[tuple[OpRule, ...], ...] = (
     DENSE,
     ELEMENTWISE,
     INDEXING,
+    LINEAR_ALGEBRA,
     MOVEMENT,
     NORMALISATION,
     POOLING,
