@@ -17,7 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate.measuring import measured
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.registry import tables
 
 TABLES = tables()
@@ -28,7 +28,7 @@ OURS = "this project, all metrics"
 
 def our_count(path: Path) -> int | None:
     """MACs of a file that was measured by every metric."""
-    model = measured(ModelSource("onnx", str(path)), TABLES, root=path.parent)
+    model = measure_model(ModelSource("onnx", str(path)), TABLES, root=path.parent)
     if model.failure:
         raise model.failure
     macs = model.measurements["macs"]

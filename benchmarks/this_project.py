@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.gate.measuring import measured
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.registry import tables
 
 TABLES = tables()
@@ -18,7 +18,7 @@ def all_metrics(
     """MACs of a model that was built, traced and measured by every metric; raises on failure."""
     inputs = InputSpecs(tuple(TensorSpec("float32", shape) for shape in shapes))
     source = ModelSource("torch", target, inputs, kwargs=kwargs)
-    model = measured(source, TABLES, root=Path.cwd())
+    model = measure_model(source, TABLES, root=Path.cwd())
     if model.failure:
         raise model.failure
     if not model.measurements["macs"].complete:

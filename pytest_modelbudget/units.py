@@ -25,7 +25,7 @@ LEAST_ROOM, MOST_ROOM = Fraction(1, 1000), Fraction(10)  # where percentages end
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one metric is counted in.
+    """The unit that a metric is counted in.
 
     whole: only whole ones exist (bytes, parameters). spellings: further ways to write it, with
     their worth. bare: whether a number alone means it. shown: how readers see it after a number.
@@ -299,7 +299,7 @@ def _example(unit: Unit) -> str:
 
 
 def _comma(text: str) -> str:
-    """What is wrong with a comma: it separates thousands here and decimals there."""
+    """Say what is wrong with a comma: it separates thousands here and decimals there."""
     decimal, thousands = text.replace(",", "."), text.replace(",", "")
     if text.count(",") == 1:
         return f"'{text}' could mean '{decimal}' or '{thousands}': write one of them, no comma"
@@ -307,12 +307,12 @@ def _comma(text: str) -> str:
 
 
 def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
-    """Why a suffix does not fit, with every reading that it could have."""
+    """Say why a suffix does not fit, with every reading that it could have."""
     if suffix == "" or (suffix == "%" and unit.symbol != "%"):
         return _share_or_amount(text, number, unit)
     readings = _readings(number, suffix, unit)
     if readings:
-        fitting = [each for each in readings if "bit" not in each and "milli" not in each]
+        fitting = [way for way in readings if "bit" not in way and "milli" not in way]
         return (
             f"'{text}' could mean {' or '.join(readings)}: "
             f"write {' or '.join(_unexplained(reading) for reading in fitting)}"
@@ -320,7 +320,7 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
     for other in UNITS.values():
         if suffix in other.suffixes():
             return f"'{text}' counts {other.symbol}, but here it is {unit.symbol}: {_way(unit)}"
-    known = [each for each in unit.suffixes() if each]
+    known = [spelling for spelling in unit.suffixes() if spelling]
     close = get_close_matches(suffix, known, n=1, cutoff=0.5)
     guess = f"did you mean '{number} {close[0]}'?" if close else _way(unit)
     return f"'{text}' has no unit of {unit.symbol} in '{suffix}': {guess}"
@@ -331,7 +331,7 @@ def _way(unit: Unit) -> str:
 
 
 def _share_or_amount(text: str, number: str, unit: Unit) -> str:
-    """What is wrong with a percentage for an amount, or a number alone for a percentage."""
+    """Say what is wrong with a percentage for an amount, or a number alone for a percentage."""
     if unit.symbol == "%":
         return f"'{text}' could mean {number}% or {number} times the whole: write '{number}%'"
     return (
@@ -341,7 +341,7 @@ def _share_or_amount(text: str, number: str, unit: Unit) -> str:
 
 
 def _readings(number: str, suffix: str, unit: Unit) -> list[str]:
-    """What a wrongly cased or abbreviated suffix could stand for, dearest guess first."""
+    """The readings of a wrongly cased or abbreviated suffix, dearest guess first."""
     folded = suffix.casefold()
     prefix = folded[:1].upper().replace("K", "k")
     binary = prefix.upper() + "i"

@@ -1,15 +1,59 @@
-"""What all tests share: pytest's own plugin for testing plugins, and no sign of a CI system."""
+"""What all tests share: the plugin for testing plugins, no sign of CI, and the switch for torch."""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+from tests.builders.marks import marks_of
+
 pytest_plugins = ["pytester"]
+if find_spec("hypothesis"):  # which ONNX alone is tested without
+    from hypothesis import settings
+
+    # Speed is measured in benchmarks/, never by a test on a machine that does other work besides.
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
 
 
 SIGNS = ("CI", "BUILD_NUMBER", "TF_BUILD")
+WITHOUT_TORCH = "MODELBUDGET_WITHOUT_TORCH" in os.environ
+LEFT_OUT = pytest.StashKey[list[str]]()
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if WORKERS > 1:
+    # Each worker's torch would start a thread a core, and threads without a core wait by spinning.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = []
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where torch must be absent, a module marked needs_torch is left out before its import fails.
+
+    Nothing but the mark is looked at: a module without it is imported, and fails aloud.
+    """
+    if not WITHOUT_TORCH or not collection_path.match("test_*.py"):
+        return None
+    if "needs_torch" not in marks_of(collection_path):
+        return None
+    config.stash[LEFT_OUT].append(collection_path.name)
+    return True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first, so that no worker is left with one when the others are done."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """How many modules the switch left out; ``-m "not needs_torch"`` counts single tests itself."""
+    names = config.stash[LEFT_OUT]
+    return [f"without torch: {len(names)} modules marked needs_torch left out"] if names else []
 
 
 @pytest.fixture(autouse=True)

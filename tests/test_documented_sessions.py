@@ -15,6 +15,8 @@ import torchvision  # noqa: F401
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401
 from pytest_modelbudget import measure
 
+pytestmark = pytest.mark.needs_torch
+
 ROOT = Path(__file__).resolve().parents[1]
 NETS = """
 import torch

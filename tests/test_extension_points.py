@@ -23,6 +23,7 @@ from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.reports import table as report_table
+from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.table import FileReport
 from pytest_modelbudget.transforms.transform import (
     Job,
@@ -59,9 +60,9 @@ def load(source: object, rules: object) -> LoadedModel:
     )
 
 
-def render(report: dict[str, Any]) -> str:
+def render(report: Report) -> str:
     """A report that is the number of models."""
-    return str(len(report["models"]))
+    return str(len(report.models))
 
 
 def mystery_macs(*, x: Tensor) -> int:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.marks import marks_of
+
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "onnx", "numpy", "yaml")
 VAGUE = {"util", "utils", "helper", "helpers", "common", "core", "manager", "handler", "info",
          "data", "misc", "base"}  # fmt: skip
 TORCH = {"torch", "torchvision", "transformers"}
+BUILDERS = {f"tests.builders.{path.stem}" for path in (ROOT / "tests" / "builders").glob("*.py")}
 SOURCES = sorted(
     path
     for folder in ("pytest_modelbudget", "tests", "benchmarks", "examples")
@@ -38,21 +41,29 @@ def test_file_names_promise_something() -> None:
     assert not [from_root(path) for path in SOURCES if VAGUE & set(path.stem.split("_"))]
 
 
-@pytest.mark.parametrize("path", [*(ROOT / "tests").rglob("*onnx*.py")], ids=from_root)
-def test_tests_named_after_onnx_need_no_torch(path: Path) -> None:
-    """The README's onnx command takes tests by that name; they build on neighbours of that name."""
+@pytest.mark.parametrize("path", [*(ROOT / "tests").rglob("test_*.py")], ids=from_root)
+def test_what_imports_torch_is_marked(path: Path) -> None:
+    """The README's onnx command imports every test module that is not marked needs_torch."""
+    if "needs_torch" not in marks_of(path):
+        assert not reached(path) & TORCH
+
+
+def reached(path: Path) -> set[str]:
+    """The packages that importing a file of tests imports, through builders too."""
+    names = imported(path)
+    builders = [ROOT / f"{name.replace('.', '/')}.py" for name in names if name in BUILDERS]
+    return {name.split(".")[0] for name in names}.union(*map(reached, builders))
+
+
+def imported(path: Path) -> list[str]:
+    """The modules that a file names in its imports, wherever they stand."""
     nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-    modules = [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
-    modules += [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
-    neighbours = [name for name in modules if name.startswith("tests.")]
-    assert not [name for name in neighbours if "onnx" not in name]
-    assert not {name.split(".")[0] for name in modules} & TORCH
+    modules = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return modules + [n.name for node in nodes if isinstance(node, ast.Import) for n in node.names]
 
 
 @pytest.mark.parametrize("path", [*(ROOT / "tests").rglob("*.py")], ids=from_root)
 def test_what_tests_share_is_no_test(path: Path) -> None:
     """Builders stand in tests/builders, and fixtures reach a test by their name."""
-    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-    modules = [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
-    neighbours = [name for name in modules if name.split(".")[0] == "tests"]
+    neighbours = [name for name in imported(path) if name.split(".")[0] == "tests"]
     assert [name for name in neighbours if not name.startswith("tests.builders")] == []

@@ -1,24 +1,190 @@
-"""What eyes see of exact numbers, rounded and side by side."""
+"""Units: exact numbers read from their spellings, and rounded for eyes."""
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_modelbudget.errors import UnitError
 from pytest_modelbudget.units import (
+    SI,
     UNITS,
     decimal_text,
     exact,
     percentage,
     quantity,
+    quantity_pattern,
     readable,
     readable_pair,
     room,
     several,
+    snug_quantity,
 )
+
+WHOLE = st.sampled_from([symbol for symbol, unit in UNITS.items() if unit.whole])
+READ = [
+    ("11.7 M", "param", 117 * 10**5),
+    ("11.7M", "param", 117 * 10**5),
+    ("11.7 Mparam", "param", 117 * 10**5),
+    ("11689512", "param", 11_689_512),
+    ("11_689_512", "param", 11_689_512),
+    ("0", "param", 0),
+    ("1e6", "param", 10**6),
+    ("1.5e3", "param", 1500),
+    ("010", "param", 10),
+    ("46.8 MB", "B", 468 * 10**5),
+    ("12 MiB", "B", 12 * 1024 * 1024),
+    ("12 Mi", "B", 12 * 1024 * 1024),
+    ("1.5 KiB", "B", 3 * 512),
+    ("1 GiB", "B", 1024**3),
+    ("1 k", "B", 1000),
+    ("1 TB", "B", 10**12),
+    ("512 B", "B", 512),
+    ("1.8 GMAC", "MAC", 18 * 10**8),
+    ("1.814073344 GMAC", "MAC", 1_814_073_344),
+    ("3.6 GFLOP", "FLOP", 36 * 10**8),
+    ("20", "op", 20),
+    ("20 op", "op", 20),
+    ("31.02 FLOP/B", "FLOP/B", Fraction(3102, 100)),
+    ("31", "FLOP/B", Fraction(31)),
+    ("1.5 s", "s", Fraction(3, 2)),
+    ("1.5 ms", "s", Fraction(3, 2000)),
+    ("15 us", "s", Fraction(15, 10**6)),
+    ("1.2 GB/s", "B/s", Fraction(12 * 10**8)),
+    ("480 M", "MAC/s", Fraction(480 * 10**6)),
+    ("2%", "%", Fraction(2, 100)),
+    ("2.5 %", "%", Fraction(25, 1000)),
+]
+
+
+@pytest.mark.parametrize(("text", "unit", "value"), READ)
+def test_quantity(text: str, unit: str, value: int | Fraction) -> None:
+    """A quantity is an exact number of its metric's unit, and never a float."""
+    read = quantity(text, unit)
+    assert read == value
+    assert type(read) is (int if UNITS[unit].whole else Fraction)
+    assert re.fullmatch(quantity_pattern(unit), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "named"),
+    [
+        ("26 mb", "B", ["26 MB (26,000,000 B)", "26 MiB (27,262,976 B)", "26 Mbit (3,250,000 B)"]),
+        ("26 Mb", "B", ["26 MB", "26 MiB", "26 Mbit"]),
+        ("26 KB", "B", ["26 kB (26,000 B)", "26 KiB (26,624 B)"]),
+        ("1 MIB", "B", ["1 MiB"]),
+        ("1,5 MB", "B", ["'1.5 MB'", "'15 MB'"]),
+        ("61,100,840", "param", ["'61100840'", "'61_100_840'"]),
+        ("2%", "B", ["2% of a baseline", "2 B"]),
+        ("2", "%", ["2%", "2 times"]),
+        ("1.5", "param", ["1.5 param", "1.5 Mparam"]),
+        ("1.5", "s", ["1.5 s", "1.5 ms"]),
+        ("31.02", "FLOP/B", ["31.02 FLOP/B"]),
+        ("11 m", "param", ["11 M (11,000,000 param)", "milli"]),
+        ("1.8 GFLOP", "MAC", ["FLOP", "MAC"]),
+        ("1.8 GFLOPS", "FLOP", ["'1.8 GFLOP'"]),
+        ("12 MiB", "param", ["B", "param"]),
+        ("1.8 G MAC", "MAC", ["'1.8 GMAC'"]),
+        ("12 params", "param", ["'12 param'"]),
+        ("26 MBfoo", "B", ["'26 MB'"]),
+        ("1 TiB", "B", ["'1 TB'"]),
+        ("0.3 B", "B", ["'0 B'", "'1 B'"]),
+        ("1.0005 k", "B", ["1000.5 B", "'1000 B'", "'1001 B'"]),
+        ("nan", "B", ["no number"]),
+        (".inf", "B", ["no number"]),
+        ("-3 MB", "B", ["sign"]),
+        ("+3 MB", "B", ["sign"]),
+        ("", "B", ["number and a unit"]),
+        ("1\n2 MB", "B", ["number and a unit"]),
+        ("MB", "B", ["no quantity"]),
+        ("1.5.2 MB", "B", ["no quantity"]),
+        ("1_0 MB", "B", ["no quantity"]),
+        ("1e999 MB", "B", ["'e999 MB'"]),
+        ("9" * 61, "B", ["number and a unit"]),
+        ("٣ MB", "B", ["no quantity"]),
+    ],
+)
+def test_refused_quantity(text: str, unit: str, named: list[str]) -> None:
+    """What could be read in two ways, or in none, is refused with every reading named."""
+    with pytest.raises(UnitError) as refusal:
+        quantity(text, unit)
+    assert [reading for reading in named if reading not in str(refusal.value)] == []
+    assert "\n" not in str(refusal.value)
+
+
+def test_between_two_bytes() -> None:
+    """6.2 MiB is 6,501,171.2 B: a maximum of 6,501,171 and a minimum of 6,501,172 whole bytes."""
+    assert 62 * 1024**2 // 10 == 6_501_171
+    assert quantity("6.2 MiB", "B") == 6_501_171
+    assert quantity("6.2 MiB", "B", round_up=True) == 6_501_172
+
+
+@given(st.integers(0, 10**40), WHOLE)
+def test_round_trip(value: int, unit: str) -> None:
+    """Every whole number can be written with its unit and is read back unchanged."""
+    assert quantity(f"{value} {unit}", unit) == value
+    assert quantity(f"{value:_}", unit) == value
+
+
+@given(st.decimals(0, 10**6, places=3), st.sampled_from(sorted(SI)))
+def test_prefixes_are_exact(number: object, prefix: str) -> None:
+    """A decimal and a prefix are multiplied exactly: never through a float."""
+    value = Fraction(str(number)) * SI[prefix]
+    assert quantity(f"{number} {prefix}", "B") == value
+
+
+@given(st.text(max_size=70), st.sampled_from(sorted(UNITS)))
+def test_only_unit_errors(text: str, unit: str) -> None:
+    """Whatever is written, it is a quantity or refused in words."""
+    with suppress(UnitError):
+        assert quantity(text, unit) >= 0
+
+
+# Quantities that hold a measured number.
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "like", "up", "down"),
+    [
+        pytest.param(3_504_872, "param", "3.4 M", "3.51 M", "3.5 M", id="prefix"),
+        pytest.param(3_504_872, "param", "3_400_000", "3_510_000", "3_500_000", id="grouped"),
+        pytest.param(3_504_872, "param", "1e6", "3510000", "3500000", id="exponent"),
+        pytest.param(3_504_872, "param", "", "3.51 M", "3.5 M", id="of its own"),
+        pytest.param(46_759_648, "B", "46MB", "46.8MB", "46.7MB", id="no space"),
+        pytest.param(6_501_171, "B", "6.1 MiB", "6.2 MiB", "6.19 MiB", id="IEC"),
+        pytest.param(7, "B", "6.1 MB", "0.000007 MB", "0.000007 MB", id="tiny"),
+        pytest.param(999_999, "B", "", "1 MB", "999 kB", id="next prefix"),
+        pytest.param(0, "MAC", "", "0 MAC", "0 MAC", id="zero"),
+        pytest.param(Fraction(3102, 100), "FLOP/B", "30", "31.1 FLOP/B", "31", id="ratio"),
+        pytest.param(Fraction(1, 8), "%", "2%", "12.5%", "12.5%", id="percentage"),
+        pytest.param(Fraction(1, 3), "s", "", "334 ms", "333 ms", id="seconds"),
+    ],
+)
+def test_snug_quantity(value: int | Fraction, unit: str, like: str, up: str, down: str) -> None:
+    """Three significant digits, never on the wrong side, spelled as its neighbour."""
+    assert snug_quantity(value, unit, like=like) == up
+    assert snug_quantity(value, unit, like=like, down=True) == down
+
+
+@given(
+    st.integers(0, 10**16),
+    st.sampled_from(["", "1", "1_000", "3 k", "3k", "2.5 MB", "7 MiB", "1 GiB", "1e3", "4 TB"]),
+)
+def test_a_snug_quantity_holds_its_number_tightly(value: int, like: str) -> None:
+    """Read again it is no less than the number, and less than one percent more; and downwards."""
+    most = quantity(snug_quantity(value, "B", like=like), "B")
+    least = quantity(snug_quantity(value, "B", like=like, down=True), "B", round_up=True)
+    assert least <= value <= most
+    assert most - value <= value / Fraction(100)
+    assert value - least <= value / Fraction(100)
+
+
+# For eyes: rounded, and side by side.
 
 
 @pytest.mark.parametrize(
@@ -97,17 +263,14 @@ def test_decimal_text() -> None:
     assert decimal_text(7) == "7"
 
 
-COUNTED = st.sampled_from([symbol for symbol, unit in UNITS.items() if unit.whole])
-
-
-@given(st.integers(0, 10**17), COUNTED)
+@given(st.integers(0, 10**17), WHOLE)
 def test_readable_is_close(value: int, unit: str) -> None:
     """What eyes see is a quantity within half a unit of the third digit of the exact number."""
     read = quantity(readable(value, unit), unit)
     assert abs(read - value) * 200 <= max(value, 1)
 
 
-@given(st.integers(0, 10**15), st.integers(0, 10**15), COUNTED)
+@given(st.integers(0, 10**15), st.integers(0, 10**15), WHOLE)
 def test_pairs_differ(first: int, second: int, unit: str) -> None:
     """Different numbers never look alike side by side."""
     left, right = readable_pair(first, second, unit)

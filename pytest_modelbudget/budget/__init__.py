@@ -1,1 +1,1 @@
-"""What a budget file asks for, and how it is read."""
+"""Budget files: what they ask for, how they are read, and the verdict on it."""

@@ -1,4 +1,4 @@
-"""What a budget file asks for, as plain data; every part knows its file and line.
+"""Budgets as plain data: what a file asks for, each thing with its file and line.
 
 ``resnet18`` of ``budgets/vision.yaml`` drawn once::
 
@@ -25,14 +25,14 @@ from pytest_modelbudget.units import Number
 
 
 class Level(str, Enum):
-    """What being over a limit means; unknown fails at any level."""
+    """Says what being over a limit means; unknown fails at any level."""
 
     ERROR = "error"
     WARN = "warn"
 
 
 class Loosen(str, Enum):
-    """What a change that makes a limit easier to keep means; it is said aloud in any case."""
+    """Says what a change that makes a limit easier to keep means; it is said aloud in any case."""
 
     WARN = "warn"
     FORBID = "forbid"
@@ -40,7 +40,7 @@ class Loosen(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a budget file something stands; line and column count from 1."""
+    """A place in a budget file; line and column count from 1."""
 
     file: str
     line: int
@@ -51,7 +51,7 @@ class Place:
 
 
 def check_name(metric: str, scope: str | None) -> str:
-    """What the check of a limit is called, as in "macs" and "macs@layer4.*"."""
+    """The name of a limit's check, as in "macs" and "macs@layer4.*"."""
     return metric if scope is None else f"{metric}@{scope}"
 
 
@@ -82,7 +82,7 @@ class Limit:
 
     @property
     def name(self) -> str:
-        """What its check is called: "macs", or "macs@layer4.*" of a part of the model."""
+        """The name of its check: "macs", or "macs@layer4.*" of a part of the model."""
         return check_name(self.metric, self.scope)
 
     def allowed(self, baseline: int) -> int | None:
@@ -110,7 +110,7 @@ class OpsLimit:
 
     @property
     def name(self) -> str:
-        """What its check is called: "ops", or "ops@layer4.*" of a part of the model."""
+        """The name of its check: "ops", or "ops@layer4.*" of a part of the model."""
         return check_name(self.metric, self.scope)
 
 
@@ -120,7 +120,7 @@ EQUIVALENCE = "equivalence"  # what the check of a claim is called, and its metr
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceCheck:
-    """That a transformed model's outputs are still the same, and where the file says so."""
+    """The claim that a transformed model's outputs are still the same, and where it is made."""
 
     place: Place
     claim: Claim
@@ -177,7 +177,7 @@ class HeldLimit:
 
     @property
     def check(self) -> tuple[str, str]:
-        """What tells it from the file's other limits: the path, and the check's name."""
+        """Its key among the file's limits: the path, and the check's name."""
         return self.path, self.limit.name
 
 

@@ -1,4 +1,4 @@
-"""What a change to a budget file makes easier to keep: a pure comparison of two budgets."""
+"""A pure comparison of two budgets: what the later one makes easier to keep, or redefines."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from pytest_modelbudget.budget.budget import (
     Place,
     TransformCheck,
 )
-from pytest_modelbudget.budget.grammar import AUTO
-from pytest_modelbudget.budget.read_source import positional_text, spec_text
-from pytest_modelbudget.budget.read_transforms import plain_text, setting_text
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.budget.limit_forms import AUTO
+from pytest_modelbudget.budget.source_forms import source_texts
+from pytest_modelbudget.budget.transform_forms import settings_texts
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.transforms.transform import Setting, Transform
+from pytest_modelbudget.transforms.transform import Transform
 from pytest_modelbudget.units import Number, percentage, readable_pair
 
 LimitSetting = Union[Number, str, None]
@@ -56,20 +55,20 @@ class Loosening:
 def loosenings(
     before: Budget, now: Budget | None, metrics: Mapping[str, Metric]
 ) -> tuple[Loosening, ...]:
-    """What ``now`` asks less than ``before``, in the order of the older file."""
+    """List what ``now`` asks less than ``before``, in the order of the older file."""
     places = dict(now.places()) if now else {}
-    found = list(_dropped(before, places))
+    changes = list(_dropped(before, places))
     today = {held.check: held.limit for held in now.held()} if now else {}
-    found.extend(_claims(before, now, places))
+    changes.extend(_claims(before, now, places))
     for held in before.held():
         if held.path in places:
             subject = _Subject(held.path, held.limit, places[held.path], metrics)
-            found.extend(_of_one(subject, held.limit, today.get(held.check)))
+            changes.extend(_of_one(subject, held.limit, today.get(held.check)))
     if now and before.loosen is Loosen.FORBID and now.loosen is not Loosen.FORBID:
         what, text = "loosen removed", "budget loosened: loosen: forbid is gone"
         words = before.loosen.value, now.loosen.value
-        found.append(Loosening(Place(before.file, 1), "", None, None, what, *words, text))
-    return tuple(found)
+        changes.append(Loosening(Place(before.file, 1), "", None, None, what, *words, text))
+    return tuple(changes)
 
 
 def _dropped(before: Budget, places: Mapping[str, Place]) -> Iterator[Loosening]:
@@ -79,7 +78,7 @@ def _dropped(before: Budget, places: Mapping[str, Place]) -> Iterator[Loosening]
     for path in gone:
         if path.rpartition("::")[0] in gone:
             continue
-        below = [each for each in gone if each == path or each.startswith(f"{path}::")]
+        below = [lost for lost in gone if lost == path or lost.startswith(f"{path}::")]
         count = sum(held.path in below for held in before.held())
         kind = "transform" if path in transforms else "model"
         text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
@@ -110,7 +109,7 @@ def _claims(before: Budget, now: Budget | None, places: Mapping[str, Place]) -> 
 
 
 def _of_one(subject: _Subject, before: AnyLimit, now: AnyLimit | None) -> Iterator[Loosening]:
-    """What one limit asks less than it did; None is a limit that is gone."""
+    """Compare one limit with what it was; None is a limit that is gone."""
     if now is None:
         was = _spelled(before)
         yield subject.lost("metric removed", was, None, f"{before.name} removed, was {was}")
@@ -261,23 +260,23 @@ class Redefinition:
 def redefinitions(
     before: Budget, now: Budget | None, transforms: Mapping[str, Transform]
 ) -> tuple[Redefinition, ...]:
-    """What limits that stay are held on instead, in the order of today's file.
+    """List what limits that stay are held on instead, in the order of today's file.
 
     transforms is the table that both files were read by. What a model says for itself and its
-    variants is told once.
+    variants stands there once.
     """
     if now is None:
         return ()
     models = {model.path: model for model in before.models}
     checks = dict(before.transformed())
     held = {path for path, _ in _checks(before) & _checks(now)}
-    found: dict[tuple[str, Place, str], Redefinition] = {}
+    known: dict[tuple[str, Place, str], Redefinition] = {}
     for model in now.models:
         changed = _of_model(models.get(model.path), model, held)
-        for each in (*changed, *_of_transforms(checks, model, held, transforms)):
-            key = model.name, each.place, each.text
-            found[key] = replace(each, path=model.name) if key in found else each
-    return tuple(found.values())
+        for change in (*changed, *_of_transforms(checks, model, held, transforms)):
+            key = model.name, change.place, change.text
+            known[key] = replace(change, path=model.name) if key in known else change
+    return tuple(known.values())
 
 
 def _checks(budget: Budget) -> set[tuple[str, str]]:
@@ -287,12 +286,12 @@ def _checks(budget: Budget) -> set[tuple[str, str]]:
 
 
 def _of_model(was: ModelBudget | None, now: ModelBudget, held: set[str]) -> Iterator[Redefinition]:
-    """What a model declares differently, where it or a transform of it is held to something."""
+    """Compare what a model declares, where it or a transform of it is held to something."""
     if was is None or not held & {now.path, *_transforms(now)}:
         return
-    for key, texts in _changes(_of_source(was.source), _of_source(now.source)):
+    for key, texts in _changes(source_texts(was.source), source_texts(now.source)):
         place = now.declared_at.get(key, now.declared_at["source"])
-        yield _told("model", now.path, key, texts, place)
+        yield _redefined("model", now.path, key, texts, place)
 
 
 def _of_transforms(
@@ -301,13 +300,13 @@ def _of_transforms(
     held: set[str],
     known: Mapping[str, Transform],
 ) -> Iterator[Redefinition]:
-    """What a model's transforms do differently; a variant may stand in a transform's place."""
+    """Compare a model's transforms; a variant may have stood in a transform's place."""
     for path, check in _transforms(now).items():
         if path in held:
             yield from _of_transform(earlier.get(path), check, path, known)
     if now.path in held and now.path in earlier:
         before = earlier[now.path].transform
-        yield _told("transform", now.path, "transform", (before, None), now.place)
+        yield _redefined("transform", now.path, "transform", (before, None), now.place)
 
 
 def _transforms(model: ModelBudget) -> dict[str, TransformCheck]:
@@ -317,18 +316,18 @@ def _transforms(model: ModelBudget) -> dict[str, TransformCheck]:
 def _of_transform(
     was: TransformCheck | None, now: TransformCheck, path: str, known: Mapping[str, Transform]
 ) -> Iterator[Redefinition]:
-    """What one transform does differently; None is a variant that stood in its place."""
+    """Compare one transform; None is a variant that stood in its place."""
     place = now.declared_at["transform"]
     if was is None or was.transform != now.transform:
         before = was.transform if was else None
-        yield _told("transform", path, "transform", (before, now.transform), place)
+        yield _redefined("transform", path, "transform", (before, now.transform), place)
         return
     transform = known[now.transform]
-    for key, texts in _changes(_of_settings(was, transform), _of_settings(now, transform)):
-        yield _told("transform", path, key, texts, now.declared_at.get(key, place))
+    for key, texts in _changes(settings_texts(was, transform), settings_texts(now, transform)):
+        yield _redefined("transform", path, key, texts, now.declared_at.get(key, place))
 
 
-def _told(kind: str, path: str, what: str, texts: BothTexts, place: Place) -> Redefinition:
+def _redefined(kind: str, path: str, what: str, texts: BothTexts, place: Place) -> Redefinition:
     """One key in words: "model changed: dtype none -> bfloat16: its limits are held ..."."""
     key = "" if what == kind else f" {what}"
     before, after = (text or "none" for text in texts)
@@ -350,10 +349,10 @@ def _changes(before: Declared, now: Declared) -> Iterator[tuple[str, BothTexts]]
 
 def _unlike(values: Mapping[str, str], others: Mapping[str, str]) -> str | None:
     """The values that others have not: "0.5", or "{width: 0.5}" of a mapping."""
-    told = {name: text for name, text in values.items() if others.get(name) != text}
-    if not told or "" in told:
-        return told.get("")
-    named = (f"{_printable(name)}: {text}" for name, text in told.items())
+    unlike = {name: text for name, text in values.items() if others.get(name) != text}
+    if not unlike or "" in unlike:
+        return unlike.get("")
+    named = (f"{_printable(name)}: {text}" for name, text in unlike.items())
     return f"{{{', '.join(named)}}}"
 
 
@@ -371,42 +370,6 @@ def _cut(text: str | None, start: int) -> str | None:
         return None
     end = start + LONGEST
     return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"
-
-
-# What is declared.
-
-
-def _of_source(source: ModelSource) -> Declared:
-    """All that a budget says of where a model comes from and what it is run on."""
-    inputs = source.inputs
-    by_name = {name: spec_text(spec) for name, spec in inputs.named.items()}
-    return {
-        "source": {"": f"{source.format} {posixpath.normpath(str(source.target))}"},
-        "args": {"": plain_text(list(source.args))} if source.args else {},
-        "kwargs": {name: plain_text(value) for name, value in source.kwargs.items()},
-        "inputs": {"": positional_text(inputs.positional)} if inputs.positional else by_name,
-        "dtype": {"": source.dtype} if source.dtype else {},
-        "dims": {symbol: str(size) for symbol, size in source.dims.items()},
-    }
-
-
-def _of_settings(check: TransformCheck, transform: Transform) -> Declared:
-    settings = (transform.whole,) if transform.whole else transform.settings
-    return {each.key: _of_setting(each, check.settings[each.key]) for each in settings}
-
-
-def _of_setting(setting: Setting, value: object) -> dict[str, str]:
-    if value is None:
-        return {}
-    if isinstance(value, ModelSource):
-        return {
-            f"{key} {name}".rstrip(): text
-            for key, texts in _of_source(value).items()
-            for name, text in texts.items()
-        }
-    if isinstance(value, Mapping):
-        return {name: plain_text(each) for name, each in value.items()}
-    return {"": setting_text(setting, value)}
 
 
 def _printable(name: str) -> str:

@@ -1,316 +1,461 @@
-"""What a budget file may say: every key, in explicit tables that reader and editor schema share."""
+"""How a budget file is read, offered to editors and written back: one form for each kind of value.
+
+``level: warn`` of a limit drawn once::
+
+    Field("level", Form(read=one of two words, schema={"enum": ["error", "warn"]}), "error fails…")
+
+A ``Form`` reads a value, is its JSON schema, and writes it; a ``Grammar`` is the table of the keys
+of one kind of mapping, each with its form. Reader, schema and writers walk these objects.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from pytest_modelbudget.equivalence.claim import Bound, Kind
-from pytest_modelbudget.formats.table import FrontEnd
-from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
+from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.budget.yaml_text import (
+    Block,
+    Listing,
+    Node,
+    Problem,
+    Refused,
+    Text,
+    shown,
+    suggestion,
+)
+from pytest_modelbudget.errors import BudgetError, UnitError
+from pytest_modelbudget.registry import Tables
 
-VERSION = 1
-MARKER = "model_budget"
-SUFFIXES = (".yaml", ".yml")
-LARGEST = 1_000_000  # bytes of a budget file
-MOST_DIMENSIONS = 16
-LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
+Schema = dict[str, Any]
+Value = TypeVar("Value")
+Made = TypeVar("Made")
 
-FLOATING = ("float16", "bfloat16", "float32", "float64")
-INTEGER = ("int8", "int16", "int32", "int64", "uint8")
-DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
-
-# Metrics whose issue is still to come.
-RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
+NOT_YET = "is not available in this version"
 # Anywhere in a file, whether or not they will stand there: none of them is a slip of the pen.
 RESERVED = ("fits", "hardware", "measured", "statistics")
-AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
 
 
-class Form(str, Enum):
-    """What a value looks like; each has one schema, and a reader that agrees with it."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One pass over one file: the tables it is read by, and the problems met so far.
 
-    VERSION = "version"
-    DEFAULTS = "defaults"
-    MODELS = "models"
-    TARGET = "target"
-    VALUES = "values"
-    NAMED_VALUES = "named_values"
-    INPUTS = "inputs"
-    DTYPE = "dtype"
-    FLOATING_DTYPE = "floating_dtype"
-    SHAPE = "shape"
-    INTEGER = "integer"
-    DIMS = "dims"
-    LIMITS = "limits"
-    SCOPES = "scopes"
-    VARIANTS = "variants"
-    LIMIT = "limit"
-    OPS_LIMIT = "ops_limit"
-    QUANTITY = "quantity"
-    BOUND = "bound"
-    PERCENTAGE = "percentage"
-    LOOSEN = "loosen"
-    LEVEL = "level"
-    OP_NAMES = "op_names"
-    SELECTORS = "selectors"
-    OP_COUNTS = "op_counts"
-    TRANSFORMS = "transforms"
-    TRANSFORM = "transform"
-    EQUIVALENCE = "equivalence"
-    KIND = "kind"
-    NUMBER = "number"
-    WHOLE_NUMBERS = "whole_numbers"
-    FLAG = "flag"
-    OUTPUT_BOUNDS = "output_bounds"
+    A part that has a problem is read as None.
+    """
+
+    folder: Path
+    root: Path
+    tables: Tables
+    problems: list[Problem] = field(default_factory=list)
+
+    def refuse(self, place: Place, message: str) -> None:
+        """Note one more problem."""
+        self.problems.append(Problem(place, message))
+
+    def text(self, node: Node, expected: str) -> Text | None:
+        """The scalar that ``node`` is; ``expected`` says what else it should have been."""
+        if isinstance(node, Text) and (node.text.strip() or not node.plain):
+            return node
+        self._unexpected(node, expected)
+        return None
+
+    def block(self, node: Node, expected: str) -> Block | None:
+        """The mapping that ``node`` is."""
+        if isinstance(node, Block):
+            return node
+        self._unexpected(node, expected)
+        return None
+
+    def items(self, node: Node, expected: str) -> tuple[Node, ...]:
+        """The items of the list that ``node`` is; none where it is no list."""
+        if isinstance(node, Listing):
+            return node.items
+        self._unexpected(node, expected)
+        return ()
+
+    def _unexpected(self, node: Node, expected: str) -> None:
+        kinds = {Listing: "a list", Block: "a mapping", Text: "one word"}
+        if not isinstance(node, Refused):
+            empty = isinstance(node, Text) and not node.text.strip()
+            kind = "nothing" if empty else kinds[type(node)]
+            self.refuse(node.place, f"expected {expected}, found {kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value, and the key that it stands under; of a list's item the key of the list."""
+
+    key: Text
+    value: Node
+
+    @property
+    def place(self) -> Place:
+        """The place of the key."""
+        return self.key.place
+
+
+Read = Callable[[Entry, Reading], "Value | None"]
+Texts = dict[str, str]  # a value by name where it is a mapping, else under ""
+
+
+# Plain values.
+
+MOST_DIGITS = 100
+_WORDS: dict[str, object] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGERS = ((re.compile(r"[-+]?[0-9]+"), 10), (re.compile(r"0o[0-7]+"), 8),
+             (re.compile(r"0x[0-9a-fA-F]+"), 16))  # fmt: skip
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_PLAIN = re.compile(r"[A-Za-z_./][\w./:+-]*")
+
+
+def scalar(text: str) -> object:
+    """The meaning of an unquoted word: None, a bool, an int, a float, or the word itself."""
+    if text in _WORDS:
+        return _WORDS[text]
+    for pattern, base in _INTEGERS:
+        if pattern.fullmatch(text):
+            return int(text, base)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _SPECIAL.fullmatch(text):
+        return float(text.replace(".", "", 1))
+    return text
+
+
+def plain_value(node: Node, reading: Reading) -> object:
+    """A scalar, list or mapping as Python has it; a quoted scalar is always a str."""
+    if isinstance(node, Text):
+        patterns = (*(pattern for pattern, _ in _INTEGERS), _FLOAT)
+        too_long = len(node.text) > MOST_DIGITS
+        if too_long and any(pattern.fullmatch(node.text) for pattern in patterns):
+            reading.refuse(node.place, f"a number of {len(node.text)} digits: write at most 100")
+            return None
+        return scalar(node.text) if node.plain else node.text
+    if isinstance(node, Listing):
+        return [plain_value(item, reading) for item in node.items]
+    if isinstance(node, Block):
+        return {key.text: plain_value(value, reading) for key, value in node.entries}
+    assert isinstance(node, Refused), "a tree has four kinds of node"
+    return None
+
+
+def plain_text(value: object) -> str:
+    """A plain value; 1, 1.0, true and "1" are four, and the order of keys is none of it."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and scalar(value) == value:
+        return value
+    return json.dumps(value, sort_keys=True)
+
+
+# Forms.
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[Value]):
+    """One kind of value: how it is read, the schema that editors get, and how it is written.
+
+    The schema of a form with a name is a definition that others refer to by it. texts, of a value
+    that is a mapping, writes its parts by name. uses are the forms that the schema refers to.
+    """
+
+    read: Read[Value]
+    schema: Schema
+    name: str = ""
+    text: Callable[[Any], str] = plain_text
+    texts: Callable[[Any], Texts] | None = None
+    uses: tuple[Form[Any], ...] = ()
+
+    @property
+    def reference(self) -> Schema:
+        """The schema where it is used: a reference to the definition, if there is one."""
+        return {"$ref": f"#/definitions/{self.name}"} if self.name else self.schema
+
+    def definitions(self) -> Iterator[tuple[str, Schema]]:
+        """Its own definition and those of all forms below it, by their names."""
+        if self.name:
+            yield self.name, self.schema
+        for form in self.uses:
+            yield from form.definitions()
+
+    def of(self, node: Node, reading: Reading) -> Value | None:
+        """The value of a node that stands under no key."""
+        return self.read(Entry(Text("", False, node.place), node), reading)
+
+    def written(self, value: Any) -> Texts:
+        """The value as a budget may spell it, by name where it is a mapping."""
+        return self.texts(value) if self.texts else {"": self.text(value)}
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key of a mapping: what its value looks like, and what it says (editors show that)."""
+    """One key of a mapping: the form of its value, and what it says (editors show that).
+
+    One that is not offered is read, and refused with a reason: editors do not know it.
+    """
 
     key: str
-    form: Form
+    form: Form[Any]
     about: str
     required: bool = False
+    default: object = None
+    offered: bool = True
+
+    @property
+    def schema(self) -> Schema:
+        """The key for editors; draft-07 ignores what stands beside a $ref, hence allOf."""
+        value = {"allOf": [self.form.reference]} if self.form.name else self.form.schema
+        return {"description": self.about, **value}
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of a mapping's keys, with a default for every key that it does not give."""
+
+    grammar: Grammar
+    key: Text
+    entries: Mapping[str, Entry]
+    read: Mapping[str, object]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.entries
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.read.get(key)
+        if value is not None:
+            return value
+        return next(known.default for known in self.grammar.fields if known.key == key)
+
+    def place(self, key: str) -> Place:
+        """The place of a key that is there."""
+        return self.entries[key].place
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """The place of each key that is there."""
+        return {key: entry.place for key, entry in self.entries.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The keys of one kind of mapping; what names it in messages ("a limit")."""
+    """The keys of one kind of mapping; what names it in messages ("a limit").
+
+    needs are keys of which one at least must be there; lacking says so of one that has none, by
+    its {name}. more is what else its schema says.
+    """
 
     what: str
     fields: tuple[Field, ...]
     reserved: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    lacking: str = ""
+    expected: str = ""
+    more: Schema = field(default_factory=dict)
+    least: int = 0
 
-    def keys(self) -> list[str]:
-        return [field.key for field in self.fields]
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that it knows."""
+        return tuple(known.key for known in self.fields)
 
+    def read(self, entry: Entry, reading: Reading) -> Values | None:
+        """The values of a mapping; None of anything else. What it does not know is refused."""
+        keys = self.keys
+        expected = self.expected or f"{self.what}: a mapping of {', '.join(keys[:12])}"
+        block = reading.block(entry.value, expected)
+        if block is None:
+            return None
+        entries = {key.text: Entry(key, value) for key, value in block.entries}
+        for unknown in entries.keys() - set(keys):
+            self._refuse(entries.pop(unknown), reading)
+        for known in self.fields:
+            if known.required and known.key not in entries:
+                reading.refuse(block.place, f"{self.what} needs the key '{known.key}'")
+        if self.needs and not set(self.needs) & entries.keys():
+            reading.refuse(entry.place, self.lacking.format(name=shown(entry.key.text)))
+        values = {
+            known.key: known.form.read(entries[known.key], reading)
+            for known in self.fields
+            if known.key in entries
+        }
+        return Values(self, entry.key, entries, values)
 
-INPUTS = Field("inputs", Form.INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
-DTYPE = Field("dtype", Form.FLOATING_DTYPE, "converts the model's floating-point weights")
-DIMS = Field("dims", Form.DIMS, "sizes of the symbolic dimensions that the file brings")
-LIMITS = Field("limits", Form.LIMITS, "metric: quantity, or metric: {max, min, grow, level}")
-SCOPES = Field("scopes", Form.SCOPES, "limits on a part of the model, by a glob on module paths")
-TRANSFORMS = Field("transforms", Form.TRANSFORMS, "changes to the model, and what must still hold")
-ALLOWED = Field("allow_unmeasured", Form.OP_NAMES, "ops accepted without a formula: aten::foo")
-LEVEL = Field("level", Form.LEVEL, "error fails the check when over, warn does not")
-
-FILE = Grammar(
-    "a budget file",
-    (
-        Field(MARKER, Form.VERSION, "the version of this format", required=True),
-        Field("defaults", Form.DEFAULTS, "what models say that do not say it themselves"),
-        Field("models", Form.MODELS, "every model by a name of your choice", required=True),
-        Field("loosen", Form.LOOSEN, "forbid fails what loosens a limit or redefines a model"),
-    ),
-    reserved=RESERVED,
-)
-DEFAULTS = Grammar("the defaults", (INPUTS, DTYPE), reserved=("level", *RESERVED))
-VARIANT = Grammar(
-    "a variant",
-    (INPUTS, DIMS, DTYPE, LIMITS, SCOPES, ALLOWED, TRANSFORMS),
-    reserved=RESERVED,
-)
-LIMIT = Grammar(
-    "a limit",
-    (
-        Field("max", Form.BOUND, "the largest value that is within, itself included"),
-        Field("min", Form.BOUND, "the smallest value that is within, itself included"),
-        Field("grow", Form.PERCENTAGE, "how much more than its locked value it may be"),
-        Field("floor", Form.QUANTITY, "growth that is within however little grow is"),
-        LEVEL,
-        ALLOWED,
-    ),
-    reserved=RESERVED,
-)
-OPS_LIMIT = Grammar(
-    "a limit on ops",
-    (
-        Field("allow", Form.SELECTORS, "the only kinds (or foreign names) that may run"),
-        Field("deny", Form.SELECTORS, "kinds (or foreign names) that may not run"),
-        Field("max", Form.OP_COUNTS, "how often a kind (or foreign name) may run"),
-        LEVEL,
-        ALLOWED,
-    ),
-    reserved=RESERVED,
-)
-SPEC = Grammar(
-    "an input",
-    (
-        Field("dtype", Form.DTYPE, "element type", required=True),
-        Field("shape", Form.SHAPE, "sizes, outermost first; [] is a scalar", required=True),
-        Field("low", Form.INTEGER, "smallest integer that is drawn"),
-        Field("high", Form.INTEGER, "the integer above the largest one that is drawn"),
-    ),
-)
-
-
-def model_grammar(front_ends: Mapping[str, FrontEnd]) -> Grammar:
-    """The keys of a model: one source out of the table of formats, and what it is run on."""
-    rest = (INPUTS, DTYPE, DIMS, LIMITS, SCOPES, ALLOWED, TRANSFORMS)
-    variants = Field("variants", Form.VARIANTS, "the same model under other inputs, own limits")
-    return Grammar(
-        "a model",
-        (*_sources(front_ends), *ARGUMENTS, *rest, variants),
-        reserved=RESERVED,
-    )
-
-
-ARGUMENTS = (
-    Field("args", Form.VALUES, "positional arguments of the callable under torch:"),
-    Field("kwargs", Form.NAMED_VALUES, "keyword arguments of the callable under torch:"),
-)
-
-
-def second_source_grammar(front_ends: Mapping[str, FrontEnd]) -> Grammar:
-    """The keys of a model that another one is compared with."""
-    return Grammar("a second model", (*_sources(front_ends), *ARGUMENTS, DTYPE), reserved=RESERVED)
-
-
-def _sources(front_ends: Mapping[str, FrontEnd]) -> tuple[Field, ...]:
-    return tuple(Field(each.key, Form.TARGET, each.target) for each in front_ends.values())
-
-
-def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Grammar:
-    """The keys of limits: every metric; of a part of a model, every metric that it has."""
-    fields = tuple(
-        Field(key, Form.OPS_LIMIT if metric.by_kind else Form.LIMIT, metric.definition)
-        for key, metric in metrics.items()
-        if metric.has_scopes or not scoped
-    )
-    return Grammar("limits", fields, reserved=(*_unless(RESERVED_METRICS, metrics), *RESERVED))
-
-
-def taken_names(metrics: Mapping[str, Metric]) -> frozenset[str]:
-    """Names that no variant may have, because checks have them."""
-    return frozenset((*metrics, *RESERVED_METRICS, "equivalence"))
-
-
-def _unless(reserved: Iterable[str], available: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(key for key in reserved if key not in available)
-
-
-Schema = dict[str, Any]
-
-ABOUT_EQUIVALENCE = "that the outputs are still the same: exact_algebra, or {kind: lossy, sqnr: 30}"
-EQUIVALENCE = Field("equivalence", Form.EQUIVALENCE, ABOUT_EQUIVALENCE)
-BOUNDS: Mapping[Bound, str] = {
-    Bound.MAX_ABS: "largest absolute error of an element",
-    Bound.MSE: "largest mean squared error",
-    Bound.SQNR: "least signal-to-quantisation-noise ratio, in dB",
-    Bound.COSINE: "least cosine between the outputs",
-    Bound.TOP1: "least share of rows whose largest element is the same one",
-    Bound.P99_ABS: "largest absolute error of 99 % of the elements",
-}
-BOUND_FIELDS = tuple(Field(bound.value, Form.NUMBER, about) for bound, about in BOUNDS.items())
-OUTPUT = Grammar("the bounds of an output", BOUND_FIELDS)
-CLAIM = Grammar(
-    "an equivalence",
-    (
-        Field("kind", Form.KIND, "which test decides", required=True),
-        Field("seeds", Form.WHOLE_NUMBERS, "seeds of the inputs; 0, 1 and 2"),
-        Field("batch", Form.WHOLE_NUMBERS, "sizes of the first dimension of inputs: [1, 3]"),
-        Field("same_non_finite", Form.FLAG, "accept NaN and Inf at identical positions"),
-        *BOUND_FIELDS,
-        Field("outputs", Form.OUTPUT_BOUNDS, "bounds of single outputs, by name"),
-    ),
-)
-
-
-def transform_grammar(transforms: Mapping[str, Transform]) -> Grammar:
-    """The keys of one entry under transforms: one transform, what is held, and how."""
-    keys = tuple(Field(each.key, Form.TRANSFORM, each.about) for each in transforms.values())
-    return Grammar("a transform", (*keys, EQUIVALENCE, LIMITS, SCOPES, ALLOWED), reserved=RESERVED)
-
-
-def settings_grammar(transform: Transform) -> Grammar:
-    """The settings of one transform."""
-    fields = tuple(
-        Field(each.key, Form.VALUES, each.about, required=each.required)
-        for each in transform.settings
-    )
-    return Grammar(f"'{transform.key}'", fields)
-
-
-# The editor schema.
-
-_NUMBER: Schema = {
-    "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^[0-9.]+([eE][-+]?[0-9]+)?%?$"}]
-}
-_WHOLE_NUMBERS: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
-CLAIM_FORMS: Schema = {
-    Form.NUMBER.value: _NUMBER,
-    Form.KIND.value: {"enum": [kind.value for kind in Kind]},
-    Form.WHOLE_NUMBERS.value: _WHOLE_NUMBERS,
-    Form.FLAG.value: {"type": "boolean"},
-}
-
-
-def transform_schema(
-    transforms: Mapping[str, Transform], front_ends: Mapping[str, FrontEnd]
-) -> Schema:
-    """Definitions of a transform and of what it may be given; other keys refer to them."""
-    fields = transform_grammar(transforms).fields
-    properties: Schema = {}
-    for each in fields:
-        if each.form is Form.TRANSFORM:
-            value = _value_schema(transforms[each.key], front_ends)
-            properties[each.key] = {"description": each.about, **value}
+    def _refuse(self, entry: Entry, reading: Reading) -> None:
+        key, value = entry.key.text, entry.value
+        if key in self.reserved:
+            message = f"'{key}' {NOT_YET}: remove it"
+        elif key[:1].isdigit() and isinstance(value, Text) and not value.text:
+            message = f"{shown(key)} after a comma: write decimals with a point, as in 1.5"
         else:
-            reference = {"$ref": f"#/definitions/{each.form.value}"}
-            properties[each.key] = {"description": each.about, "allOf": [reference]}
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": properties,
-        "oneOf": [{"required": [key]} for key in transforms],
-        "anyOf": [{"required": [key]} for key in ("equivalence", "limits", "scopes")],
-    }
+            guess = suggestion(key, self.keys)
+            message = f"unknown key {shown(key)} in {self.what}: {guess}"
+        reading.refuse(entry.place, message)
 
+    @property
+    def uses(self) -> tuple[Form[Any], ...]:
+        """The forms of the keys that are offered."""
+        return tuple(known.form for known in self.fields if known.offered)
 
-def _value_schema(transform: Transform, front_ends: Mapping[str, FrontEnd]) -> Schema:
-    if transform.whole is not None:
-        return _setting_schema(transform.whole, front_ends)
-    schema: Schema = {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {
-            each.key: {"description": each.about, **_setting_schema(each, front_ends)}
-            for each in transform.settings
-        },
-    }
-    required = [each.key for each in transform.settings if each.required]
-    return {**schema, "required": required} if required else schema
-
-
-def _setting_schema(setting: Setting, front_ends: Mapping[str, FrontEnd]) -> Schema:
-    size: Schema = {"type": "integer", "minimum": 1}
-    text: Schema = {"type": "string", "minLength": 1}
-    several: Schema = {"type": "array", "items": text, "minItems": 1}
-    count = len(setting.axes)
-    sizes: Schema = {"type": "array", "items": size, "minItems": count, "maxItems": count}
-    schemas: Mapping[SettingForm, Schema] = {
-        SettingForm.TILE: {"anyOf": [size, sizes]},
-        SettingForm.WORD: {"enum": list(setting.words)},
-        SettingForm.GLOBS: {"anyOf": [text, several]},
-        SettingForm.INTEGER: {"type": "integer"},
-        SettingForm.FLAG: {"type": "boolean"},
-        SettingForm.TARGET: text,
-        SettingForm.VALUES: {"type": "object"},
-        SettingForm.SOURCE: {
+    @property
+    def schema(self) -> Schema:
+        """A mapping of the keys that are offered."""
+        offered = [known for known in self.fields if known.offered]
+        required = [known.key for known in offered if known.required]
+        keys = {known.key for known in offered}
+        needs = [{"required": [key]} for key in self.needs if key in keys]
+        return {
             "type": "object",
-            "oneOf": [{"required": [key]} for key in front_ends],
             "additionalProperties": False,
-            "properties": {
-                **dict.fromkeys(front_ends, text),
-                "args": {"type": "array"},
-                "kwargs": {"type": "object"},
-                "dtype": {"$ref": "#/definitions/floating_dtype"},
-            },
-        },
-    }
-    return schemas[setting.form]
+            **({"minProperties": self.least} if self.least else {}),
+            "properties": {known.key: known.schema for known in offered},
+            **({"required": required} if required else {}),
+            **self.more,
+            **({"anyOf": needs} if needs else {}),
+        }
+
+    def form(self, make: Callable[[Values, Reading], Made | None], name: str = "") -> Form[Made]:
+        """The form of such a mapping, of whose values something is made."""
+
+        def read(entry: Entry, reading: Reading) -> Made | None:
+            values = self.read(entry, reading)
+            return None if values is None else make(values, reading)
+
+        return Form(read, self.schema, name, uses=self.uses)
+
+
+def spelled(
+    expected: str,
+    meaning: Callable[[Text, str, Reading], Value],
+    schema: Schema,
+    name: str = "",
+    *,
+    lead: str = "",
+    text: Callable[[Any], str] = plain_text,
+) -> Form[Value]:
+    """One word, and its meaning where it stands under a key.
+
+    meaning raises BudgetError or UnitError for a word without one; lead comes before its reason.
+    Both lead and expected may name the {key}.
+    """
+
+    def read(entry: Entry, reading: Reading) -> Value | None:
+        key = entry.key.text
+        word = reading.text(entry.value, expected.format(key=key))
+        try:
+            return None if word is None else meaning(word, key, reading)
+        except (BudgetError, UnitError) as error:
+            reading.refuse(entry.value.place, f"{lead.format(key=key)}{error}")
+            return None
+
+    return Form(read, schema, name, text)
+
+
+def one_word(
+    words: Iterable[str],
+    expected: str,
+    refusal: str,
+    *,
+    name: str = "",
+    meaning: Callable[[str], Value] = str,  # type: ignore[assignment]  # words mean themselves
+) -> Form[Value]:
+    """One of some words. The refusal may name the {word}, the {key} and a {guess}."""
+    known = tuple(words)
+
+    def meant(word: Text, key: str, reading: Reading) -> Value:
+        if word.text in known:
+            return meaning(word.text)
+        guess = suggestion(word.text, known)
+        raise BudgetError(refusal.format(word=shown(word.text), key=key, guess=guess))
+
+    return spelled(expected, meant, {"enum": list(known)}, name)
+
+
+def whole_number(
+    expected: str = "{key}: a whole number",
+    *,
+    schema: Schema | None = None,
+    least: float = -math.inf,
+    most: float = math.inf,
+    refusal: str = "",
+    name: str = "",
+) -> Form[int]:
+    """An integer, within bounds where there are any. The refusal may name its {number} and key."""
+
+    def meaning(word: Text, key: str, reading: Reading) -> int:
+        number = scalar(word.text) if word.plain and len(word.text) <= MOST_DIGITS else None
+        if type(number) is not int:
+            raise BudgetError(f"expected {expected.format(key=key)}, found {shown(word.text)}")
+        if not least <= number <= most:
+            raise BudgetError(refusal.format(number=number, key=key))
+        return number
+
+    return spelled(expected, meaning, schema or {"type": "integer"}, name)
+
+
+def _truth(word: Text, key: str, reading: Reading) -> bool:
+    value = scalar(word.text) if word.plain else None
+    if isinstance(value, bool):
+        return value
+    raise BudgetError(f"expected true or false, found {shown(word.text)}")
+
+
+FLAG = spelled("{key}: true or false", _truth, {"type": "boolean"}, "flag")
+
+
+def refused(message: str) -> Form[Any]:
+    """A key that may stand nowhere, whatever its value, with the reason."""
+    return Form(lambda entry, reading: reading.refuse(entry.place, message), {})
+
+
+def listed(
+    item: Form[Value], expected: str, *, empty: str = "", name: str = ""
+) -> Form[tuple[Value, ...]]:
+    """A list of one form; empty is what is wrong with none."""
+
+    def read(entry: Entry, reading: Reading) -> tuple[Value, ...]:
+        items = reading.items(entry.value, expected.format(key=entry.key.text))
+        if empty and isinstance(entry.value, Listing) and not items:
+            reading.refuse(entry.value.place, empty.format(key=entry.key.text))
+        values = (item.read(Entry(entry.key, node), reading) for node in items)
+        return tuple(value for value in values if value is not None)
+
+    least = {"minItems": 1} if empty else {}
+    return Form(read, {"type": "array", "items": item.reference, **least}, name, uses=(item,))
+
+
+def named(
+    item: Form[Value],
+    expected: str,
+    *,
+    names: Schema | None = None,
+    check: Callable[[Text, Reading], object] = lambda key, reading: None,
+    name: str = "",
+    **writing: Any,
+) -> Form[dict[str, Value]]:
+    """A mapping whose keys are of the user's choice; at least one. check refuses wrong ones."""
+
+    def read(entry: Entry, reading: Reading) -> dict[str, Value]:
+        block = reading.block(entry.value, expected)
+        if block is not None and not block.entries:
+            reading.refuse(block.place, f"expected {expected}, found an empty mapping")
+        values: dict[str, Value] = {}
+        for key, node in block.entries if block else ():
+            check(key, reading)
+            value = item.read(Entry(key, node), reading)
+            if value is not None:
+                values[key.text] = value
+        return values
+
+    of_names = {"propertyNames": names} if names is not None else {}
+    mapping = {"type": "object", "minProperties": 1, **of_names}
+    return Form(
+        read, {**mapping, "additionalProperties": item.reference}, name, uses=(item,), **writing
+    )

@@ -88,7 +88,7 @@ class Lock:
 
 
 def lock_path(budget: AnyPath) -> AnyPath:
-    """Where the lock of a budget file stands: a.lock.json of a.yaml, a.yml.lock.json of a.yml."""
+    """The path of a budget file's lock: a.lock.json of a.yaml, a.yml.lock.json of a.yml."""
     name = budget.stem if budget.suffix == ".yaml" else budget.name
     return budget.with_name(name + SUFFIX)
 
@@ -96,7 +96,7 @@ def lock_path(budget: AnyPath) -> AnyPath:
 def locked_value(
     measurement: Measurement, parts: Sequence[Part], versions: Mapping[str, str]
 ) -> LockedValue | None:
-    """What a lock holds of a measured number; None of a mere lower bound."""
+    """The value that a lock holds of a measured number; None of a mere lower bound."""
     if not measurement.complete:
         return None
     return LockedValue(
@@ -238,7 +238,7 @@ class Baselines:
         self._there: dict[Path, FoundLock] = {}
 
     def of(self, budget: Path, model: str, check: str) -> Baseline:
-        """What one check of a budget file is compared with.
+        """The baseline that one check of a budget file is compared with.
 
         That is the base's number. A model, or a limit, that the base does not know is compared
         with the working tree's: what is new has not grown.
@@ -260,11 +260,11 @@ class Baselines:
         return Baseline(why_none=here.problem or self._missing(budget, model, check, here))
 
     def knows(self, budget: Path, model: str) -> bool:
-        """Whether any lock holds a number of this model, which growth could be told from."""
-        found = [self.in_working_tree(budget)]
+        """Whether any lock holds a number of this model, to see growth by."""
+        locks = [self.in_working_tree(budget)]
         if self.base is not None and self.base.commit:
-            found.append(self.at_base(budget))
-        return any(each.lock is not None and model in each.lock.models for each in found)
+            locks.append(self.at_base(budget))
+        return any(known.lock is not None and model in known.lock.models for known in locks)
 
     def in_working_tree(self, budget: Path) -> FoundLock:
         """The lock file beside a budget file."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pytest_modelbudget.budget.budget import (
-    AnyLimit,
+    EQUIVALENCE,
     Budget,
     Loosen,
     ModelBudget,
@@ -17,27 +19,32 @@ from pytest_modelbudget.budget.budget import (
     TransformCheck,
 )
 from pytest_modelbudget.budget.grammar import (
-    DEFAULTS,
-    FILE,
-    LARGEST,
-    MARKER,
-    VARIANT,
-    VERSION,
-    model_grammar,
-    taken_names,
+    RESERVED,
+    Entry,
+    Field,
+    Form,
+    Grammar,
+    Reading,
+    Schema,
+    Values,
+    named,
+    one_word,
+    scalar,
 )
-from pytest_modelbudget.budget.read_limits import read_limits, read_op_names, read_scopes
-from pytest_modelbudget.budget.read_source import (
+from pytest_modelbudget.budget.limit_forms import RESERVED_METRICS, held_limits, limit_fields
+from pytest_modelbudget.budget.source_forms import (
+    ARGUMENT_FIELDS,
+    DIMS_FIELD,
+    DTYPE_FIELD,
+    INPUTS_FIELD,
     Defaults,
     declared_places,
-    read_dims,
-    read_inputs,
-    read_model_dtype,
-    read_source,
+    is_path_format,
+    model_source,
     refuse_dtype_of_a_file,
+    target_fields,
 )
-from pytest_modelbudget.budget.read_transforms import read_transform
-from pytest_modelbudget.budget.reading import Entry, Reading, scalar
+from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import (
     Block,
     BudgetFileError,
@@ -51,11 +58,13 @@ from pytest_modelbudget.budget.yaml_text import (
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import FrontEnd
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.transforms.table import transform_table
-from pytest_modelbudget.transforms.transform import Transform
+from pytest_modelbudget.registry import Tables
 
-HELD = {"limits", "scopes", "transforms"}
+VERSION = 1
+MARKER = "model_budget"
+SUFFIXES = (".yaml", ".yml")
+LARGEST = 1_000_000  # bytes of a budget file
+HELD = ("limits", "scopes", "transforms")  # the keys that hold a model to anything
 _MARKED = re.compile(rf"^(?:\ufeff|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 _MISSPELT = re.compile(
     r"^\ufeff?[\"']?(model[-_ ]?budgets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE
@@ -76,20 +85,11 @@ def misspelt_marker(content: bytes) -> str | None:
     """The key that must be meant for the marker ("model-budget"), in a text without the marker."""
     if is_budget(content):
         return None
-    found = _MISSPELT.search(content.decode("utf-8", "replace"))
-    return found[1] if found else None
+    match = _MISSPELT.search(content.decode("utf-8", "replace"))
+    return match[1] if match else None
 
 
-def read_budget(
-    path: Path,
-    *,
-    root: Path,
-    metrics: Mapping[str, Metric],
-    front_ends: Mapping[str, FrontEnd],
-    ops: OpTable,
-    transforms: Mapping[str, Transform] | None = None,
-    text: str | None = None,
-) -> Budget:
+def read_budget(path: Path, tables: Tables, *, root: Path, text: str | None = None) -> Budget:
     """The budget of one file; places name it relative to ``root``, the project's root.
 
     text is what the file is to hold in place of what it does hold, such as another revision's.
@@ -99,26 +99,18 @@ def read_budget(
     inside = where.is_relative_to(top)
     file = where.relative_to(top).as_posix() if inside else where.as_posix()
     node, problems = tree(budget_text(where, file) if text is None else text, file)
-    reading = Reading(
-        where.parent,
-        top if inside else where.parent,
-        metrics,
-        front_ends,
-        ops,
-        transform_table() if transforms is None else transforms,
-        problems,
-    )
+    reading = Reading(where.parent, top if inside else where.parent, tables, problems)
     _must_be_our_version(node, reading)
-    given = reading.fields(node, FILE)
-    models = _models(given, reading)
-    loosen = _loosen(given, reading)
-    if reading.problems:
+    grammar = file_grammar(tables)
+    values = grammar.read(Entry(Text("", False, node.place), node), reading)
+    models = tuple(_budgets(values, reading)) if values else ()
+    if reading.problems or values is None:
         raise BudgetFileError(reading.problems)
-    return Budget(file, models, loosen)
+    return Budget(file, models, values["loosen"])
 
 
 def budget_text(path: Path, file: str) -> str:
-    """What a budget file holds, without a byte order mark; file names it in problems.
+    """The text of a budget file, without a byte order mark; file names it in problems.
 
     Raises BudgetFileError where it cannot be read, is no UTF-8, or too large.
     """
@@ -137,33 +129,10 @@ def budget_text(path: Path, file: str) -> str:
         raise BudgetFileError([Problem(place, "not UTF-8: save the file as UTF-8")]) from error
 
 
-def _loosen(given: Mapping[str, Entry], reading: Reading) -> Loosen:
-    """What the file says of changes that make a limit easier to keep."""
-    if "loosen" not in given:
-        return Loosen.WARN
-    words = [each.value for each in Loosen]
-    text = reading.text(given["loosen"].value, f"{' or '.join(words)}")
-    if text is not None and text.text not in words:
-        message = f"'loosen' is {' or '.join(words)}, not {shown(text.text)}"
-        reading.refuse(text.place, message)
-    return Loosen(text.text) if text is not None and text.text in words else Loosen.WARN
-
-
-def _models(given: Mapping[str, Entry], reading: Reading) -> tuple[ModelBudget, ...]:
-    """Every model of the file, each followed by its variants."""
-    defaults = _defaults(given["defaults"].value, reading) if "defaults" in given else Defaults()
-    if "models" not in given:
-        return ()
-    budgets: list[ModelBudget] = []
-    for entry in reading.named(given["models"].value, "models: a mapping of names to models"):
-        _must_be_a_name(entry.key, "model", reading)
-        budgets.extend(_model(entry, defaults, reading))
-    return tuple(budgets)
-
-
 def _must_be_our_version(node: Node, reading: Reading) -> None:
     """Refuse at once a file of another version: its other keys are not ours to judge."""
-    version = next((value for key, value in _entries(node) if key.text == MARKER), None)
+    entries = node.entries if isinstance(node, Block) else ()
+    version = next((value for key, value in entries if key.text == MARKER), None)
     if not isinstance(version, Text):
         if version is not None and not isinstance(version, Refused):
             reading.refuse(version.place, f"expected {MARKER}: {VERSION}")
@@ -180,23 +149,16 @@ def _must_be_our_version(node: Node, reading: Reading) -> None:
         reading.refuse(version.place, message)
 
 
-def _entries(node: Node) -> tuple[tuple[Text, Node], ...]:
-    return node.entries if isinstance(node, Block) else ()
+# The keys of a file.
 
 
-def _defaults(node: Node, reading: Reading) -> Defaults:
-    known = len(reading.problems)
-    given = reading.fields(node, DEFAULTS)
-    return Defaults(
-        read_inputs(given["inputs"].value, reading) if "inputs" in given else None,
-        read_model_dtype(given["dtype"].value, reading) if "dtype" in given else None,
-        is_broken=len(reading.problems) > known or isinstance(node, Refused),
-        places={key: entry.key.place for key, entry in given.items()},
-    )
+def taken_names(metrics: Mapping[str, Metric]) -> frozenset[str]:
+    """Names that no variant may have, because checks have them."""
+    return frozenset((*metrics, *RESERVED_METRICS, EQUIVALENCE))
 
 
-def _must_be_a_name(name: Text, what: str, reading: Reading) -> None:
-    """Refuse names that a node id could not hold."""
+def _must_be_a_name(what: str, taken: frozenset[str], name: Text, reading: Reading) -> None:
+    """Refuse names that a node id could not hold, and those that checks have."""
     text = name.text
     if not text.strip() or text != text.strip() or not text.isprintable():
         message = f"{shown(text)} is no name of a {what}: write visible characters on one line"
@@ -204,99 +166,183 @@ def _must_be_a_name(name: Text, what: str, reading: Reading) -> None:
     elif _FORBIDDEN.search(text):
         message = f"the {what} name {shown(text)} may not hold '::', '[', '@' or line breaks"
         reading.refuse(name.place, message)
+    if text in taken:
+        message = f"a {what} may not be called {shown(text)}: checks are called so"
+        reading.refuse(name.place, message)
 
 
-def _model(entry: Entry, defaults: Defaults, reading: Reading) -> list[ModelBudget]:
-    """One model's budget, and one for each of its variants."""
-    given = reading.fields(entry.value, model_grammar(reading.front_ends))
-    if not isinstance(entry.value, Block):
-        return []
-    source = read_source(entry.key, given, defaults, reading)
-    limits = _limits(given, reading)
-    if not {*HELD, "variants"} & given.keys():
-        message = f"the model {shown(entry.key.text)} has no limits: a gate must hold something"
-        reading.refuse(entry.key.place, message)
-    budgets = []
-    transforms = _transforms(given, source, reading)
-    places = declared_places(source, given, defaults) if source else {}
+def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) -> Form[Any]:
+    """Models, variants or transforms by names of the user's choice, which no check has."""
+    pattern: Schema = {"type": "string", "pattern": r"^(?!.*(::|[\[@\r\n]))\S(.*\S)?$"}
+    names = {"allOf": [pattern, {"not": {"enum": sorted(taken)}}]} if taken else pattern
+    expected = f"{what}s: a mapping of names"
+    if what != "transform":
+        expected += f" to {what}s"
+    check = partial(_must_be_a_name, what, taken)
+    return named(item, expected, names=names, check=check, name=f"{what}s")
+
+
+VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
+_LOOSEN = " or ".join(loosen.value for loosen in Loosen)
+LOOSEN = one_word(
+    [loosen.value for loosen in Loosen],
+    _LOOSEN,
+    f"'loosen' is {_LOOSEN}, not {{word}}",
+    name="loosen",
+    meaning=Loosen,
+)
+DEFAULTS_GRAMMAR = Grammar(
+    "the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *RESERVED)
+)
+
+
+def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
+    known = len(reading.problems)
+    values = DEFAULTS_GRAMMAR.read(entry, reading)
+    is_broken = len(reading.problems) > known or isinstance(entry.value, Refused)
+    if values is None:
+        return Defaults(is_broken=is_broken)
+    return Defaults(values["inputs"], values["dtype"], is_broken, values.places)
+
+
+DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAULTS_GRAMMAR.uses)
+
+
+def model_grammar(tables: Tables) -> Grammar:
+    """The keys of a model: one source, what it is run on, and what it is held to."""
+    held = _held_fields(tables)
+    variant = Grammar(
+        "a variant",
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, *held),
+        reserved=RESERVED,
+        needs=HELD,
+        lacking="the variant {name} has no limits: they are not inherited",
+    ).form(_as_it_is, "variant")
+    variants = _by_name("variant", variant, taken_names(tables.metrics))
+    held_by = [{"required": [key]} for key in (*HELD[:2], "variants", *HELD[2:])]
+    return Grammar(
+        "a model",
+        (
+            *target_fields(tables.front_ends),
+            *ARGUMENT_FIELDS,
+            INPUTS_FIELD,
+            DTYPE_FIELD,
+            DIMS_FIELD,
+            *held,
+            Field("variants", variants, "the same model under other inputs, own limits"),
+        ),
+        reserved=RESERVED,
+        more={"allOf": [_one_source(tables.front_ends), {"anyOf": held_by}]},
+    )
+
+
+def _held_fields(tables: Tables) -> tuple[Field, ...]:
+    """The keys of all that a model or a variant is held to."""
+    transform = transform_form(tables)
+    by_name = _by_name("transform", transform, taken_names(tables.metrics))
+    about = "changes to the model, and what must still hold"
+    return (*limit_fields(tables.metrics), Field("transforms", by_name, about, default={}))
+
+
+def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
+    """The schema of one source, with arguments under callables only."""
+    sources = []
+    for key, front_end in front_ends.items():
+        others = [other for other in front_ends if other != key]
+        if is_path_format(front_end):
+            others += ["args", "kwargs", "dtype"]
+        if not front_end.brings_inputs:
+            others.append("dims")
+        absent = [{"required": [other]} for other in others]
+        sources.append({"required": [key], "not": {"anyOf": absent}})
+    return {"oneOf": sources}
+
+
+def _as_it_is(values: Values, reading: Reading) -> Values:
+    """A mapping whose values are put together once its surroundings are known."""
+    return values
+
+
+def file_grammar(tables: Tables) -> Grammar:
+    """The keys of a budget file."""
+    models = _by_name("model", model_grammar(tables).form(_as_it_is, "model"))
+    about_loosen = "forbid fails what loosens a limit or redefines a model"
+    return Grammar(
+        "a budget file",
+        (
+            Field(MARKER, VERSION_FORM, "the version of this format", required=True),
+            Field(
+                "defaults",
+                DEFAULTS,
+                "what models say that do not say it themselves",
+                default=Defaults(),
+            ),
+            Field(
+                "models", models, "every model by a name of your choice", required=True, default={}
+            ),
+            Field("loosen", LOOSEN, about_loosen, default=Loosen.WARN),
+        ),
+        reserved=RESERVED,
+    )
+
+
+# Models and variants, put together.
+
+
+def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
+    """Every model of the file, each followed by its variants."""
+    defaults: Defaults = file["defaults"]
+    for values in file["models"].values():
+        name, source = values.key, model_source(values, defaults, reading)
+        if not {*HELD, "variants"} & values.entries.keys():
+            message = f"the model {shown(name.text)} has no limits: a gate must hold something"
+            reading.refuse(name.place, message)
+        places = declared_places(source, values, defaults) if source else {}
+        yield from _budget(name, None, source, values, places, reading)
+        for variant in (values["variants"] or {}).values():
+            varied = _varied(source, variant, reading)
+            own = {**places, **variant.places}
+            yield from _budget(name, variant.key, varied, variant, own, reading)
+
+
+def _budget(
+    model: Text, variant: Text | None, source: ModelSource | None, values: Values,
+    places: Mapping[str, Place], reading: Reading,
+) -> Iterator[ModelBudget]:  # fmt: skip
+    """The budget of one model or variant, where it holds anything."""
+    limits = held_limits(values)
+    transforms: tuple[TransformCheck, ...] = tuple(values["transforms"].values())
+    for check in transforms:
+        _must_fit(check, source, values, reading)
     if source and (limits or transforms):
-        name, place = entry.key.text, entry.key.place
-        budgets.append(ModelBudget(name, place, source, limits, None, transforms, places))
-    if "variants" in given:
-        budgets.extend(_variants(given["variants"].value, entry.key, source, places, reading))
-    return budgets
+        place, name = values.key.place, variant.text if variant else None
+        yield ModelBudget(model.text, place, source, limits, name, transforms, places)
 
 
-def _limits(given: Mapping[str, Entry], reading: Reading) -> tuple[AnyLimit, ...]:
-    """Limits on the whole model, then those on its scopes."""
-    allowed: tuple[str, ...] = ()
-    if "allow_unmeasured" in given:
-        allowed = read_op_names(given["allow_unmeasured"].value, reading)
-    whole: tuple[AnyLimit, ...] = ()
-    if "limits" in given:
-        whole = read_limits(given["limits"].value, reading, allowed=allowed)
-    if "scopes" not in given:
-        return whole
-    return (*whole, *read_scopes(given["scopes"].value, reading, allowed=allowed))
+def _must_fit(
+    check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading
+) -> None:
+    """Refuse a transform that has a variant's name, or does not know the model's format."""
+    variants = values.entries["variants"].value if "variants" in values else None
+    entries = variants.entries if isinstance(variants, Block) else ()
+    if check.name in {key.text for key, _ in entries}:
+        message = f"a transform may not be called {shown(check.name)}: a variant is called so"
+        reading.refuse(check.place, message)
+    engines = reading.tables.transforms[check.transform].engines
+    if source is not None and source.format not in engines:
+        formats = ", ".join(engines)
+        message = f"'{check.transform}' knows models under {formats}, not under {source.format}"
+        reading.refuse(check.declared_at["transform"], message)
 
 
-def _transforms(
-    given: Mapping[str, Entry], source: ModelSource | None, reading: Reading
-) -> tuple[TransformCheck, ...]:
-    """Every transform of a model, in the order of the file."""
-    if "transforms" not in given:
-        return ()
-    found = []
-    variants = given["variants"].value if "variants" in given else None
-    taken = {key.text for key, _ in _entries(variants)} if variants is not None else set()
-    for entry in reading.named(given["transforms"].value, "transforms: a mapping of names"):
-        _must_be_a_name(entry.key, "transform", reading)
-        if entry.key.text in {*taken_names(reading.metrics), *taken}:
-            what = "a variant" if entry.key.text in taken else "checks"
-            message = f"a transform may not be called {shown(entry.key.text)}: {what} is called so"
-            reading.refuse(entry.key.place, message.replace("checks is", "checks are"))
-        found.append(read_transform(entry, source, _limits, reading))
-    return tuple(each for each in found if each is not None)
-
-
-def _variants(
-    node: Node, model: Text, source: ModelSource | None, places: Mapping[str, Place],
-    reading: Reading,
-) -> list[ModelBudget]:  # fmt: skip
-    """The same model under other inputs; a variant inherits all but the limits."""
-    budgets = []
-    for entry in reading.named(node, "variants: a mapping of names to variants"):
-        _must_be_a_name(entry.key, "variant", reading)
-        if entry.key.text in taken_names(reading.metrics):
-            message = f"a variant may not be called {shown(entry.key.text)}: checks are called so"
-            reading.refuse(entry.key.place, message)
-        given = reading.fields(entry.value, VARIANT)
-        if isinstance(entry.value, Block) and not HELD & given.keys():
-            message = f"the variant {shown(entry.key.text)} has no limits: they are not inherited"
-            reading.refuse(entry.key.place, message)
-        limits = _limits(given, reading)
-        varied = _varied(source, given, reading)
-        transforms = _transforms(given, varied, reading)
-        if varied and (limits or transforms):
-            name, place = entry.key.text, entry.key.place
-            own = {**places, **{key: each.key.place for key, each in given.items()}}
-            budgets.append(ModelBudget(model.text, place, varied, limits, name, transforms, own))
-    return budgets
-
-
-def _varied(
-    source: ModelSource | None, given: Mapping[str, Entry], reading: Reading
-) -> ModelSource | None:
+def _varied(source: ModelSource | None, values: Values, reading: Reading) -> ModelSource | None:
     """The model's source with the variant's inputs, dtype and dims in place of its own."""
-    inputs = read_inputs(given["inputs"].value, reading) if "inputs" in given else None
-    dtype = read_model_dtype(given["dtype"].value, reading) if "dtype" in given else None
-    dims = read_dims(given["dims"].value, reading) if "dims" in given else {}
     if source is None:
         return None
-    refuse_dtype_of_a_file(source.format, given, reading)
+    refuse_dtype_of_a_file(source.format, values, reading)
     return replace(
         source,
-        inputs=inputs if inputs is not None else source.inputs,
-        dtype=dtype or source.dtype,
-        dims={**source.dims, **dims},
+        inputs=values["inputs"] if values["inputs"] is not None else source.inputs,
+        dtype=values["dtype"] or source.dtype,
+        dims={**source.dims, **values["dims"]},
     )

@@ -33,7 +33,7 @@ class BaseError(BudgetError):
 
 @dataclass(frozen=True, slots=True)
 class BaseRevision:
-    """What to compare with: commit, all its digits; or why there is none.
+    """The revision to compare with: commit, all its digits; or why there is none.
 
     asked is how the user named it.
     """
@@ -43,10 +43,10 @@ class BaseRevision:
     why_not: str = ""
 
 
-def asked_base(given: str | None, environment: Mapping[str, str]) -> str | None:
+def asked_base(option: str | None, environment: Mapping[str, str]) -> str | None:
     """The revision that an option names, or that GitHub compares with; None outside of both."""
-    if given:
-        return given
+    if option:
+        return option
     if environment.get("GITHUB_ACTIONS") != "true":
         return None
     event, branch = environment.get("GITHUB_EVENT_NAME"), environment.get("GITHUB_BASE_REF")
@@ -64,7 +64,7 @@ def base_revision(asked: str, folder: Path) -> BaseRevision:
 
 
 def text_at(base: BaseRevision, path: Path) -> str | None:
-    """What a file held at the base; None where it was not there.
+    """The text of a file at the base; None where it was not there.
 
     Raises BaseError where git cannot tell, or it is no text.
     """
@@ -83,7 +83,7 @@ def files_at(base: BaseRevision, path: Path) -> tuple[Path, ...]:
     folder = _existing(path)
     name = "." if folder == path else "./" + path.relative_to(folder).as_posix()
     listed = _git(folder, "ls-tree", "-r", "-z", "--name-only", base.commit, name)
-    return tuple(folder / each for each in listed.split("\0") if each)
+    return tuple(folder / name for name in listed.split("\0") if name)
 
 
 def short(base: BaseRevision) -> str:
@@ -161,7 +161,7 @@ def _git(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> str:
 
 
 def _git_bytes(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> bytes:
-    """What git prints. Raises BaseError where it ends with another code, or is not installed."""
+    """Run git; what it prints. Raises BaseError where it fails, or is not installed."""
     kept = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
     environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
     try:

@@ -1,4 +1,4 @@
-"""What an update changes: scalars of a budget file and numbers of its lock, worked out purely.
+"""Updates worked out purely: the scalars of a budget file and the numbers of its lock to change.
 
 =======  ==========================================  ==========================================
 mode     in the budget                               in the lock
@@ -29,7 +29,7 @@ BaselineOf = Callable[[str, str], Baseline]
 
 
 class UpdateMode(str, Enum):
-    """What may be written."""
+    """The kinds of change that may be written."""
 
     CREATE = "create"
     TRIM = "trim"
@@ -38,7 +38,7 @@ class UpdateMode(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is to be written beside each other: scalars of the budget, and the whole lock."""
+    """The scalars of a budget that are to be written, and the whole lock beside it."""
 
     edits: tuple[Edit, ...]
     lock: Lock
@@ -53,7 +53,7 @@ def update(
     metrics: Mapping[str, Metric],
     baseline: BaselineOf,
 ) -> Update:
-    """What a mode makes of a budget and its lock; what was not measured stays as it is."""
+    """Work out an update of a budget and its lock; what was not measured stays as it is."""
     edits: list[Edit] = []
     for held in budget.held():
         limit, value = held.limit, measured.get(held.check)
@@ -71,11 +71,7 @@ def _edit(held: HeldLimit, end: str, quantity: str) -> Edit:
 
 
 def _quantities(
-    mode: UpdateMode,
-    limit: Limit,
-    value: Number,
-    against: Baseline,
-    metrics: Mapping[str, Metric],
+    mode: UpdateMode, limit: Limit, value: Number, against: Baseline, metrics: Mapping[str, Metric]
 ) -> Iterator[tuple[str, str]]:
     """(end, quantity) of every scalar of a limit that is to hold something else."""
     unit = metrics[limit.metric].unit

@@ -92,7 +92,7 @@ def _with_growth(limit: Limit, baseline: Baseline) -> tuple[Limit, int | None]:
 
 
 def _untold_bound(limit: Limit, baseline: Baseline) -> str:
-    """Why one end of a limit holds nothing; "" where all do."""
+    """Say why one end of a limit holds nothing; "" where all do."""
     if limit.auto:
         return f"{' and '.join(limit.auto)} is auto, which holds nothing: {UPDATE}=create fills it"
     if limit.grow is not None and baseline.locked is None:
@@ -145,7 +145,7 @@ def judge_ops(
         return Verdict(limit, Outcome.UNKNOWN, None, problem)
     part = _of_scope(measurement, limit.scope)
     unruled = {op.op for op in part.unmeasured}
-    rows = [row for row in (_counted(each, limit.scope) for each in counts) if row.count]
+    rows = [row for row in (_counted(count, limit.scope) for count in counts) if row.count]
     broken = [*_refused(limit, rows, unruled), *_too_many(limit, rows, unruled)]
     if broken:
         reason = f"{_label(limit)} {'; '.join(_first(broken))}"
@@ -161,7 +161,7 @@ def judge_ops(
 
 def known_scopes(measurements: Iterable[Measurement]) -> frozenset[str]:
     """Every module path that any of these measurements names."""
-    return frozenset(scope for each in measurements for scope in _named_scopes(each))
+    return frozenset(scope for measurement in measurements for scope in _named_scopes(measurement))
 
 
 # Parts of a model.
@@ -173,15 +173,15 @@ def _named_scopes(measurement: Measurement) -> Iterator[str]:
 
 
 def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[str]) -> str | None:
-    """Why a limit on a part of the model cannot be judged, or None."""
+    """Say why a limit on a part of the model cannot be judged, or None."""
     if limit.scope is None:
         return None
     if _is_ratio(measurement):
         return f"{_label(limit)} is not defined: a ratio has no part for a scope; limit the model"
     if sum(share.value for share in measurement.shares) != measurement.value:
         return f"{_label(limit)} is not defined: it has no shares by module; limit the model"
-    known = dict.fromkeys(path for each in (*scopes, *_named_scopes(measurement))
-                          for path in paths(each) if path)  # fmt: skip
+    known = dict.fromkeys(path for scope in (*scopes, *_named_scopes(measurement))
+                          for path in paths(scope) if path)  # fmt: skip
     if any(is_in_scope(path, limit.scope) for path in known):
         return None
     guess = suggestion(limit.scope.removesuffix(".*"), sorted(known))
@@ -230,10 +230,10 @@ def _reason(limit: Limit, part: Measurement) -> str:
         return f"{_label(limit)} {readable(value, unit)}"
     actual, held = readable_pair(value, bound, unit)
     sign = ">" if value > bound else "<" if value < bound else "="
-    told = _gap(value, bound, unit, over=_outcome(limit, value) is Outcome.OVER)
+    gap = _gap(value, bound, unit, over=_outcome(limit, value) is Outcome.OVER)
     if not part.complete:
-        actual, told = f"{actual} or more", f"{told}   lower bound: {_named(part.unmeasured)}"
-    return f"{_label(limit)} {actual} {sign} {held}   {told}"
+        actual, gap = f"{actual} or more", f"{gap}   lower bound: {_named(part.unmeasured)}"
+    return f"{_label(limit)} {actual} {sign} {held}   {gap}"
 
 
 def _telling_bound(limit: Limit, value: Number) -> Number | None:
@@ -254,8 +254,8 @@ def _gap(value: Number, bound: Number, unit: str, *, over: bool) -> str:
     amount = exact(gap, unit) if isinstance(gap, int) else readable(gap, unit)
     if not over:
         return f"{amount} left ({room(Fraction(gap) / bound)})" if bound else f"{amount} left"
-    told = f"{'over' if value > bound else 'short'} by {amount}"
-    return f"{told} ({room(Fraction(value - bound) / bound, signed=True)})" if bound else told
+    words = f"{'over' if value > bound else 'short'} by {amount}"
+    return f"{words} ({room(Fraction(value - bound) / bound, signed=True)})" if bound else words
 
 
 # Lines for what is unknown.
@@ -272,8 +272,8 @@ def _first(lines: Sequence[str]) -> list[str]:
 
 def _named(ops: Sequence[UnmeasuredOp]) -> str:
     """Unmeasured ops with count, place and cause: "3 aten::foo in head (no rule)"."""
-    told = (f"{op.count} {op.op}{_where(op.scope)} ({' '.join(op.why.split())})" for op in ops)
-    return ", ".join(_first(list(told)))
+    words = (f"{op.count} {op.op}{_where(op.scope)} ({' '.join(op.why.split())})" for op in ops)
+    return ", ".join(_first(list(words)))
 
 
 def _where(scope: str) -> str:

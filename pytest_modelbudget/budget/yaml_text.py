@@ -38,8 +38,8 @@ class BudgetFileError(BudgetError):
     """A budget file with problems, in the order of the file; its text has one line for each."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        found = sorted(problems, key=lambda each: (each.place.line, each.place.column))
-        self.problems: tuple[Problem, ...] = tuple(dict.fromkeys(found))
+        in_order = sorted(problems, key=lambda known: (known.place.line, known.place.column))
+        self.problems: tuple[Problem, ...] = tuple(dict.fromkeys(in_order))
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     def __reduce__(self) -> tuple[type[BudgetFileError], tuple[tuple[Problem, ...]]]:
@@ -256,7 +256,7 @@ def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
         if isinstance(node, Text) and key == "max" and position == len(keys) - 1:
             return node
         entries = node.entries if isinstance(node, Block) else ()
-        node = next((value for each, value in entries if each.text == key), None)
+        node = next((value for name, value in entries if name.text == key), None)
     return node if isinstance(node, Text) else None
 
 

@@ -16,7 +16,8 @@ from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.cli.show import add_show
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.sentences import one_line
+from pytest_modelbudget.reports.record import schema_text as report_schema_text
+from pytest_modelbudget.reports.text import one_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,13 +58,18 @@ def parser() -> argparse.ArgumentParser:
     add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
     add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
     add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
-    schema = commands.add_parser("schema", help="print the JSON Schema of a budget file")
+    schema = commands.add_parser("schema", help="the JSON Schema of a budget file, or of a report")
+    add = schema.add_argument
+    add("of", nargs="?", choices=("budget", "report"), default="budget", help="default: budget")
     schema.set_defaults(command=print_schema)
     return top
 
 
 def print_schema(options: argparse.Namespace) -> int:
-    """Print the JSON Schema (draft-07) that editors check budget files with."""
-    using = tables()
-    print(schema_text(using.metrics, using.front_ends, using.transforms).rstrip())
+    """Print the JSON Schema (draft-07) of budget files, for editors, or of --model-budget-json."""
+    if options.of == "report":
+        print(report_schema_text().rstrip())
+        return DONE
+    registry = tables()
+    print(schema_text(registry.metrics, registry.front_ends, registry.transforms).rstrip())
     return DONE

@@ -30,12 +30,12 @@ def add_explain(command: argparse.ArgumentParser) -> None:
 
 def explain(options: argparse.Namespace) -> int:
     """Print the formulas of one metric for the operations or weights of one module."""
-    using = tables()
-    if options.metric not in using.metrics:
-        guess = suggestion(options.metric, using.metrics)
+    registry = tables()
+    if options.metric not in registry.metrics:
+        guess = suggestion(options.metric, registry.metrics)
         raise InputError(f"there is no metric '{options.metric}': {guess}")
-    metric = using.metrics[options.metric]
-    model = shown_model(source_of(options, using), using)
+    metric = registry.metrics[options.metric]
+    model = shown_model(source_of(options, registry), registry)
     known = known_scopes(model.measurements.values()) - {""}
     glob = None if options.scope in WHOLE else options.scope
     if glob and not any(is_in_scope(scope, options.scope) for scope in known):

@@ -38,23 +38,23 @@ def add_init(command: argparse.ArgumentParser) -> None:
 
 def init(options: argparse.Namespace) -> int:
     """Print or write a commented budget; what is unmeasured stays a comment."""
-    using = tables()
-    source = source_of(options, using)
+    registry = tables()
+    source = source_of(options, registry)
     path = Path(options.output or f"{FOLDER}/budget.yaml")
     if options.output and path.exists():
         raise InputError(f"{path} exists: name another file, or delete it")
     headroom = _share(options.headroom)
-    model = shown_model(source, using)
+    model = shown_model(source, registry)
     text = budget_text(
         options.name or _name(str(source.target)),
         source,
-        _target(source, path, using.front_ends),
-        using.metrics,
+        _target(source, path, registry.front_ends),
+        registry.metrics,
         model.measurements,
         headroom=headroom,
-        versions=using.versions(source.format),
+        versions=registry.versions(source.format),
     )
-    read(path, using, root=Path.cwd(), text=text)  # refuses what the gate would not take
+    read(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -74,6 +74,6 @@ def _onnx_module(name: str, needed_for: str) -> Any:
     try:
         return import_module(f"pytest_modelbudget.{name}")
     except ModuleNotFoundError as error:
-        if error.name not in {"onnx", "onnxruntime", "onnx_ir"}:
+        if error.name not in {"onnx", "onnxruntime"}:
             raise
         raise MissingExtraError(needed_for, package=str(error.name), extra="onnx") from error

@@ -40,8 +40,8 @@ def _depth(text: str) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Print a model's layers (or operations) and totals."""
-    using = tables()
-    model = shown_model(source_of(options, using), using)
+    registry = tables()
+    model = shown_model(source_of(options, registry), registry)
     as_json = options.format == "json"
     print(record_text(model, options) if as_json else table_text(model, options))
     return DONE if all(each.complete for each in model.measurements.values()) else UNMEASURED

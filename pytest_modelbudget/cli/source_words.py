@@ -11,8 +11,8 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_modelbudget.budget.read_source import read_dims, read_inputs, read_model_dtype
-from pytest_modelbudget.budget.reading import Reading, plain_value
+from pytest_modelbudget.budget.grammar import Reading, plain_value
+from pytest_modelbudget.budget.source_forms import DIMS, FLOATING_TYPE, INPUTS
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Node, Problem, tree
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
@@ -58,22 +58,22 @@ def add_source(command: argparse.ArgumentParser) -> None:
     )
 
 
-def shown_model(source: ModelSource, using: Tables) -> CostedModel:
+def shown_model(source: ModelSource, registry: Tables) -> CostedModel:
     """The model behind a source, fully measured; what its code prints goes to standard error."""
     with redirect_stdout(sys.stderr):
-        model = costed_model(source, using, root=source.base)
+        model = costed_model(source, registry, root=source.base)
     for failure in model.failures.values():
         raise failure
     return model
 
 
-def source_of(options: argparse.Namespace, using: Tables) -> ModelSource:
+def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     """The model source that the command's words name; raises ModelBudgetError for other words."""
     base = Path.cwd()
-    words = Words(Reading(base, base, using.metrics, using.front_ends, using.ops))
-    key = source_format(options.source, using)
+    words = Words(Reading(base, base, registry))
+    key = source_format(options.source, registry)
     inputs = words.inputs(options.input)
-    if not inputs and not using.front_ends[key].brings_inputs:
+    if not inputs and not registry.front_ends[key].brings_inputs:
         raise InputError(f"{options.source} needs inputs: --input 'float32 1x3x224x224'")
     return ModelSource(
         key,
@@ -102,7 +102,7 @@ class Words:
         named: dict[str, InputSpec] = {}
         for word in specs:
             name, spec = _split(word)
-            read = read_inputs(self._node("--input", spec), self.reading)
+            read = INPUTS.of(self._node("--input", spec), self.reading) or InputSpecs()
             self._refuse("--input", word)
             if read.named or len(read.positional) != 1:
                 raise InputError(f"--input '{word}' is not one input: repeat --input for several")
@@ -137,7 +137,7 @@ class Words:
         """The name of a floating-point type."""
         if name is None:
             return None
-        dtype = read_model_dtype(self._node("--dtype", name), self.reading)
+        dtype = FLOATING_TYPE.of(self._node("--dtype", name), self.reading)
         self._refuse("--dtype", name)
         return dtype
 
@@ -146,7 +146,7 @@ class Words:
         if not words:
             return {}
         pairs = json.dumps(self.mapped("--dims", words))
-        dims = read_dims(self._node("--dims", pairs), self.reading)
+        dims = DIMS.of(self._node("--dims", pairs), self.reading) or {}
         self._refuse("--dims", " ".join(words))
         return dims
 

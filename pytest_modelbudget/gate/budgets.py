@@ -9,17 +9,9 @@ from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.registry import Tables
 
 
-def read(path: Path, using: Tables, *, root: Path, text: str | None = None) -> Budget:
+def read(path: Path, registry: Tables, *, root: Path, text: str | None = None) -> Budget:
     """The budget of a file under this session's tables; text in place of what it holds.
 
     Raises BudgetFileError with every problem of the file.
     """
-    return read_budget(
-        path,
-        root=root,
-        metrics=using.metrics,
-        front_ends=using.front_ends,
-        ops=using.ops,
-        transforms=using.transforms,
-        text=text,
-    )
+    return read_budget(path, registry, root=root, text=text)

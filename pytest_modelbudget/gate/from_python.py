@@ -11,11 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, Place
-from pytest_modelbudget.budget.grammar import AUTO
-from pytest_modelbudget.budget.read_limits import read_limits
-from pytest_modelbudget.budget.read_source import read_inputs
-from pytest_modelbudget.budget.read_transforms import amount_of, wanted_for
-from pytest_modelbudget.budget.reading import Reading
+from pytest_modelbudget.budget.grammar import Reading
+from pytest_modelbudget.budget.limit_forms import AUTO, limits_form
+from pytest_modelbudget.budget.source_forms import INPUT
+from pytest_modelbudget.budget.transform_forms import amount_of, wanted_for
 from pytest_modelbudget.budget.yaml_text import Text, suggestion, tree
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
@@ -34,7 +33,7 @@ from pytest_modelbudget.formats.source import (
     names_attribute,
 )
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.measuring import first_on_path, measured
+from pytest_modelbudget.gate.measuring import first_on_path, measure_model
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.registry import Tables, tables
@@ -50,7 +49,7 @@ def model_source(
     source: object,
     inputs: object = None,
     *,
-    using: Tables,
+    registry: Tables,
     base: Path,
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = NOTHING,
@@ -60,44 +59,44 @@ def model_source(
 
     Raises SourceError for what no front end reads, and InputError for what is no input.
     """
-    specs = input_specs(inputs, using)
-    key = source_format(source, using)
+    specs = input_specs(inputs, registry)
+    key = source_format(source, registry)
     target = str(source) if isinstance(source, Path) else source
     return ModelSource(key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, base=base)
 
 
-def source_format(source: object, using: Tables) -> str:
+def source_format(source: object, registry: Tables) -> str:
     """The key of the front end that reads a source, told by its look; raises SourceError."""
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
     suffix = Path(source).suffix
-    for front_end in using.front_ends.values():
+    for front_end in registry.front_ends.values():
         if suffix in front_end.suffixes:
             return front_end.key
-    known = ", ".join(each for front in using.front_ends.values() for each in front.suffixes)
+    known = ", ".join(each for front in registry.front_ends.values() for each in front.suffixes)
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
 
 
-def input_specs(inputs: object, using: Tables) -> InputSpecs:
+def input_specs(inputs: object, registry: Tables) -> InputSpecs:
     """Inputs as specs: one, several in order, or several by name; raises InputError."""
     if inputs is None:
         return InputSpecs()
     if isinstance(inputs, InputSpecs):
         return inputs
     if isinstance(inputs, Mapping):
-        return InputSpecs(named={str(name): _spec(each, using) for name, each in inputs.items()})
+        return InputSpecs(named={str(name): _spec(each, registry) for name, each in inputs.items()})
     if isinstance(inputs, (list, tuple)):
-        return InputSpecs(tuple(_spec(each, using) for each in inputs))
-    return InputSpecs((_spec(inputs, using),))
+        return InputSpecs(tuple(_spec(each, registry) for each in inputs))
+    return InputSpecs((_spec(inputs, registry),))
 
 
-def _spec(given: object, using: Tables) -> InputSpec:
+def _spec(given: object, registry: Tables) -> InputSpec:
     if isinstance(given, TensorSpec):
         return given
     if isinstance(given, str):
-        return _written_spec(given, using)
+        return _written_spec(given, registry)
     if isinstance(given, (list, tuple)):
-        return tuple(_spec(each, using) for each in given)
+        return tuple(_spec(each, registry) for each in given)
     shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
     if shape is None or dtype is None:
         raise InputError(
@@ -118,16 +117,16 @@ def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
         return None, None
 
 
-def _written_spec(text: str, using: Tables) -> InputSpec:
+def _written_spec(text: str, registry: Tables) -> InputSpec:
     """A spec as budgets spell it, read by the same reader."""
-    reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops)
-    specs = read_inputs(Text(text, plain=False, place=Place("inputs", 1)), reading)
-    if reading.problems:
+    reading = Reading(Path(), Path(), registry)
+    spec = INPUT.of(Text(text, plain=False, place=Place("inputs", 1)), reading)
+    if spec is None:
         raise InputError("; ".join(problem.message for problem in reading.problems))
-    return specs.positional[0]
+    return spec
 
 
-def written_limits(limits: Mapping[str, object], using: Tables) -> tuple[AnyLimit, ...]:
+def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyLimit, ...]:
     """Limits as budgets spell them, from Python's values; read by the same reader.
 
     Raises BudgetError, with every problem, where they cannot be read.
@@ -136,8 +135,8 @@ def written_limits(limits: Mapping[str, object], using: Tables) -> tuple[AnyLimi
         raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
     # JSON is YAML; what it cannot spell is refused by the reader like any other odd word.
     node, problems = tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
-    reading = Reading(Path(), Path(), using.metrics, using.front_ends, using.ops, problems=problems)
-    read = read_limits(node, reading)
+    reading = Reading(Path(), Path(), registry, problems)
+    read = limits_form(registry.metrics).of(node, reading) or ()
     if reading.problems:
         raise BudgetError("\n".join(problem.message for problem in reading.problems))
     for limit in read:
@@ -190,10 +189,12 @@ def measure(
 
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
     """
-    using, here = tables(), Path.cwd()
-    model = measured(
-        model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, using=using, base=here),
-        using,
+    registry, here = tables(), Path.cwd()
+    model = measure_model(
+        model_source(
+            source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here
+        ),
+        registry,
         root=here,
     )
     for failure in (model.failure, *model.failures.values()):
@@ -226,13 +227,13 @@ def check_equivalence(
     where either model cannot be loaded, and InputError for a kind, seeds or bounds that hold
     nothing.
     """
-    using, here = tables(), Path.cwd()
+    registry, here = tables(), Path.cwd()
     claim = _claim(kind, seeds, bounds)
-    first = model_source(original, inputs, using=using, base=here)
-    second = model_source(transformed, inputs, using=using, base=here)
+    first = model_source(original, inputs, registry=registry, base=here)
+    second = model_source(transformed, inputs, registry=registry, base=here)
     with first_on_path(here):
-        job = Job(first, {COMPARE: second}, using.ops)
-        applied = using.transforms[COMPARE].applied(job)
+        job = Job(first, {COMPARE: second}, registry.ops)
+        applied = registry.transforms[COMPARE].applied(job)
         try:
             with user_code("comparing the outputs", TransformError):
                 found = applied.verify(claim)

@@ -1,11 +1,13 @@
-"""What the record says of lock files and of the change since the base; no pytest, no printing."""
+"""Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from pytest_modelbudget.budget.address import Address, path_of
 from pytest_modelbudget.budget.budget import AnyLimit, Budget, Loosen, Place
 from pytest_modelbudget.budget.changes import Loosening, loosenings, redefinitions
 from pytest_modelbudget.budget.lock_file import (
@@ -31,53 +33,61 @@ from pytest_modelbudget.budget.yaml_text import (
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.reports.cases import CHANGES, LOOSENED, REDEFINED, cases
-from pytest_modelbudget.reports.record import Record, loosening_record, redefinition_record
+from pytest_modelbudget.reports.assembly import loosened_limit, redefined_model
+from pytest_modelbudget.reports.cases import cases
+from pytest_modelbudget.reports.record import (
+    LockReport,
+    LoosenedLimit,
+    RedefinedModel,
+    Report,
+)
 from pytest_modelbudget.units import readable_pair
+
+Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 MOST_NAMED = 3  # stale numbers that one line names
 
 
-def measured_numbers(numbers: Mapping[str, Record], budget: Path) -> dict[CheckKey, LockedValue]:
+def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedValue]:
     """The completely measured numbers of one budget file, out of the statements of its checks."""
-    found = {}
-    for node_id, record in numbers.items():
-        if record["budget"] == str(budget):
-            path, _, check = node_id.partition("::")[2].rpartition("::")
-            found[path, check] = read_value(record)
-    return found
+    addressed = ((Address.parse(node_id), number) for node_id, number in numbers.items())
+    return {
+        (address.above.path, address.name): read_value(number)
+        for address, number in addressed
+        if number["budget"] == str(budget)
+    }
 
 
 # Lock files.
 
 
-def lock_records(
-    record: Record,
-    numbers: Mapping[str, Record],
+def lock_reports(
+    report: Report,
+    numbers: Numbers,
     files: Iterable[Path],
     baselines: Baselines,
     *,
     all_needed: bool,
-) -> list[Record]:
+) -> list[LockReport]:
     """What became of each lock file, in the order of the files.
 
     One that does not exist is only spoken of where limits grow from it, or all_needed.
     """
-    said: list[Record] = []
+    locks: list[LockReport] = []
     base = baselines.base
     if base is not None and not base.commit:
-        said.append({"file": None, "state": "unreachable", "text": base.why_not})
-    grows = {case.model["file"] for case in cases(record) if "grow" in case.check}
+        locks.append(LockReport(file=None, state="unreachable", text=base.why_not))
+    grows = {case.model.file for case in cases(report) if case.check.grow is not None}
     for path in files:
         file = baselines.shown(path)
         today = measured_numbers(numbers, path)
         state, text = _state(path, today, baselines)
         if state == "missing" and not all_needed and file not in grows:
             continue
-        said.append({"file": baselines.shown(lock_path(path)), "state": state, "text": text})
+        locks.append(LockReport(file=baselines.shown(lock_path(path)), state=state, text=text))
         if base is not None and base.commit:
-            said.extend(_at_base(path, base, baselines))
-    return said
+            locks.extend(_at_base(path, base, baselines))
+    return locks
 
 
 def _state(
@@ -119,61 +129,59 @@ def _named(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-def _at_base(path: Path, base: BaseRevision, baselines: Baselines) -> Iterator[Record]:
+def _at_base(path: Path, base: BaseRevision, baselines: Baselines) -> Iterator[LockReport]:
     there = baselines.at_base(path)
     file = baselines.shown(lock_path(path))
     if there.problem:
-        yield {"file": file, "state": "broken", "text": there.problem}
+        yield LockReport(file=file, state="broken", text=there.problem)
     elif not there.is_there:
         text = f"{short(base)} has no {file}: compared with the working tree's"
-        yield {"file": file, "state": "missing", "text": text}
+        yield LockReport(file=file, state="missing", text=text)
 
 
 # Loosened limits, and redefined models.
 
 
-def change_records(
-    files: Iterable[Path], gone: Iterable[Path], base: BaseRevision, using: Tables, *, root: Path
-) -> dict[str, list[Record]]:
-    """What the change since the base loosens, and what it redefines, each by file and line.
+def budget_changes(
+    files: Iterable[Path], gone: Iterable[Path], base: BaseRevision, registry: Tables, *, root: Path
+) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:
+    """All that the change since the base loosens, and redefines, each by file and line.
 
     gone are budget files that the base has and the working tree has not.
     """
-    found: dict[str, list[Record]] = {word: [] for word in CHANGES}
+    changes: list[LoosenedLimit | RedefinedModel] = []
     for path in (*files, *gone):
         try:
-            now = read(path, using, root=root) if path.exists() else None
+            now = read(path, registry, root=root) if path.exists() else None
         except BudgetFileError:
             continue  # a broken budget fails by itself
-        for word, record in _changes(path, now, base, using, root):
-            found[word].append(record)
-    return {
-        word: sorted(some, key=lambda each: (each["file"], each["line"]))
-        for word, some in found.items()
-    }
+        changes.extend(_changes(path, now, base, registry, root))
+    changes.sort(key=lambda change: (change.file, change.line))
+    loosened = tuple(change for change in changes if isinstance(change, LoosenedLimit))
+    return loosened, tuple(change for change in changes if isinstance(change, RedefinedModel))
 
 
 def _changes(
-    path: Path, now: Budget | None, base: BaseRevision, using: Tables, root: Path
-) -> Iterator[tuple[str, Record]]:
+    path: Path, now: Budget | None, base: BaseRevision, registry: Tables, root: Path
+) -> Iterator[LoosenedLimit | RedefinedModel]:
     is_forbidden = now is not None and now.loosen is Loosen.FORBID
     file = now.file if now else path.relative_to(root).as_posix()
     try:
         text = _known(base, path)
-        before = read(path, using, root=root, text=text) if text is not None else None
+        before = read(path, registry, root=root, text=text) if text is not None else None
     except BudgetError as error:
         if is_forbidden or base.commit:
             words = f"not compared with the base, so possibly loosened: {_first_line(error)}"
             unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
-            yield LOOSENED, loosening_record(unknown, forbidden=is_forbidden)
+            yield loosened_limit(unknown, forbidden=is_forbidden)
         return
     if before is None:
         return  # new since the base
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
-    for each in loosenings(before, now, using.metrics):
-        yield LOOSENED, loosening_record(each, forbidden=is_forbidden)
-    for other in redefinitions(before, now, using.transforms):
-        yield REDEFINED, redefinition_record(other, forbidden=is_forbidden)
+    for loosening in loosenings(before, now, registry.metrics):
+        yield loosened_limit(loosening, forbidden=is_forbidden)
+    for redefinition in redefinitions(before, now, registry.transforms):
+        yield redefined_model(redefinition, forbidden=is_forbidden)
 
 
 def _known(base: BaseRevision, path: Path) -> str | None:
@@ -191,7 +199,7 @@ def written(
     path: Path,
     measured: Mapping[CheckKey, LockedValue],
     baselines: Baselines,
-    using: Tables,
+    registry: Tables,
 ) -> Iterator[str]:
     """Writes one budget file and its lock; a line for each thing that changed.
 
@@ -202,14 +210,14 @@ def written(
         raise BudgetError(here.problem)
     root, file = baselines.root, baselines.shown(path)
     text = budget_text(path, file)
-    budget = read(path, using, root=root, text=text)
+    budget = read(path, registry, root=root, text=text)
     lock = here.lock or Lock()
     planned = update(
-        mode, budget, measured, lock, metrics=using.metrics,
+        mode, budget, measured, lock, metrics=registry.metrics,
         baseline=lambda model, check: baselines.of(path, model, check),
     )  # fmt: skip
     new_text = edited(text, file, planned.edits)
-    _must_differ_only_in(planned.edits, budget, read(path, using, root=root, text=new_text))
+    _must_differ_only_in(planned.edits, budget, read(path, registry, root=root, text=new_text))
     if new_text != text:
         replace_file(path, new_text)
         yield from _said(planned, text, file)
@@ -221,7 +229,7 @@ def written(
 def _must_differ_only_in(edits: tuple[Edit, ...], before: Budget, after: Budget) -> None:
     """Refuse to write what would change any other limit; that would be our mistake."""
     pairs = list(zip(before.held(), after.held(), strict=True))
-    changed = {"::".join(old.check) for old, new in pairs if _bare(old.limit) != _bare(new.limit)}
+    changed = {path_of(*old.check) for old, new in pairs if _bare(old.limit) != _bare(new.limit)}
     assert changed == {edit.subject for edit in edits}, "an edit changed more than its own limit"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -32,7 +32,8 @@ from pytest_modelbudget.metrics.growth import Part, parts, result_shapes
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.reports.html.profile import profile
+
+Profile = Callable[[LoadedModel, CostedGraph], str]
 
 
 @contextmanager
@@ -66,24 +67,24 @@ class CostedModel:
 
 
 @collection_paused()
-def costed_model(source: ModelSource, using: Tables, *, root: Path) -> CostedModel:
+def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> CostedModel:
     """The model loaded once, and all metrics of it.
 
     Raises ModelBudgetError where it cannot be loaded, or an operation's rule raises.
     """
     with first_on_path(root), user_code("loading the model", SourceError):
-        loaded = using.front_ends[source.format].load(source, using.ops)
-    return costed(loaded, using)
+        loaded = registry.front_ends[source.format].load(source, registry.ops)
+    return costed(loaded, registry)
 
 
-def costed(loaded: LoadedModel, using: Tables) -> CostedModel:
+def costed(loaded: LoadedModel, registry: Tables) -> CostedModel:
     """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
-    graph = CostedGraph(loaded.graph, using.ops)
+    graph = CostedGraph(loaded.graph, registry.ops)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
     measurements: dict[str, Measurement] = {}
     failures: dict[str, ModelBudgetError] = {}
-    for key, metric in using.metrics.items():
+    for key, metric in registry.metrics.items():
         try:
             with user_code(f"measuring {key}", ExtensionError):
                 measurements[key] = graph.once(metric.measure)
@@ -93,36 +94,34 @@ def costed(loaded: LoadedModel, using: Tables) -> CostedModel:
 
 
 @collection_paused()
-def measured(
+def measure_model(
     source: ModelSource,
-    using: Tables,
+    registry: Tables,
     *,
     root: Path,
     with_parts: bool = False,
-    profiled: bool = False,
+    profile: Profile | None = None,
 ) -> MeasuredModel:
     """The numbers of a model, or why there are none; its graph is gone.
 
-    with_parts keeps what each number is made of, for a lock file to be written or compared;
-    profiled what pages show of the model besides.
+    with_parts keeps what each number is made of, for a lock file to be written or compared. profile
+    is called while the graph is there, and the text that it makes of it is kept.
     """
     began = perf_counter()
     try:
-        model = costed_model(source, using, root=root)
+        model = costed_model(source, registry, root=root)
     except ModelBudgetError as error:
         return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
-    return told(model, began, using, with_parts=with_parts, profiled=profiled)
+    measured = without_graph(model, began, registry, with_parts=with_parts)
+    if profile is None:
+        return measured
+    return replace(measured, profile=profile(model.loaded, model.costed))
 
 
-def told(
-    model: CostedModel,
-    began: float,
-    using: Tables,
-    *,
-    with_parts: bool = False,
-    profiled: bool = False,
+def without_graph(
+    model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False
 ) -> MeasuredModel:
-    """What reports need of a model, without its graph; began is when its measuring did."""
+    """All that is kept of a model when its graph goes; began is when its measuring did."""
     return MeasuredModel(
         model.loaded.format,
         model.loaded.traced,
@@ -131,18 +130,17 @@ def told(
         model.failures,
         model.census,
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
-        parts=_parts(model, using) if with_parts else {},
-        profile=profile(model.loaded, model.costed) if profiled else None,
+        parts=_parts(model, registry) if with_parts else {},
         seconds=perf_counter() - began,
     )
 
 
-def _parts(model: CostedModel, using: Tables) -> Mapping[str, tuple[Part, ...]]:
-    """What each number is made of, by metric."""
+def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[Part, ...]]:
+    """The weights and layers that each number is made of, by metric."""
     shapes = result_shapes(model.loaded.graph)
     with user_code("telling what each number is made of", ExtensionError):
         return {
-            key: parts(using.metrics[key], measurement, model.costed, shapes)
+            key: parts(registry.metrics[key], measurement, model.costed, shapes)
             for key, measurement in model.measurements.items()
         }
 
@@ -150,10 +148,10 @@ def _parts(model: CostedModel, using: Tables) -> Mapping[str, tuple[Part, ...]]:
 class MeasuredModels:
     """The models of this process, each measured once, however many limits ask for it."""
 
-    def __init__(self, using: Tables, *, root: Path, profiled: bool = False) -> None:
-        self.using = using
+    def __init__(self, registry: Tables, *, root: Path, profile: Profile | None = None) -> None:
+        self.registry = registry
         self.root = root
-        self.profiled = profiled
+        self._profile = profile
         # The source stays beside its model: an object's identity is its own only while it lives.
         self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
@@ -161,31 +159,27 @@ class MeasuredModels:
         """The measured model of a source; inputs and arguments belong to it."""
         key = (_key(source), with_parts)
         if key not in self._known:
-            model = measured(
-                source,
-                self.using,
-                root=self.root,
-                with_parts=with_parts,
-                profiled=self.profiled,
+            model = measure_model(
+                source, self.registry, root=self.root, with_parts=with_parts, profile=self._profile
             )
             self._known[key] = (source, model)
         return self._known[key][1]
 
 
 def _key(value: object) -> Hashable:
-    """What plain values share that a budget spells alike; any other object is only itself."""
+    """A key that plain values share which a budget spells alike; any other object is itself."""
     if value is None or isinstance(value, (str, int, float, Path)):
         return (type(value), value)
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_key, value))
     if isinstance(value, Mapping):
-        return frozenset((name, _key(each)) for name, each in value.items())
+        return frozenset((name, _key(item)) for name, item in value.items())
     if isinstance(value, (ModelSource, InputSpecs, TensorSpec)):
         return tuple(_key(getattr(value, field.name)) for field in fields(value))
     return id(value)
 
 
-def checked(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:
+def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:
     """The verdict on one limit; what could not be measured is unknown."""
     failure = model.failure or model.failures.get(limit.metric)
     if failure is not None:
@@ -203,7 +197,7 @@ def checked(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASEL
 def lockable(
     verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]
 ) -> LockedValue | None:
-    """What a lock file holds of a check; without a model, not what it is made of.
+    """The number of a check as a lock file holds it; without a model, not what it is made of.
 
     None where the number is not known, or a lower bound.
     """

@@ -14,7 +14,12 @@ from pytest_modelbudget.errors import ModelBudgetError, TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.measuring import collection_paused, costed, first_on_path, told
+from pytest_modelbudget.gate.measuring import (
+    collection_paused,
+    costed,
+    first_on_path,
+    without_graph,
+)
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.transform import Job
@@ -54,7 +59,7 @@ def transformed_model(
     except ModelBudgetError as error:
         failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
         return TransformedModel(failed)
-    measured = told(model, began, using, with_parts=with_parts)
+    measured = without_graph(model, began, using, with_parts=with_parts)
     return TransformedModel(measured, applied.changes, applied.verify)
 
 

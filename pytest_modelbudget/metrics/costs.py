@@ -53,7 +53,7 @@ class Traffic(NamedTuple):
 
 
 class OpCost(NamedTuple):
-    """What one op costs, all its ``times`` executions together."""
+    """The cost of one op, all its ``times`` executions together."""
 
     op: Op
     kind: str
@@ -74,7 +74,7 @@ class CostedGraph:
         self._answers: dict[Callable[[CostedGraph], object], object] = {}
 
     def once(self, question: Callable[[CostedGraph], Answer]) -> Answer:
-        """What a function says of this graph, asked once however many metrics build on it."""
+        """The answer of a function to this graph, asked once however many metrics build on it."""
         if question not in self._answers:
             self._answers[question] = question(self)
         return cast("Answer", self._answers[question])
@@ -87,17 +87,17 @@ class CostedGraph:
 
     def known(self, cost: CostOf) -> Iterator[tuple[str, int]]:
         """(scope, cost) of every op whose cost is known."""
-        for each in self.costs:
-            value = cost(each)
+        for op_cost in self.costs:
+            value = cost(op_cost)
             if isinstance(value, int):
-                yield each.op.scope, value
+                yield op_cost.op.scope, value
 
     def missing(self, cost: CostOf) -> Iterator[tuple[str, str, str]]:
         """(op name, scope, why) of every op whose cost is not known."""
-        for each in self.costs:
-            value = cost(each)
+        for op_cost in self.costs:
+            value = cost(op_cost)
             if isinstance(value, Unknown):
-                yield each.op.name, each.op.scope, value.why
+                yield op_cost.op.name, op_cost.op.scope, value.why
 
 
 def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
@@ -131,7 +131,7 @@ def _evaluated(
     *,
     absent: str,
 ) -> Cost:
-    """What one formula gives; ``absent`` says why there is none."""
+    """The value of one formula; ``absent`` says why there is none."""
     if formula is None:
         return Unknown(absent)
     if formula is nothing:

@@ -1,4 +1,4 @@
-"""Who a number is made of, finely enough to say what grew: single weights, or layers.
+"""The parts of a number, finely enough to say what grew: single weights, or layers.
 
 A classifier widened from 1000 to 1175 outputs, drawn once::
 
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one stored tensor (name is set) or one layer's operations add to a number.
+    """The amount that one stored tensor (name is set) or one layer adds to a number.
 
     shape is that of the tensor, or of the largest result of the layer; None where nobody knows.
     """
@@ -34,7 +34,7 @@ class Part:
 
     @property
     def key(self) -> tuple[str, str | None]:
-        """What tells it from the number's other parts, then and now."""
+        """Its key among the number's parts, then and now."""
         return self.scope, self.name
 
 
@@ -56,7 +56,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Who a change of a number is due to, the largest first; all deltas and rest add up to it.
+    """The parts that a change is due to, the largest first; all deltas and rest add up to it.
 
     rest is the sum of what ``others`` further parts changed.
     """
@@ -67,33 +67,30 @@ class Blame:
 
 
 def parts(
-    metric: Metric,
-    measurement: Measurement,
-    costed: CostedGraph,
-    shapes: Mapping[str, Shape],
+    metric: Metric, measurement: Measurement, costed: CostedGraph, shapes: Mapping[str, Shape]
 ) -> tuple[Part, ...]:
     """The parts of a measured number, the largest first; none of a ratio.
 
     shapes are the ``result_shapes`` of the graph, the same for all metrics.
     """
     if isinstance(metric.how, ByWeight):
-        found = [
+        amounts = [
             Part(weight.scope, value, weight.tensor.name.rpartition(".")[2], weight.tensor.shape)
             for weight, value in metric.how.amounts(costed)
             if value
         ]
     else:
-        found = [
+        amounts = [
             Part(share.scope, share.value, None, shapes.get(share.scope))
             for share in measurement.shares
             if isinstance(share.value, int)
         ]
-    return largest_first(found)
+    return largest_first(amounts)
 
 
-def largest_first(found: Iterable[Part]) -> tuple[Part, ...]:
+def largest_first(amounts: Iterable[Part]) -> tuple[Part, ...]:
     """Parts in an order of their own, which no execution order changes."""
-    return tuple(sorted(found, key=lambda part: (-part.value, part.scope, part.name or "")))
+    return tuple(sorted(amounts, key=lambda part: (-part.value, part.scope, part.name or "")))
 
 
 def result_shapes(graph: Graph) -> Mapping[str, Shape]:
@@ -108,10 +105,10 @@ def result_shapes(graph: Graph) -> Mapping[str, Shape]:
 
 
 def blame(before: Iterable[Part], after: Iterable[Part], *, total: int, cut: int = 0) -> Blame:
-    """Who a growth by ``total`` is due to.
+    """Find the parts that a growth by ``total`` is due to.
 
     cut is how many parts ``before`` lacks because a file keeps only the largest: what is new today
-    may then have been one of them, so it is told in the sum only.
+    may then have been one of them, so it stands in the sum only.
     """
     then, now = {part.key: part for part in before}, {part.key: part for part in after}
     changed = [
@@ -119,10 +116,10 @@ def blame(before: Iterable[Part], after: Iterable[Part], *, total: int, cut: int
         for key in dict.fromkeys((*then, *now))
         if not (cut and key not in then)
     ]
-    changed = [each for each in changed if each.delta]
-    changed.sort(key=lambda each: (-abs(each.delta), each.scope, each.name or ""))
+    changed = [difference for difference in changed if difference.delta]
+    changed.sort(key=lambda change: (-abs(change.delta), change.scope, change.name or ""))
     named = tuple(changed[:MOST_DIFFERENCES])
-    rest = total - sum(each.delta for each in named)
+    rest = total - sum(difference.delta for difference in named)
     others = len(changed) - len(named) + (sum(key not in then for key in now) if cut else 0)
     return Blame(named, rest, others)
 

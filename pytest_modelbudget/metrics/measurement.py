@@ -14,7 +14,7 @@ from pytest_modelbudget.units import Number
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one scope (a module path, "" for the model itself) contributes to a number."""
+    """The contribution of one scope (a module path, "" for the model itself) to a number."""
 
     scope: str
     value: Number

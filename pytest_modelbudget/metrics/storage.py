@@ -43,22 +43,22 @@ def model_size(costed: CostedGraph) -> Measurement:
 
 
 def parameter_elements(costed: CostedGraph) -> WeightAmounts:
-    """What ``params`` is made of."""
+    """The elements of each parameter, as ``params`` adds them up."""
     return _by_weight(costed, lambda weight: weight.kind is StorageKind.PARAMETER, elements_of)
 
 
 def trainable_elements(costed: CostedGraph) -> WeightAmounts:
-    """What ``trainable_params`` is made of."""
+    """The elements of each parameter that training would change."""
     return _by_weight(costed, lambda weight: weight.trainable, elements_of)
 
 
 def weight_nbytes(costed: CostedGraph) -> WeightAmounts:
-    """What ``weight_memory`` is made of."""
+    """The bytes of each parameter, as ``weight_memory`` adds them up."""
     return _by_weight(costed, lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
 
 
 def saved_nbytes(costed: CostedGraph) -> WeightAmounts:
-    """What ``model_size`` is made of."""
+    """The bytes of each stored tensor, as ``model_size`` adds them up."""
     return _by_weight(costed, lambda weight: weight.persistent, nbytes_of)
 
 
@@ -117,11 +117,9 @@ def _stored(
 
 
 def _by_weight(
-    costed: CostedGraph,
-    counts: Callable[[Weight], bool],
-    amount: Callable[[Sequence[Weight]], int],
+    costed: CostedGraph, counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]
 ) -> WeightAmounts:
-    """What each weight adds to its storage, beyond what weights before it already cover."""
+    """The amount each weight adds to its storage, beyond what weights before it already cover."""
     seen: dict[Storage, list[Weight]] = defaultdict(list)
     for weight in costed.graph.weights:
         if not counts(weight):

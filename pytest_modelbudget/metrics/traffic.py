@@ -91,11 +91,11 @@ def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
     tables: dict[Storage, list[Tensor]] = defaultdict(list)
     rows: dict[Storage, int] = defaultdict(int)
     readers: dict[Storage, str] = {}
-    given = {tensor.storage for tensor in costed.graph.inputs}
+    inputs = {tensor.storage for tensor in costed.graph.inputs}
     for scope, traffic in _moved(costed):
         for tensor in (*traffic.whole, *traffic.rows):
             storage = tensor.storage
-            if storage.is_activation and storage not in given:
+            if storage.is_activation and storage not in inputs:
                 continue
             readers.setdefault(storage, scope)
             if tensor in traffic.rows:
@@ -109,7 +109,7 @@ def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
 
 
 def _returned(costed: CostedGraph) -> Iterator[tuple[str, int]]:
-    """What the caller gets of what ops wrote, under the model itself."""
+    """The bytes that the caller gets of what ops wrote, under the model itself."""
     written: dict[Storage, int] = defaultdict(int)
     for _, traffic in _moved(costed):
         for storage, nbytes in traffic.written.items():
@@ -143,11 +143,7 @@ BANDWIDTH = Metric(
     drafted=True,
 )
 TOTAL_ACTIVATION = Metric(
-    "total_activation",
-    "B",
-    "bytes written by all ops",
-    total_activation,
-    how=ByTraffic(("write",)),
+    "total_activation", "B", "bytes written by all ops", total_activation, how=ByTraffic(("write",))
 )
 BANDWIDTH_FLOOR = Metric(
     "bandwidth_floor",

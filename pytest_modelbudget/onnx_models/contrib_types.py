@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
-from pytest_modelbudget.onnx_models.program import NOTHING_KNOWN, ValueType, attribute_values
+from pytest_modelbudget.onnx_models.program import NOTHING_KNOWN, Node, ValueType
 
 Sizes = tuple[int, ...]
 
@@ -61,18 +61,18 @@ DELEGATES: Mapping[str, tuple[str, slice]] = {
 }
 
 
-def contrib_types(name: str, node: NodeProto, operands: Mapping[str, ValueType]) -> Results:
+def contrib_types(node: Node, operands: Mapping[str, ValueType]) -> Results:
     """Types of a contrib operator's results; nothing known where it or an operand is not."""
-    nothing = (NOTHING_KNOWN,) * len(node.output)
-    types_of = CONTRIB_TYPES.get(name)
+    nothing = (NOTHING_KNOWN,) * len(node.outputs)
+    types_of = CONTRIB_TYPES.get(node.operator)
     if types_of is None:
         return nothing
-    known = [operands.get(each, NOTHING_KNOWN) for each in node.input]
+    known = [operands.get(name, NOTHING_KNOWN) for name in node.inputs]
     try:
-        found = types_of(Call(known, attribute_values(node)))
+        results = types_of(Call(known, node.attributes))
     except (LookupError, ValueError, ZeroDivisionError):
         return nothing
-    return (*found, *nothing)[: len(node.output)]
+    return (*results, *nothing)[: len(node.outputs)]
 
 
 def _alike(call: Call) -> Results:

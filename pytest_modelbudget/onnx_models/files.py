@@ -9,44 +9,38 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import onnx
-import onnx_ir
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from pytest_modelbudget.errors import InputError, SourceError, TransformError
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.onnx_models.program import all_graphs, dtype_of, elements_of
+from pytest_modelbudget.onnx_models.program import (
+    VALUE_FIELDS,
+    all_graphs,
+    dtype_of,
+    elements_of,
+    strip_values,
+    with_graph,
+)
 from pytest_modelbudget.onnx_models.weights import masks
+from pytest_modelbudget.ops.table import OpTable
 
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
-_VALUE_FIELDS = (
-    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
-    "string_data",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
-    """A model without the bytes of its weights; masks are the stored tensors that could be one."""
+    """A model without the bytes of its weights; masks are the stored tensors that mask scores."""
 
     proto: onnx.ModelProto
     masks: frozenset[str]
 
-    @property
-    def opsets(self) -> Mapping[str, int]:
-        """Version of each operator set, by domain; the standard one is ""."""
-        return {_domain(each.domain): each.version for each in self.proto.opset_import}
 
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
-def read_model(path: Path) -> ReadModel:
+def read_model(path: Path, rules: OpTable) -> ReadModel:
     """The model in a file: no weight is looked at, so that external data may be missing.
 
-    Only small integer tensors (shapes) are read, and what holds 0 and −inf alone (masks). Raises
+    Only small integer tensors (shapes) and what is added to scores (masks) are read. Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
     proto = onnx.ModelProto()
@@ -60,14 +54,13 @@ def read_model(path: Path) -> ReadModel:
         proto.ParseFromString(content)
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
-    graphs = tuple(all_graphs(proto.graph))
-    tensors = tuple(_stored(graphs, proto.functions))
+    tensors = tuple(_stored(all_graphs(proto.graph), proto.functions))
     for tensor in tensors:
         _refuse_impossible(tensor, path)
-    found, folder = masks(graphs), path.parent
+    model = ReadModel(proto, masks(proto, rules))
     for tensor in tensors:
-        _lighten(tensor, folder)
-    return ReadModel(proto, found)
+        _lighten(tensor, path.parent)
+    return model
 
 
 def _stored(
@@ -99,19 +92,29 @@ def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
             f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: "
             f"{list(tensor.dims)}"
         )
-    if tensor.data_location == TensorProto.EXTERNAL:
-        location = _location(tensor)
-        pure = PurePosixPath(location)
-        outside = pure.is_absolute() or ".." in pure.parts or PureWindowsPath(location).drive
-        if outside or not location:
-            raise SourceError(
-                f"{path.name}: the data of '{tensor.name}' lie outside the model's folder "
-                f"({location!r}): save the model with its data beside it"
-            )
+    if tensor.data_location == TensorProto.EXTERNAL and not _is_below(_location(tensor)):
+        raise SourceError(
+            f"{path.name}: the data of '{tensor.name}' lie outside the model's folder "
+            f"({_location(tensor)!r}): save the model with its data beside it"
+        )
 
 
 def _location(tensor: TensorProto) -> str:
-    return next((each.value for each in tensor.external_data if each.key == "location"), "")
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def _is_below(location: str) -> bool:
+    """Whether a place is one in the model's folder, or below."""
+    path = PurePosixPath(location)
+    is_elsewhere = path.is_absolute() or ".." in path.parts or PureWindowsPath(location).drive
+    return bool(location) and not is_elsewhere
+
+
+def _values_file(tensor: TensorProto, folder: Path) -> Path | None:
+    """The file beside the model that holds a tensor's values; None where there is none."""
+    location = _location(tensor)
+    path = folder / location
+    return path if _is_below(location) and path.is_file() else None
 
 
 def _lighten(tensor: TensorProto, folder: Path) -> None:
@@ -119,9 +122,9 @@ def _lighten(tensor: TensorProto, folder: Path) -> None:
     external = tensor.data_location == TensorProto.EXTERNAL
     is_large = elements_of(tensor) > MOST_ELEMENTS_KEPT
     if is_large:
-        for field in _VALUE_FIELDS:
+        for field in VALUE_FIELDS:
             tensor.ClearField(field)
-    elif external and tensor.data_type in _INTEGERS and (folder / _location(tensor)).is_file():
+    elif external and tensor.data_type in _INTEGERS and _values_file(tensor, folder):
         with user_code(f"reading the external data of '{tensor.name}'", SourceError):
             load_external_data_for_tensor(tensor, str(folder))
         external = False
@@ -130,9 +133,49 @@ def _lighten(tensor: TensorProto, folder: Path) -> None:
         tensor.data_location = TensorProto.DEFAULT
 
 
-def has_values(tensor: TensorProto) -> bool:
-    """Whether the values of a lightened tensor are still there."""
-    return any(getattr(tensor, field) for field in _VALUE_FIELDS) or not elements_of(tensor)
+def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without the values of its initialisers, but for small ones."""
+    stored = (
+        tensor if elements_of(tensor) <= MOST_ELEMENTS_KEPT else strip_values(tensor)
+        for tensor in model.graph.initializer
+    )
+    return with_graph(model, model.graph.node, stored)
+
+
+def model_with_weights(path: Path) -> onnx.ModelProto:
+    """The model in a file with its values in memory; those in missing files stay outside.
+
+    Raises SourceError for a file that is no ONNX model.
+    """
+    with user_code(f"reading {path.name}", SourceError):
+        model = onnx.load(str(path), load_external_data=False)
+        for tensor in model.graph.initializer:
+            if tensor.data_location == TensorProto.EXTERNAL and _values_file(tensor, path.parent):
+                load_external_data_for_tensor(tensor, str(path.parent))
+                tensor.data_location = TensorProto.DEFAULT
+                del tensor.external_data[:]
+    return model
+
+
+def with_all_weights(path: Path) -> onnx.ModelProto:
+    """The model in a file with its values in memory. Raises TransformError where some are not."""
+    return must_be_whole(model_with_weights(path), path.name)
+
+
+def must_be_whole(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
+    """The model, unless a file with its weights is missing."""
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            words = f"{file}: the data of '{tensor.name}' lie in a file that is not there"
+            raise TransformError(words)
+    return model
+
+
+def weight_files(path: Path) -> tuple[Path, ...]:
+    """The files with a model's weights, those that are there."""
+    with user_code(f"reading {path.name}", SourceError):
+        stored = onnx.load(str(path), load_external_data=False).graph.initializer
+    return tuple(dict.fromkeys(filter(None, (_values_file(t, path.parent) for t in stored))))
 
 
 def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> None:
@@ -166,6 +209,8 @@ def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> Non
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message
 ROOM_FOR_NODES = 2**26  # what nodes and names may take beside the weights
+LEAST_BESIDE = 1024  # bytes of a tensor whose values go to the file beside
+PAGE = 4096  # bytes; onnx's documentation asks for offsets that are multiples of it
 OPSET, IR_VERSION = 18, 8
 
 
@@ -180,11 +225,34 @@ def write_model(model: onnx.ModelProto, path: Path, *, largest: int = LARGEST_ME
         path.parent.mkdir(parents=True, exist_ok=True)
         if beside:
             data = path.with_name(f"{path.name}.data")
-            onnx_ir.save(onnx_ir.from_proto(model), path, external_data=data.name)
-        else:
-            path.write_bytes(model.SerializeToString())
+            model = with_graph(model, model.graph.node, _write_values(model, data))
+        path.write_bytes(model.SerializeToString())
     except OSError as error:
         raise TransformError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _write_values(model: onnx.ModelProto, data: Path) -> list[TensorProto]:
+    """Write the values of large initializers to a file; all initializers, the large ones naming it.
+
+    Each begins at a whole page, so that a reader can map it into memory.
+    """
+    stored = []
+    with data.open("wb") as file:
+        for tensor in model.graph.initializer:
+            if nbytes_of(tensor) < LEAST_BESIDE or tensor.data_location == TensorProto.EXTERNAL:
+                stored.append(tensor)
+                continue
+            values = (
+                tensor.raw_data or numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
+            )
+            file.write(bytes(-file.tell() % PAGE))
+            place = {"location": data.name, "offset": file.tell(), "length": file.write(values)}
+            outside = strip_values(tensor)
+            outside.data_location = TensorProto.EXTERNAL
+            for key, value in place.items():
+                outside.external_data.add(key=key, value=str(value))
+            stored.append(outside)
+    return stored
 
 
 def linear_model(

@@ -33,18 +33,18 @@ from pytest_modelbudget.equivalence.judgement import OutputPair, WrongLayers, fi
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import least_precise
-from pytest_modelbudget.onnx_models.inference import DeclaredTypes, inferred_types
+from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.program import (
     FLOATING,
-    StoredTensors,
+    Body,
+    DeclaredTypes,
+    Node,
+    Program,
     ValueType,
-    attribute,
     bound,
     dtype_of,
     names_read,
-    op_name,
     scope_of,
-    stored_tensors,
     value_type,
     with_graph,
 )
@@ -134,7 +134,6 @@ def _told(node: NodeProto, error: float, before: Any, after: Any) -> Divergence:
     return Divergence(scope_of(node), error, worst)
 
 
-HAND_ON = frozenset({"onnx::Cast", "onnx::Identity"})
 SEE_NO_VALUE = frozenset({"onnx::Shape", "onnx::Size"})
 
 
@@ -143,35 +142,35 @@ def index_ranges(model: onnx.ModelProto) -> Mapping[str, int]:
 
     Inputs that are read in any other way than by Gather, or by nothing, are left out.
     """
-    stored = stored_tensors(model)
-    found = {}
-    for value in model.graph.input:
-        dtype = dtype_of(value.type.tensor_type.elem_type)
+    graph = Program(model).graph
+    ranges = {}
+    for name in graph.inputs:
+        dtype = dtype_of(graph.types[name].code)
         if "int" not in dtype.name:
             continue
-        sizes = list(_sizes(value.name, model, stored))
+        sizes = list(_sizes(name, graph))
         if sizes and all(sizes):
             signs = 0 if dtype.name.startswith("u") else 1
-            found[value.name] = min(*sizes, 2 ** int(dtype.bits - signs))
-    return found
+            ranges[name] = min(*sizes, 2 ** int(dtype.bits - signs))
+    return ranges
 
 
-def _sizes(name: str, model: onnx.ModelProto, stored: StoredTensors) -> Iterator[int]:
+def _sizes(name: str, graph: Body) -> Iterator[int]:
     """The size of every table that a value indexes; 0 for a reader of another kind."""
-    for node in model.graph.node:
-        if name not in names_read((node,)) or op_name(node) in SEE_NO_VALUE:
+    for use in graph.uses.get(name, ()):
+        if use.node.operator in SEE_NO_VALUE:
             continue
-        if op_name(node) in HAND_ON:
-            yield from _sizes(node.output[0], model, stored)
-        else:
-            yield _table_size(name, node, stored)
+        for result in use.carries_into:
+            yield from _sizes(result, graph)
+        if not use.carries_into:
+            yield _table_size(name, use.node, graph)
 
 
-def _table_size(name: str, node: NodeProto, stored: StoredTensors) -> int:
-    if op_name(node) != "onnx::Gather" or node.input[0] == name:
+def _table_size(name: str, node: Node, graph: Body) -> int:
+    if node.operator != "onnx::Gather" or node.inputs[0] == name:
         return 0
-    table = stored.origin(node.input[0])
-    return stored.shape(table)[attribute(node, "axis", 0)] if table in stored else 0
+    table = graph.stored.get(graph.origin(node.inputs[0]))
+    return table.shape[node.attributes.get("axis", 0)] if table and not table.is_sparse else 0
 
 
 def rounding_search(

@@ -1,12 +1,12 @@
-"""Element types, shapes and attributes of ONNX values as plain data."""
+"""An ONNX program as one view: types of values, nodes in order, what is stored and who reads it."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple, Union
@@ -17,7 +17,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 from pytest_modelbudget.graph.tensor import DType, kept
 from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.rule import OpRule
-from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.ops.table import OpTable, builtin_ops
 
 Dimension = Union[int, str, None]
 
@@ -102,6 +102,29 @@ def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
     return 0 if proto.HasField("dim_value") else str(proto.dim_param) or None
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredTypes:
+    """Types that a graph declares or inference found, by value; decoded when asked for."""
+
+    protos: Mapping[str, onnx.TypeProto]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.protos
+
+    def __getitem__(self, name: str) -> ValueType:
+        proto = self.protos.get(name)
+        return NOTHING_KNOWN if proto is None else value_type(proto)
+
+
+NO_TYPES = DeclaredTypes({})
+
+
+def declared_types(graph: onnx.GraphProto) -> DeclaredTypes:
+    """The types that stand in one graph, without those of bodies inside it."""
+    values = (*graph.value_info, *graph.output, *graph.input)
+    return DeclaredTypes({value.name: value.type for value in values})
+
+
 def type_proto(known: ValueType) -> onnx.TypeProto:
     """The type of a tensor in ONNX's own form."""
     return onnx.helper.make_tensor_type_proto(known.code, known.shape)
@@ -117,11 +140,337 @@ def elements_of(tensor: TensorProto) -> int:
     return prod(tensor.dims)
 
 
-def attribute_values(node: onnx.NodeProto) -> dict[str, object]:
-    """Plain attributes of a node by name; tensors and bodies are left out."""
-    return {
-        each.name: value for each in node.attribute if (value := attribute_value(each)) is not None
-    }
+def with_values(tensor: TensorProto, array: Any) -> TensorProto:
+    """A stored tensor with other values, under its name and metadata."""
+    made = numpy_helper.from_array(array, tensor.name)
+    made.metadata_props.extend(tensor.metadata_props)
+    return made
+
+
+def strip_values(tensor: TensorProto) -> TensorProto:
+    """A stored tensor's name, type, shape and metadata, without its values."""
+    light = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    light.metadata_props.extend(tensor.metadata_props)
+    return light
+
+
+FLOATING = frozenset({
+    TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
+})  # fmt: skip
+VALUE_FIELDS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
+    "string_data",
+)  # fmt: skip
+
+
+def has_values(tensor: TensorProto) -> bool:
+    """Whether the values of a tensor are in memory; one without elements has all of them."""
+    return any(getattr(tensor, name) for name in VALUE_FIELDS) or not elements_of(tensor)
+
+
+STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
+CONSTANT = "onnx::Constant"
+FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
+
+
+class Node(NamedTuple):
+    """One node: its operator as rules spell it, its rule (None without one), and what it reads.
+
+    inputs and outputs are names of values, "" where one is left out; roles are one per operand,
+    undeclared where no rule names it. attributes are the plain ones, bodies the graphs inside.
+    """
+
+    proto: NodeProto
+    operator: str
+    rule: OpRule | None
+    inputs: tuple[str, ...]
+    roles: tuple[Role, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    bodies: Mapping[str, Body]
+
+    @property
+    def scope(self) -> str:
+        """The module path of the node."""
+        return scope_of(self.proto)
+
+    @property
+    def reads(self) -> set[str]:
+        """Names that it reads, and those that its bodies read from outside."""
+        return names_read((self.proto,)) - {""}
+
+    @property
+    def hands_on(self) -> str:
+        """The operand that its result is, in another shape, type or place; "" for any other."""
+        is_handed_on = bool(self.roles) and self.roles[0].carried and not self.roles[0].dequantised
+        return self.inputs[0] if is_handed_on else ""
+
+
+class Use(NamedTuple):
+    """One operand of one node, and the role in which it is read."""
+
+    node: Node
+    role: Role
+
+    @property
+    def carries_into(self) -> tuple[str, ...]:
+        """The results that are this value handed on."""
+        if not self.role.carried:
+            return ()
+        return self.node.outputs if self.role.into_all else self.node.outputs[:1]
+
+
+class StoredTensor(NamedTuple):
+    """A tensor whose values a file holds: an initializer, or what a Constant node gives.
+
+    proto has the values that are not zero alone where it is sparse.
+    """
+
+    name: str
+    proto: TensorProto
+    is_sparse: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        return dtype_of(self.proto.data_type)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.proto.dims)
+
+    @property
+    def is_floating(self) -> bool:
+        return is_floating(self.dtype)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What an exporter wrote beside it."""
+        return metadata_of(self.proto)
+
+    @property
+    def values(self) -> TensorProto | None:
+        """The tensor, where all of its values are in memory."""
+        return self.proto if has_values(self.proto) and not self.is_sparse else None
+
+    def array(self) -> Any:
+        """The values, as numpy has them."""
+        return numpy_helper.to_array(self.proto)
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """Nodes in the order in which they run: of the outermost graph, or of one inside a node.
+
+    Whatever is said of readers counts the bodies inside, which see the names around them. types
+    are those that the graph declares, without those of the bodies.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    initializers: tuple[StoredTensor, ...] = ()
+    types: DeclaredTypes = NO_TYPES
+
+    def everything(self) -> Iterator[Body]:
+        """This body, and every one inside its nodes."""
+        yield self
+        for node in self.nodes:
+            for body in node.bodies.values():
+                yield from body.everything()
+
+    @kept
+    def stored(self) -> Mapping[str, StoredTensor]:
+        """Its initializers and the tensors of its Constant nodes, by name."""
+        constants = (_constant(node) for node in self.nodes if node.operator == CONSTANT)
+        return {tensor.name: tensor for tensor in (*self.initializers, *constants)}
+
+    def origin(self, name: str) -> str:
+        """The name that a value has where it is stored: exporters hand shared ones on."""
+        while name not in self.stored and name in self.makers:
+            maker = self.makers[name]
+            if maker.operator != "onnx::Identity":
+                break
+            name = maker.inputs[0]
+        return name
+
+    @kept
+    def reads(self) -> Mapping[str, int]:
+        """How many operands and outputs a value is, by name; a value that nobody reads is none."""
+        outputs = (name for body in self.everything() for name in body.outputs)
+        return Counter(outputs) + Counter({name: len(uses) for name, uses in self.uses.items()})
+
+    def most_reads(self, name: str) -> int:
+        """The most reads of a value, or of any that it is made of between it and what is stored."""
+        most = self.reads.get(name, 0)
+        while name not in self.stored:
+            name = self.makers[name].inputs[0]
+            most = max(most, self.reads.get(name, 0))
+        return most
+
+    @kept
+    def makers(self) -> Mapping[str, Node]:
+        """The node that makes each value."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    @kept
+    def uses(self) -> Mapping[str, list[Use]]:
+        """Every use of each value."""
+        uses: dict[str, list[Use]] = defaultdict(list)
+        for body in self.everything():
+            for node in body.nodes:
+                for name, role in zip(node.inputs, node.roles, strict=True):
+                    if name:
+                        uses[name].append(Use(node, role))
+        return dict(uses)
+
+    @kept
+    def handed_on(self) -> Mapping[str, list[str]]:
+        """Names under which values go into bodies, and come out of them.
+
+        A Loop hands its states on behind its count and its condition, a Scan all that it reads.
+        """
+        names: dict[str, list[str]] = defaultdict(list)
+        for body in self.everything():
+            for node in body.nodes:
+                for inner in node.bodies.values():
+                    extra = max(len(inner.outputs) - len(node.outputs), 0)  # a Loop's condition
+                    for name, result in zip(inner.outputs[extra:], node.outputs):  # noqa: B905
+                        names[name].append(result)
+                    pairs = zip(node.inputs[::-1], inner.inputs[::-1])  # noqa: B905  # from behind
+                    for name, inside in pairs:
+                        names[name].append(inside)
+        return names
+
+    @kept
+    def constants(self) -> frozenset[str]:
+        """Names of values that depend on nothing but stored tensors, which are among them."""
+        return self.constants_with(frozenset())
+
+    def constants_with(self, outer: AbstractSet[str]) -> frozenset[str]:
+        """The constants where values from around it are some, too."""
+        constants = {*outer, *(tensor.name for tensor in self.initializers)}
+        for node in self.nodes:
+            if node.operator == CONSTANT or (node.reads and node.reads <= constants):
+                constants.update(filter(None, node.outputs))
+        return frozenset(constants)
+
+    @kept
+    def shaping(self) -> frozenset[str]:
+        """Values that only lead to shapes of others, and are worked out before the run.
+
+        Shape → Gather → Concat → Reshape is the usual chain. A value that nobody reads is none.
+        """
+        read = {*self.outputs}
+        shaping: set[str] = set()
+        for node in reversed(self.nodes):
+            if node.bodies:
+                read |= node.reads
+            elif not shaping.isdisjoint(node.outputs) and read.isdisjoint(node.outputs):
+                shaping.update(node.inputs)
+                continue
+            for name, role in zip(node.inputs, node.roles, strict=True):
+                (shaping if role.shape else read).add(name)
+        return frozenset(shaping - read)
+
+
+NO_BODIES: Mapping[str, Body] = {}
+
+
+class Program:
+    """A model's graph and functions; each is made when it is asked for.
+
+    rules are the project's own where none are given.
+    """
+
+    def __init__(self, model: onnx.ModelProto, rules: OpTable | None = None) -> None:
+        self.model = model
+        self.rules = builtin_ops() if rules is None else rules
+        self.opsets = opsets_of(model)
+
+    @kept
+    def graph(self) -> Body:
+        """The outermost graph."""
+        return _graph_body(self.model.graph, self.rules)
+
+    @kept
+    def functions(self) -> Mapping[str, Body]:
+        """The model's own functions, by the names of the operators that call them."""
+        return {
+            f"{function.domain}::{function.name}": Body(
+                _nodes(function.node, self.rules), tuple(function.input), tuple(function.output)
+            )
+            for function in self.model.functions
+        }
+
+    @kept
+    def replaceable(self) -> frozenset[str]:
+        """Stored tensors that are inputs too: a caller may feed others in their place."""
+        if self.model.ir_version < FIRST_WITHOUT_INPUTS:
+            return frozenset()
+        return frozenset(self.graph.inputs) & self.graph.stored.keys()
+
+
+def _graph_body(graph: onnx.GraphProto, rules: OpTable) -> Body:
+    return Body(
+        _nodes(graph.node, rules),
+        tuple([value.name for value in graph.input]),
+        tuple([value.name for value in graph.output]),
+        (
+            *(StoredTensor(tensor.name, tensor) for tensor in graph.initializer),
+            *(StoredTensor(s.values.name, s.values, True) for s in graph.sparse_initializer),
+        ),
+        declared_types(graph),
+    )
+
+
+def _nodes(protos: Iterable[NodeProto], rules: OpTable) -> tuple[Node, ...]:
+    return tuple([read_node(proto, rules) for proto in protos])
+
+
+def read_node(proto: NodeProto, rules: OpTable) -> Node:
+    """A node as plain data."""
+    operator = op_name(proto)
+    rule = rules.get(operator)
+    inputs = tuple(proto.input)
+    roles = rule.roles_of(operator, len(inputs)) if rule else (UNDECLARED,) * len(inputs)
+    attributes: dict[str, object] = {}
+    bodies = NO_BODIES
+    for attribute in proto.attribute:
+        value = attribute_value(attribute)
+        if value is not None:
+            attributes[attribute.name] = value
+        elif attribute.type == AttributeProto.GRAPH:
+            bodies = {**bodies, attribute.name: _graph_body(attribute.g, rules)}
+    return Node(proto, operator, rule, inputs, roles, tuple(proto.output), attributes, bodies)
+
+
+def _constant(node: Node) -> StoredTensor:
+    """The tensor of a Constant node, whichever of its attributes holds it."""
+    name, attribute = node.outputs[0], node.proto.attribute[0]
+    if attribute.type == AttributeProto.TENSOR:
+        return StoredTensor(name, attribute.t)
+    if attribute.type == AttributeProto.SPARSE_TENSOR:
+        return StoredTensor(name, attribute.sparse_tensor.values, True)
+    value = node.attributes[attribute.name]
+    code = _CONSTANT_CODES[attribute.type]
+    entries, shape = (value, (len(value),)) if isinstance(value, tuple) else ((value,), ())
+    return StoredTensor(name, onnx.helper.make_tensor(name, code, shape, entries))
+
+
+_CONSTANT_CODES = {
+    AttributeProto.INT: TensorProto.INT64,
+    AttributeProto.INTS: TensorProto.INT64,
+    AttributeProto.FLOAT: TensorProto.FLOAT,
+    AttributeProto.FLOATS: TensorProto.FLOAT,
+    AttributeProto.STRING: TensorProto.STRING,
+    AttributeProto.STRINGS: TensorProto.STRING,
+}
+
+
+def op_name(node: NodeProto) -> str:
+    """The name of a node's operator as rules spell it: ``onnx::Conv``."""
+    domain = node.domain
+    return f"onnx::{node.op_type}" if domain in STANDARD else f"{domain}::{node.op_type}"
 
 
 def attribute_value(attribute: AttributeProto) -> object:
@@ -146,82 +495,16 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
-def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
-    """A graph and every graph inside its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            kind = attribute.type
-            if kind == AttributeProto.GRAPH:
-                yield from all_graphs(attribute.g)
-            elif kind == AttributeProto.GRAPHS:
-                for each in attribute.graphs:
-                    yield from all_graphs(each)
+def opsets_of(model: onnx.ModelProto) -> Mapping[str, int]:
+    """Version of each operator set that a model uses, by domain; the standard one is ""."""
+    return {
+        "" if each.domain in STANDARD else each.domain: each.version for each in model.opset_import
+    }
 
 
-STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
-
-
-class Step(NamedTuple):
-    """One node: its operator as rules spell it, its rule (None without one), and what it reads.
-
-    roles are one per operand, undeclared where no rule names it. attributes are its plain ones,
-    bodies the graphs that it holds.
-    """
-
-    node: NodeProto
-    name: str
-    rule: OpRule | None
-    inputs: tuple[str, ...]
-    roles: tuple[Role, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, object]
-    bodies: Mapping[str, Body]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Body:
-    """A graph and its nodes in order."""
-
-    proto: onnx.GraphProto
-    steps: tuple[Step, ...]
-
-    def everything(self) -> Iterator[Body]:
-        """This graph, and every graph inside its nodes."""
-        yield self
-        for step in self.steps:
-            for body in step.bodies.values():
-                yield from body.everything()
-
-
-NO_BODIES: Mapping[str, Body] = {}
-
-
-def read_body(graph: onnx.GraphProto, rules: OpTable) -> Body:
-    """A graph with its nodes as plain data."""
-    return Body(graph, tuple(_step(node, rules) for node in graph.node))
-
-
-def _step(node: NodeProto, rules: OpTable) -> Step:
-    name = op_name(node)
-    rule = rules.get(name)
-    inputs = tuple(node.input)
-    roles = rule.roles_of(name, len(inputs)) if rule else (UNDECLARED,) * len(inputs)
-    attributes: dict[str, object] = {}
-    bodies = NO_BODIES
-    for each in node.attribute:
-        value = attribute_value(each)
-        if value is not None:
-            attributes[each.name] = value
-        elif each.type == AttributeProto.GRAPH:
-            bodies = {**bodies, each.name: read_body(each.g, rules)}
-    return Step(node, name, rule, inputs, roles, tuple(node.output), attributes, bodies)
-
-
-def op_name(node: NodeProto) -> str:
-    """The name of a node's operator as rules spell it: ``onnx::Conv``."""
-    domain = node.domain
-    return f"onnx::{node.op_type}" if domain in STANDARD else f"{domain}::{node.op_type}"
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own operator set that a model uses."""
+    return opsets_of(model).get("", 0)
 
 
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
@@ -276,92 +559,17 @@ def weight_name(name: str, scope: str) -> str:
     return name if is_path or not scope else f"{scope}.{name}"
 
 
-FLOATING = frozenset({
-    TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
-})  # fmt: skip
-# What may stand between a stored tensor and the node that uses it.
-CARRIERS = frozenset({"Constant", "Identity", "Transpose"})
-FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensors:
-    """What a graph stores, in initialisers and Constant nodes, and what makes each other value.
-
-    constants names all values that depend on nothing else, too. replaceable holds the names that a
-    caller may feed in place of what is stored.
-    """
-
-    tensors: Mapping[str, TensorProto]
-    makers: Mapping[str, NodeProto]
-    reads: Mapping[str, int]
-    replaceable: frozenset[str]
-    constants: frozenset[str]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
-    def array(self, name: str) -> Any:
-        """The values of one tensor, as numpy has them."""
-        return numpy_helper.to_array(self.tensors[name])
-
-    def origin(self, name: str) -> str:
-        """The name that a value has where it is stored: exporters hand shared ones on."""
-        while name not in self.tensors:
-            node = self.makers.get(name)
-            if node is None or node.op_type != "Identity":
-                break
-            name = node.input[0]
-        return name
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.tensors[name].dims)
-
-    def readers(self, name: str) -> int:
-        """How many operands are this value or one on its way from what is stored; at the most."""
-        most = self.reads.get(name, 0)
-        while name not in self.tensors:
-            name = self.makers[name].input[0]
-            most = max(most, self.reads.get(name, 0))
-        return most
-
-
-def stored_tensors(model: onnx.ModelProto) -> StoredTensors:
-    """The stored tensors of a model's outermost graph."""
-    graph = model.graph
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    makers = {name: node for node in graph.node for name in node.output}
+def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
+    """A graph and every graph inside its nodes."""
+    yield graph
     for node in graph.node:
-        value = constant_of(node)
-        if value is not None:
-            tensors[node.output[0]] = value
-    inputs = (value.name for value in graph.input)
-    named = frozenset(inputs) & tensors.keys()
-    replaceable = named if model.ir_version >= FIRST_WITHOUT_INPUTS else frozenset()
-    reads = Counter(chain(_reads(graph), (value.name for value in graph.output)))
-    constants = constants_among(graph.node, tensors)
-    return StoredTensors(tensors, makers, reads, replaceable, constants)
-
-
-def constants_among(nodes: Iterable[NodeProto], stored: Iterable[str]) -> frozenset[str]:
-    """Names of values that depend on nothing but stored tensors, which are among them.
-
-    Nodes stand behind those whose results they read, as in every file.
-    """
-    found = set(stored)
-    for node in nodes:
-        read = names_read((node,)) - {""}
-        is_stored = node.op_type == "Constant" and node.domain in STANDARD
-        if is_stored or (read and read <= found):
-            found.update(filter(None, node.output))
-    return frozenset(found)
-
-
-def _reads(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every operand of a graph and of those inside it, as often as it is read."""
-    for each in all_graphs(graph):
-        for node in each.node:
-            yield from node.input
+        for attribute in node.attribute:
+            kind = attribute.type
+            if kind == AttributeProto.GRAPH:
+                yield from all_graphs(attribute.g)
+            elif kind == AttributeProto.GRAPHS:
+                for each in attribute.graphs:
+                    yield from all_graphs(each)
 
 
 def names_read(nodes: Iterable[NodeProto]) -> set[str]:
@@ -379,26 +587,6 @@ def _read_from_outside(body: onnx.GraphProto) -> set[str]:
     own = {each.name for each in (*body.input, *body.initializer)}
     own.update(name for node in body.node for name in node.output)
     return (names_read(body.node) | {value.name for value in body.output}) - own
-
-
-def opset_of(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operator set that a model uses."""
-    return next((each.version for each in model.opset_import if each.domain in STANDARD), 0)
-
-
-def constant_of(node: NodeProto) -> TensorProto | None:
-    """The tensor of a Constant node that holds one; None for anything else."""
-    if node.op_type != "Constant" or node.domain not in STANDARD:
-        return None
-    return next((each.t for each in node.attribute if each.type == AttributeProto.TENSOR), None)
-
-
-def attribute(node: NodeProto, name: str, default: Any) -> Any:
-    """The value of one attribute, or its default."""
-    for each in node.attribute:
-        if each.name == name:
-            return onnx.helper.get_attribute_value(each)
-    return default
 
 
 def floating_arrays(model: onnx.ModelProto) -> Mapping[str, Callable[[], Any]]:
@@ -450,79 +638,3 @@ def _copy(into: Any, name: str, content: Any) -> None:
         getattr(into, name).CopyFrom(content)
     else:
         getattr(into, name).extend(content)
-
-
-class Use(NamedTuple):
-    """One operand of one node, and the role in which it is read."""
-
-    step: Step
-    role: Role
-
-    @property
-    def carries_into(self) -> tuple[str, ...]:
-        """The results that are this value handed on."""
-        if not self.role.carried:
-            return ()
-        return self.step.outputs if self.role.into_all else self.step.outputs[:1]
-
-
-def uses_of(body: Body) -> Mapping[str, list[Use]]:
-    """Every use of every value, those inside bodies included."""
-    uses: dict[str, list[Use]] = defaultdict(list)
-    for each in body.everything():
-        for step in each.steps:
-            for name, role in zip(step.inputs, step.roles, strict=True):
-                if name:
-                    uses[name].append(Use(step, role))
-    return uses
-
-
-def handed_on(body: Body) -> Mapping[str, list[str]]:
-    """Names under which values go into bodies of a graph's nodes, and come out of them.
-
-    A Loop hands its states on behind its count and its condition, a Scan all that it reads.
-    """
-    names: dict[str, list[str]] = defaultdict(list)
-    for each in body.everything():
-        for step in each.steps:
-            for inner in step.bodies.values():
-                inside = [value.name for value in inner.proto.output]
-                outside = list(step.outputs)
-                shift = len(inside) - len(outside)  # a Loop's body gives its condition too
-                for name, result in zip(inside[max(shift, 0) :], outside):  # noqa: B905
-                    names[name].append(result)
-                own = [value.name for value in inner.proto.input]
-                for name, result in zip(step.inputs[::-1], own[::-1]):  # noqa: B905  # from behind
-                    names[name].append(result)
-    return names
-
-
-def shape_values(body: Body) -> frozenset[str]:
-    """Values of a graph that only lead to shapes of others, and are worked out before the run.
-
-    Shape → Gather → Concat → Reshape is the usual chain. A value that nobody reads is none.
-    """
-    read = {output.name for output in body.proto.output}
-    shaping: set[str] = set()
-    for step in reversed(body.steps):
-        for inner in step.bodies.values():
-            read.update(_names_read(inner))
-        only_shapes = (
-            not step.bodies
-            and not shaping.isdisjoint(step.outputs)
-            and read.isdisjoint(step.outputs)
-        )
-        if only_shapes:
-            shaping.update(step.inputs)
-            continue
-        for name, role in zip(step.inputs, step.roles, strict=True):
-            (shaping if role.shape else read).add(name)
-    return frozenset(shaping - read)
-
-
-def _names_read(body: Body) -> Iterator[str]:
-    """Every name that a body, or one inside it, mentions."""
-    for each in body.everything():
-        for step in each.steps:
-            yield from step.inputs
-        yield from (output.name for output in each.proto.output)

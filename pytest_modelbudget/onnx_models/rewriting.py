@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import onnx
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import NodeProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
 from pytest_modelbudget.onnx_models.program import (
-    CARRIERS,
+    CONSTANT,
     FLOATING,
     NAME_SCOPES,
-    StoredTensors,
+    Body,
+    Node,
+    Program,
     all_graphs,
-    attribute_values,
-    constants_among,
     names_read,
-    op_name,
+    read_node,
     scope_of,
 )
 from pytest_modelbudget.ops.rule import Over
@@ -52,19 +52,24 @@ def _names(model: onnx.ModelProto) -> Iterator[str]:
             yield from node.output
 
 
+def path_within(node: NodeProto) -> str:
+    """The beginning of a node's name that keeps another in the same module."""
+    return node.name if "/" in node.name else f"{node.name or node.output[0]}/"
+
+
 class Replacement:
     """What takes the place of one node: more nodes, and tensors for them to read.
 
     The nodes stand in the module that the node stood in, whatever its exporter wrote down.
     """
 
-    def __init__(self, node: NodeProto, stem: str) -> None:
-        self.replaced = node
+    def __init__(self, node: Node, stem: str) -> None:
+        self.replaced = node.proto
         self.nodes: list[NodeProto] = []
         self.stored: list[TensorProto] = []
         self._stem = stem
-        self._scope = scope_of(node)
-        self._path = node.name if "/" in node.name else f"{node.name or node.output[0]}/"
+        self._scope = node.scope
+        self._path = path_within(node.proto)
         self._keeps_scope = False
 
     def node(self, operator: str, inputs: Sequence[str], part: str, **attributes: Any) -> str:
@@ -135,7 +140,7 @@ def _int64(values: Sequence[int]) -> Any:
 
 
 def without_spent(
-    nodes: Sequence[NodeProto], spent: Iterable[str], outputs: frozenset[str]
+    nodes: Sequence[NodeProto], spent: Iterable[str], outputs: frozenset[str], rules: OpTable
 ) -> tuple[list[NodeProto], frozenset[str]]:
     """Nodes without those that only led to values which nobody reads now, and all such values.
 
@@ -145,7 +150,7 @@ def without_spent(
     gone = {name for name in spent if not reads[name]} - outputs
     kept: list[NodeProto] = []
     for node in reversed(nodes):
-        if node.op_type in CARRIERS and gone.issuperset(node.output):
+        if gone.issuperset(node.output) and _is_on_the_way(read_node(node, rules)):
             reads.subtract(names_read((node,)))
             gone.update(name for name in node.input if not reads[name] and name not in outputs)
         else:
@@ -153,107 +158,102 @@ def without_spent(
     return kept[::-1], frozenset(gone)
 
 
-Found = TypeVar("Found")
-IsOne = Callable[[NodeProto, AbstractSet[str]], bool]
+def _is_on_the_way(node: Node) -> bool:
+    """Whether a node gives what is stored, as it is or in another form."""
+    return node.operator == CONSTANT or bool(node.hands_on)
+
+
+Operation = TypeVar("Operation")
+IsOne = Callable[[Node, AbstractSet[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class WholeOperation:
     """An operation that cannot be rewritten, and why."""
 
-    node: NodeProto
+    node: Node
     why: str
 
 
-def multiplying_weights(overs: Collection[Over], rules: OpTable) -> IsOne:
+def multiplies_weight(*overs: Over) -> IsOne:
     """Whether a node contracts over one of these, and with a weight: its rule says so.
 
     What stands in the role of a weight is one wherever it comes from; another operand is one where
     it depends on stored tensors alone.
     """
 
-    def multiplies_weight(node: NodeProto, constants: AbstractSet[str]) -> bool:
-        name, names = op_name(node), node.input
-        rule = rules.get(name)
+    def is_one(node: Node, constants: AbstractSet[str]) -> bool:
+        rule, names = node.rule, node.inputs
         if rule is None or rule.contraction is None:
             return False
-        attributes = attribute_values(node)
         return any(
             names[position] and (role.weight or names[position] in constants)
             for over in overs
-            for position, role in rule.multiplied(name, over, attributes, len(names))
+            for position, role in rule.multiplied(node.operator, over, node.attributes, len(names))
         )
 
-    return multiplies_weight
+    return is_one
 
 
-def found_operations(
-    model: onnx.ModelProto,
-    stored: StoredTensors,
+def operations_of(
+    program: Program,
     is_one: IsOne,
-    operation: Callable[[NodeProto, StoredTensors], Found | WholeOperation],
-) -> Iterator[Found | WholeOperation]:
+    operation_of: Callable[[Node, Program], Operation | WholeOperation],
+) -> Iterator[Operation | WholeOperation]:
     """Every operation of some kind, in the order of the file.
 
-    is_one says whether a node is one, where these values depend on stored tensors alone; operation
-    says what a node of the outermost graph is.
+    is_one says whether a node is one, where these values depend on stored tensors alone;
+    operation_of what a node of the outermost graph is. Those in bodies and functions stay whole.
     """
-    functions = {f"{each.domain}::{each.name}": each for each in model.functions}
-    inside = _Inside(is_one, functions)
-    for node in model.graph.node:
-        if is_one(node, stored.constants):
-            yield operation(node, stored)
-        yield from inside.of_node(node, op_name(node), stored.constants)
+    inside = _Inside(program, is_one)
+    constants = program.graph.constants
+    for node in program.graph.nodes:
+        if is_one(node, constants):
+            yield operation_of(node, program)
+        yield from inside.of_node(node, node.operator, constants)
 
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
     """Looks for operations where none can be rewritten: in bodies and in a model's functions."""
 
+    program: Program
     is_one: IsOne
-    functions: Mapping[str, onnx.FunctionProto]
 
     def of_node(
-        self, node: NodeProto, owner: str, constants: AbstractSet[str]
+        self, node: Node, owner: str, constants: AbstractSet[str]
     ) -> Iterator[WholeOperation]:
         """What a call and the bodies of a node hold, where some values are constants."""
-        if self._is_one_in_call(node, constants):
-            why = f"it calls the model's own function {op_name(node)}: inline that first"
+        if self._calls_one(node, constants):
+            why = f"it calls the model's own function {node.operator}: inline that first"
             yield WholeOperation(node, why)
-        for body in _bodies(node):
-            known = constants | {tensor.name for tensor in body.initializer}
-            yield from self._of_body(body.node, owner, constants_among(body.node, known))
+        for body in node.bodies.values():
+            yield from self._of_body(body, owner, constants)
 
-    def _of_body(
-        self, nodes: Iterable[NodeProto], owner: str, constants: AbstractSet[str]
-    ) -> Iterator[WholeOperation]:
-        for node in nodes:
+    def _of_body(self, body: Body, owner: str, outer: AbstractSet[str]) -> Iterator[WholeOperation]:
+        constants = body.constants_with(outer)
+        for node in body.nodes:
             if self.is_one(node, constants):
                 yield WholeOperation(node, f"it stands in a body of {owner}")
             yield from self.of_node(node, owner, constants)
 
-    def _is_one_in_call(self, node: NodeProto, constants: AbstractSet[str]) -> bool:
+    def _calls_one(self, node: Node, constants: AbstractSet[str]) -> bool:
         """Whether a function that a node calls, or one that it calls, holds an operation."""
-        function = self.functions.get(op_name(node))
+        function = self.program.functions.get(node.operator)
         if function is None:
             return False
-        given = {
-            own for own, fed in zip(function.input, node.input, strict=False) if fed in constants
-        }
-        known = constants_among(function.node, given)
-        return next(self._of_body(function.node, "", known), None) is not None
+        pairs = zip(function.inputs, node.inputs, strict=False)
+        known = {inside for inside, outside in pairs if outside in constants}
+        return next(self._of_body(function, "", known), None) is not None
 
 
-def _bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
-    for each in node.attribute:
-        if each.type == AttributeProto.GRAPH:
-            yield each.g
-
-
-def why_unusable(name: str, stored: StoredTensors) -> str:
-    """Why a stored tensor cannot be cut into parts; "" where it can."""
-    if name in stored.replaceable:
+def why_unusable(name: str, program: Program) -> str:
+    """Why a stored tensor cannot be replaced by others; "" where it can."""
+    tensor = program.graph.stored[name]
+    if name in program.replaceable:
         return f"its weight '{name}' is an input too, which a caller may replace"
-    if stored.tensors[name].data_type not in FLOATING:
+    if tensor.is_sparse:
+        return f"its weight '{name}' is stored sparse"
+    if tensor.proto.data_type not in FLOATING:
         return f"its weight '{name}' is not floating"
     return ""

@@ -30,6 +30,7 @@ from pytest_modelbudget.onnx_models.program import (
     op_name,
     opset_of,
     with_graph,
+    with_values,
 )
 
 RUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
@@ -166,10 +167,7 @@ def upcast_tensor(tensor: TensorProto) -> TensorProto:
     """A floating tensor in float64; any other as it is."""
     if tensor.data_type not in FLOATING or tensor.data_type == TensorProto.DOUBLE:
         return tensor
-    array = numpy_helper.to_array(tensor).astype("float64")
-    made = numpy_helper.from_array(array, tensor.name)
-    made.metadata_props.extend(tensor.metadata_props)
-    return made
+    return with_values(tensor, numpy_helper.to_array(tensor).astype("float64"))
 
 
 def _upcast_type(kind: onnx.TypeProto) -> None:

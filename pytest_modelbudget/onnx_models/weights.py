@@ -9,25 +9,22 @@ from typing import Any
 from zlib import crc32
 
 import onnx
-from onnx import AttributeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.graph.graph import Reader
-from pytest_modelbudget.graph.tensor import DType, StorageKind
+from pytest_modelbudget.graph.tensor import StorageKind
 from pytest_modelbudget.onnx_models.program import (
+    CONSTANT,
     FLOATING,
     Body,
+    Program,
+    StoredTensor,
     Use,
     all_graphs,
-    attribute,
-    dtype_of,
-    handed_on,
-    is_floating,
-    metadata_of,
-    read_body,
-    shape_values,
-    uses_of,
+    op_name,
     with_graph,
+    with_values,
 )
 from pytest_modelbudget.ops.table import OpTable
 
@@ -42,37 +39,14 @@ class FinalUse:
     floating: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """What decides whether a stored tensor is a weight, beside who reads it."""
-
-    name: str
-    dtype: DType
-    rank: int
-    metadata: Mapping[str, str]
-
-    @property
-    def floating(self) -> bool:
-        return is_floating(self.dtype)
-
-    @property
-    def could_be_weight(self) -> bool:
-        """Whether its type and rank leave that open: floating, or integers of a quantiser."""
-        narrow = "int" in self.dtype.name and self.dtype.bits <= 8
-        return bool(self.rank) and (self.floating or narrow)
-
-
 class StoredKinds:
     """Kinds of stored tensors, from the roles in which operations read them."""
 
-    def __init__(self, body: Body, stored: frozenset[str], masks: frozenset[str]) -> None:
-        self.uses = uses_of(body)
-        self._handed_on = handed_on(body)
-        self._stored = stored | frozenset(
-            result for name in stored for result in self._carried_results(name)
-        )
+    def __init__(self, graph: Body, masks: frozenset[str]) -> None:
+        self._graph = graph
         self._masks = masks
-        self._shapes = shape_values(body)
+        stored = {name for body in graph.everything() for name in body.stored}
+        self._stored = stored.union(*(self._carried_results(name) for name in stored))
 
     def kind(self, tensor: StoredTensor) -> StorageKind:
         """The kind of one tensor; where the exporter's metadata says it, that decides."""
@@ -81,10 +55,11 @@ class StoredKinds:
             return StorageKind.PARAMETER
         if said == "BUFFER":
             return StorageKind.BUFFER
-        if tensor.name in self._shapes:
+        if tensor.name in self._graph.shaping:
             return StorageKind.SHAPE
-        finals = tuple(self._finals(tensor.name, tensor.floating))
-        if not self._masks_scores(tensor) and tensor.rank and any(map(_is_parameter, finals)):
+        finals = tuple(self._finals(tensor.name, tensor.is_floating))
+        is_mask = tensor.name in self._masks
+        if not is_mask and tensor.shape and any(map(_is_parameter, finals)):
             return StorageKind.PARAMETER
         if any(each.use.role.statistic for each in finals):
             return StorageKind.BUFFER
@@ -94,54 +69,54 @@ class StoredKinds:
 
     def unknown_reader(self, tensor: StoredTensor) -> Reader | None:
         """An operation for which a constant may be a weight: no rule says what it reads there."""
-        if not tensor.rank or self._masks_scores(tensor):
+        if not tensor.shape or tensor.name in self._masks:
             return None
-        for final in self._finals(tensor.name, tensor.floating):
-            if not final.use.role.declared and (final.floating or tensor.could_be_weight):
-                return Reader(final.use.step.name, final.use.role.word)
+        for final in self._finals(tensor.name, tensor.is_floating):
+            if not final.use.role.declared and (final.floating or _could_be_weight(tensor)):
+                return Reader(final.use.node.operator, final.use.role.word)
         return None
-
-    def _masks_scores(self, tensor: StoredTensor) -> bool:
-        """Whether it holds nothing but a mask, and is added."""
-        uses = self.uses.get(tensor.name, ())
-        return tensor.name in self._masks and any(use.role.added for use in uses)
 
     def packed(self, name: str) -> int | None:
         """Logical elements of a weight whose bytes hold several in a layout of their own."""
-        for use in self.uses.get(name, ()):
+        for use in self._graph.uses.get(name, ()):
             if use.role.packed:
-                return prod(int(str(use.step.attributes[size])) for size in use.role.packed)
+                return prod(int(use.node.attributes[size]) for size in use.role.packed)
         return None
 
     def _finals(self, name: str, floating: bool) -> Iterator[FinalUse]:
         """Uses of a value, those behind what hands it on in their place."""
-        for inside in self._handed_on.get(name, ()):
+        for inside in self._graph.handed_on.get(name, ()):
             yield from self._finals(inside, floating)
-        for use in self.uses.get(name, ()):
+        for use in self._graph.uses.get(name, ()):
             for result in use.carries_into:
                 yield from self._finals(result, floating or use.role.dequantised)
             if not use.role.carried:
                 yield FinalUse(use, floating)
 
     def _carried_results(self, name: str) -> Iterator[str]:
-        for use in self.uses.get(name, ()):
+        for use in self._graph.uses.get(name, ()):
             for result in use.carries_into:
                 yield result
                 yield from self._carried_results(result)
 
     def _quantises_parameter(self, use: Use) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""
-        for name, role in zip(use.step.inputs, use.step.roles, strict=True):
+        for name, role in zip(use.node.inputs, use.node.roles, strict=True):
             if role.word == use.role.quantises and name in self._stored:
                 return role.weight or any(map(_is_parameter, self._finals(name, True)))
         return False
+
+
+def _could_be_weight(tensor: StoredTensor) -> bool:
+    """Whether type and rank leave that open: floating, or integers of a quantiser."""
+    narrow = "int" in tensor.dtype.name and tensor.dtype.bits <= 8
+    return bool(tensor.shape) and (tensor.is_floating or narrow)
 
 
 def _is_parameter(final: FinalUse) -> bool:
     return final.use.role.weight or (final.floating and final.use.role.learnt)
 
 
-FIRST = 64  # elements that are looked at before all of them
 _NUMPY_NAMES: Mapping[int, str] = {
     TensorProto.FLOAT: "float32",
     TensorProto.DOUBLE: "float64",
@@ -149,25 +124,34 @@ _NUMPY_NAMES: Mapping[int, str] = {
 }
 
 
-def masks(graphs: Sequence[onnx.GraphProto]) -> frozenset[str]:
-    """Names of the tensors that hold only 0 and −inf or the type's lowest value.
+def masks(model: onnx.ModelProto, rules: OpTable) -> frozenset[str]:
+    """Names of the tensors that are added and hold only 0 and −inf or the type's lowest value.
 
     At least one value must shut something out: a bias of zeros, as every fresh layer has, is a
-    parameter. Only values inside the file are looked at, of most tensors the first alone.
+    parameter. Only values inside the file are looked at, and of tensors that nobody adds none.
     """
-    return frozenset(name for name, tensor in _named_tensors(graphs) if _only_masks(tensor))
+    graphs = tuple(all_graphs(model.graph))
+    added = {name for graph in graphs for node in graph.node for name in _added(node, rules)}
+    return frozenset(
+        name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor)
+    )
+
+
+def _added(node: NodeProto, rules: OpTable) -> Iterator[str]:
+    """The operands that a node adds to others."""
+    operator = op_name(node)
+    if operator in rules:
+        roles = rules[operator].roles_of(operator, len(node.input))
+        yield from (name for name, role in zip(node.input, roles, strict=True) if role.added)
 
 
 def _named_tensors(graphs: Sequence[onnx.GraphProto]) -> Iterator[tuple[str, TensorProto]]:
-    """(name of the value, tensor) of initialisers and constants."""
-    for each in graphs:
-        for tensor in each.initializer:
-            yield tensor.name, tensor
-        for node in each.node:
-            if node.op_type == "Constant":
-                for attribute in node.attribute:
-                    if attribute.type == AttributeProto.TENSOR:
-                        yield node.output[0], attribute.t
+    """(name of the value, tensor) of initializers and constants."""
+    for graph in graphs:
+        yield from ((tensor.name, tensor) for tensor in graph.initializer)
+        for node in graph.node:
+            if op_name(node) == CONSTANT and node.attribute[0].type == AttributeProto.TENSOR:
+                yield node.output[0], node.attribute[0].t
 
 
 def _only_masks(tensor: TensorProto) -> bool:
@@ -177,15 +161,9 @@ def _only_masks(tensor: TensorProto) -> bool:
     raw = tensor.raw_data
     if name is None or not (raw or tensor.float_data) or not tensor.dims:
         return False
-    for count in (FIRST, None):
-        if raw:
-            values = np.frombuffer(raw, name, count=-1)[:count]
-        else:
-            values = np.array(tensor.float_data[:count], name)
-        shut = (values == -np.inf) | (values == np.finfo(name).min)
-        if not (shut | (values == 0)).all():
-            return False
-    return bool(shut.any())
+    values = np.frombuffer(raw, name) if raw else np.array(tensor.float_data, name)
+    shut = (values == -np.inf) | (values == np.finfo(name).min)
+    return bool(shut.any() and (shut | (values == 0)).all())
 
 
 def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.ModelProto:
@@ -194,31 +172,22 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
     Weights N(0, 1/√fan_in), biases and shifts N(0, 0.1), scales and variances U(0.5, 1.5), each
     under its own name. What means something by its values (masks, shapes, scalars) stays.
     """
-    body = read_body(model.graph, rules)
-    names = frozenset(tensor.name for tensor in model.graph.initializer)
-    kinds = StoredKinds(body, names, masks(tuple(all_graphs(model.graph))))
-    stored = []
-    for tensor in model.graph.initializer:
-        kind = kinds.kind(
-            StoredTensor(
-                tensor.name, dtype_of(tensor.data_type), len(tensor.dims), metadata_of(tensor)
-            )
-        )
-        drawn = kind in (StorageKind.PARAMETER, StorageKind.BUFFER)
-        is_drawn = drawn and tensor.data_type in FLOATING
-        stored.append(_drawn(tensor, kinds.uses.get(tensor.name, ()), seed) if is_drawn else tensor)
-    return with_graph(model, model.graph.node, stored)
+    graph = Program(model, rules).graph
+    kinds = StoredKinds(graph, masks(model, rules))
+    drawn = []
+    for tensor in graph.initializers:
+        proto = tensor.proto
+        is_learnt = kinds.kind(tensor) in {StorageKind.PARAMETER, StorageKind.BUFFER}
+        if is_learnt and proto.data_type in FLOATING and not tensor.is_sparse:
+            values = draw_values(tensor.name, tensor.shape, graph.uses.get(tensor.name, ()), seed)
+            dtype = tensor_dtype_to_np_dtype(proto.data_type)
+            proto = with_values(proto, values.astype(dtype))
+        if not tensor.is_sparse:
+            drawn.append(proto)
+    return with_graph(model, model.graph.node, drawn)
 
 
-def _drawn(tensor: TensorProto, uses: Sequence[Use], seed: int) -> TensorProto:
-    values = drawn_values(tensor.name, tuple(tensor.dims), uses, seed)
-    dtype = tensor_dtype_to_np_dtype(tensor.data_type)
-    drawn = numpy_helper.from_array(values.astype(dtype), tensor.name)
-    drawn.metadata_props.extend(tensor.metadata_props)
-    return drawn
-
-
-def drawn_values(name: str, shape: tuple[int, ...], uses: Sequence[Use], seed: int) -> Any:
+def draw_values(name: str, shape: tuple[int, ...], uses: Sequence[Use], seed: int) -> Any:
     """The values of one weight, from its name, shape, seed and use alone."""
     import numpy as np
 
@@ -232,10 +201,9 @@ def drawn_values(name: str, shape: tuple[int, ...], uses: Sequence[Use], seed: i
 
 def _fan_in(shape: tuple[int, ...], uses: Sequence[Use]) -> int:
     """How many elements of the input one output sums: all but the outputs' own axis."""
-    for use in uses:
-        name = use.step.name
-        turned = name == "onnx::Gemm" and not attribute(use.step.node, "transB", 0)
-        if turned or name == "onnx::MatMul":
+    for node, _ in uses:
+        turned = node.operator == "onnx::Gemm" and not node.attributes.get("transB", 0)
+        if turned or node.operator == "onnx::MatMul":
             return shape[-2]
     return prod(shape[1:])
 

@@ -266,7 +266,6 @@ KINDS = {
     "cumulative": "cumsum cumprod cummax cummin logcumsumexp cumsum_ cumprod_",
     "count_nonzero": "count_nonzero",
     "trace": "trace",
-    "segments": "segment_reduce",
 }
 
 # The same kinds by their ONNX operators.

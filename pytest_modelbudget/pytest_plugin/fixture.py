@@ -6,7 +6,6 @@ model_budget(model, "float32 1x64").within(params="12 M")
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,11 @@ from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.from_python import model_source, written_limits
-from pytest_modelbudget.gate.measuring import checked, measured
+from pytest_modelbudget.gate.measuring import judge_limit, measure_model
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.pytest_plugin.items import models_of
 from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.reports.assembly import check_report
 from pytest_modelbudget.reports.sentences import failure_lines
 
 ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
@@ -33,9 +33,9 @@ _ENDED_EARLY = pytest.StashKey[bool]()
 class BudgetedModel:
     """A model that a test holds against limits: ``model_budget(model, inputs)``."""
 
-    def __init__(self, model: MeasuredModel, using: Tables, place: Place) -> None:
+    def __init__(self, model: MeasuredModel, registry: Tables, place: Place) -> None:
         self.model = model
-        self.using = using
+        self.registry = registry
         self.place = place
         self.is_held = False
 
@@ -48,11 +48,16 @@ class BudgetedModel:
         __tracebackhide__ = True
         self.is_held = True
         try:
-            read = written_limits(limits, self.using)
+            read = written_limits(limits, self.registry)
         except ModelBudgetError as error:
             pytest.fail(f"{self.place}: {error}", pytrace=False)
-        verdicts = [checked(replace(limit, place=self.place), self.model) for limit in read]
-        lines = [line for each in verdicts if each.fails for line in failure_lines(each)]
+        verdicts = [judge_limit(limit, self.model) for limit in read]
+        lines = [
+            line
+            for verdict in verdicts
+            if verdict.fails
+            for line in failure_lines(check_report("", verdict), verdict.measurement, self.place)
+        ]
         if lines:
             pytest.fail("\n".join(lines))
 
@@ -86,12 +91,12 @@ def budgeted_models(
         __tracebackhide__ = True
         try:
             models = models_of(config)
-            asked = _asked(source, inputs, options, models.using, config.rootpath)
+            asked = _asked(source, inputs, options, models.registry, config.rootpath)
         except ModelBudgetError as error:
             pytest.fail(f"{place}: {error}", pytrace=False)
         # Not models.of(asked): a test may have changed the module since it was last measured.
-        model = measured(asked, models.using, root=config.rootpath)
-        budgeted.append(BudgetedModel(model, models.using, place))
+        model = measure_model(asked, models.registry, root=config.rootpath)
+        budgeted.append(BudgetedModel(model, models.registry, place))
         return budgeted[-1]
 
     yield measured_model
@@ -106,7 +111,7 @@ def budgeted_models(
 
 
 def _asked(
-    source: object, inputs: object, options: Mapping[str, Any], using: Tables, root: Path
+    source: object, inputs: object, options: Mapping[str, Any], registry: Tables, root: Path
 ) -> ModelSource:
     """The source that a call of the fixture names; raises InputError for a wrong option."""
     for option in options:
@@ -114,4 +119,4 @@ def _asked(
             guess = suggestion(option, OPTIONS)
             raise InputError(f"model_budget() takes no option '{option}': {guess}")
     with user_code("reading what model_budget() was given", InputError):
-        return model_source(source, inputs, using=using, base=root, **options)
+        return model_source(source, inputs, registry=registry, base=root, **options)

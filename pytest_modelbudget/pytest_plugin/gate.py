@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.grammar import SUFFIXES
-from pytest_modelbudget.budget.read_budget import is_budget, misspelt_marker
+from pytest_modelbudget.budget.address import Address
+from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.formats.versions import environment
@@ -26,9 +25,11 @@ from pytest_modelbudget.pytest_plugin.options import (
     require_packages,
     selection,
 )
+from pytest_modelbudget.reports.assembly import Assembly, Statement
 from pytest_modelbudget.reports.cases import unmeasured
-from pytest_modelbudget.reports.record import Assembly, Record
+from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.terminal import counted, lines
+from pytest_modelbudget.reports.typed_json import from_json, to_json
 from pytest_modelbudget.units import several
 
 
@@ -60,7 +61,7 @@ class BudgetPaths:
         return False
 
     def why_nothing(self) -> str:
-        """What to say where no budget was found."""
+        """A sentence where no budget was found."""
         if self.missing:
             names = ", ".join(str(path) for path in self.missing)
             return f"{names} does not exist: write a budget there, or set ini {PATHS}"
@@ -70,8 +71,8 @@ class BudgetPaths:
     def _found(self) -> tuple[Path, ...]:
         config = self.config
         if config.args_source is pytest.Config.ArgsSource.ARGS:
-            given = (arg.partition("::")[0] for arg in config.args)
-            return tuple(absolute(config.invocation_params.dir, path) for path in given)
+            files = (Address.parse(arg).file for arg in config.args)
+            return tuple(absolute(config.invocation_params.dir, file) for file in files)
         names = config.getini(PATHS)
         paths = [absolute(config.rootpath, name) for name in names]
         self.missing = [path for path in paths if not path.exists()]
@@ -103,7 +104,7 @@ def is_marked(path: Path) -> bool:
 
 
 def unmarked(path: Path) -> str | None:
-    """What to say of a file that must be meant for a budget and does not carry the marker."""
+    """A sentence on a file that must be meant for a budget and does not carry the marker."""
     key = misspelt_marker(path.read_bytes())
     return None if key is None else f"{path.name} is not held: its key '{key}' is not model_budget"
 
@@ -132,7 +133,7 @@ class Gate:
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.remarks: list[str] = []
-        self.record: Record | None = None
+        self.report: Report | None = None
 
     # Finding budgets.
 
@@ -158,16 +159,16 @@ class Gate:
         """Let an item's report carry its words to the controller."""
         report = yield
         if call.when == "call" and isinstance(item, BudgetItem) and item.statement:
-            setattr(report, STATEMENT, item.statement)
+            setattr(report, STATEMENT, str(item.statement))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in an item's words; a budget's item that fails without any is unknown."""
         statement = getattr(report, STATEMENT, None)
         if statement:
-            self.assembly.add(statement)
+            self.assembly.add(Statement.parse(statement))
         elif report.failed and self.paths.claims(
-            self.config.rootpath / report.nodeid.partition("::")[0]
+            self.config.rootpath / Address.parse(report.nodeid).file
         ):
             self.assembly.lose(report.nodeid, _first_line(report))
 
@@ -190,23 +191,25 @@ class Gate:
         if self.config.getoption("collectonly") or not is_started:
             return
         unanswered = max(self.collected - self.assembly.answered, 0)
-        self.record = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
-        self._compare(self.record, exitstatus)
+        report = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
+        self.report = self._compared(report, exitstatus)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
         if unanswered:
-            self.remarks.append(unmeasured(self.record))
-        # A copy, so that the table shows what was measured, whatever a hook does to the record.
-        session.exitstatus = self._reported(deepcopy(self.record)) or session.exitstatus
+            self.remarks.append(unmeasured(self.report))
+        session.exitstatus = self._write_reports(self.report) or session.exitstatus
 
-    def _compare(self, record: Record, exitstatus: int) -> None:
-        """Say what became of lock files and limits since the base, and carry out an update."""
+    def _compared(self, report: Report, exitstatus: int) -> Report:
+        """The report with what became of lock files and limits; carries out an update."""
         if exitstatus == pytest.ExitCode.INTERRUPTED and self.locks.mode:
             self.locks.mode = None
             self.remarks.append("nothing written: the session was interrupted")
         files = [Path(file) for file in self.budgets]
-        self.locks.tell(record, self.assembly.numbers, files, gone_from=self.paths.found)
+        report = self.locks.compared(
+            report, self.assembly.numbers, files, gone_from=self.paths.found
+        )
         self.remarks.extend(self.locks.remarks)
+        return report
 
     def _is_selected(self) -> bool:
         """Whether anything may have kept limits from being measured that was asked for."""
@@ -227,18 +230,21 @@ class Gate:
         self.remarks.append(f"nothing measured\n{self.paths.why_nothing()}")
         return pytest.ExitCode.NO_TESTS_COLLECTED
 
-    def _reported(self, record: Record) -> int:
-        """Let the hook hear of the record, and write every file that was asked for.
+    def _write_reports(self, report: Report) -> int:
+        """Let the hook hear of the report, and write every file that was asked for.
 
-        Returns the exit code that a failure asks for, or 0.
+        The hook has it as JSON, to which it may add: the table shows what was measured, whatever
+        it does. Returns the exit code that a failure asks for, or 0.
         """
+        document = to_json(report)
         try:
             with user_code("the hook pytest_model_budget_report", ExtensionError):
-                self.config.hook.pytest_model_budget_report(config=self.config, report=record)
-            for report, file in report_files(self.config):
+                self.config.hook.pytest_model_budget_report(config=self.config, report=document)
+                report = from_json(Report, document)
+            for file_report, file in report_files(self.config):
                 path = absolute(self.config.invocation_params.dir, file)
-                with user_code(f"rendering {report.option} {file}", ExtensionError):
-                    text = report.render(record)
+                with user_code(f"rendering {file_report.option} {file}", ExtensionError):
+                    text = file_report.render(report)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
         except ModelBudgetError as error:
@@ -258,13 +264,13 @@ class Gate:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The table, and what has to be said about the session as a whole."""
-        if self.record is None:
+        if self.report is None:
             return
 
         verbosity = self.config.get_verbosity()
         terminalreporter.section("model budget")
         if self.assembly.answered and verbosity >= 0:
-            for text, colour in lines(self.record, verbosity):
+            for text, colour in lines(self.report, verbosity):
                 terminalreporter.write_line(text, **COLOURS.get(colour, {}))
         unmeasured = self.declared - self.collected
         is_selected = selection(self.config) and (self.budgets or has_node_ids(self.config))
@@ -276,10 +282,10 @@ class Gate:
         for remark in (*self.paths.remarks, *self.remarks):
             terminalreporter.write_line(f"model budget: {remark}", yellow=True)
         if self.assembly.answered:
-            terminalreporter.write_line(counted(self.record))
+            terminalreporter.write_line(counted(self.report))
 
 
 def _first_line(report: pytest.TestReport) -> str:
-    """What a report without an item's words says about its failure."""
+    """The first line of a failure that came without an item's words."""
     words = report.longreprtext.split("\n")
     return next((line.strip() for line in words if line.strip()), f"failed in {report.when}")

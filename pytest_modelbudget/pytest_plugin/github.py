@@ -5,18 +5,19 @@ Registered in the process that reports, where GITHUB_ACTIONS says so.
 
 from __future__ import annotations
 
-import json
 import os
-from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_modelbudget.pytest_plugin.gate import STATEMENT
 from pytest_modelbudget.reports.annotations import commands
+from pytest_modelbudget.reports.assembly import Statement
 from pytest_modelbudget.reports.markdown import MOST_BYTES, summary
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.table import SUMMARY
+from pytest_modelbudget.reports.typed_json import from_json
 
 OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # the name of its entry point
 
@@ -31,29 +32,29 @@ class GitHub:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.record: Record | None = None
-        self.told: set[str] = set()
+        self.report: Report | None = None
+        self.annotated: set[str] = set()  # ids of failing items that another plugin shows
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note whose failure another plugin annotates, which it does for failing calls."""
         other = self.config.pluginmanager.has_plugin(OTHER_ANNOTATOR)
         if other and report.failed and report.when == "call":
-            self.told.add(report.nodeid)
+            self.annotated.add(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_model_budget_report(self, report: Record) -> None:
-        """Keep the record before others change it, and show the summary unless it has a file."""
-        self.record = deepcopy(report)
+    def pytest_model_budget_report(self, report: dict[str, Any]) -> None:
+        """Keep the report before others change it, and show the summary unless it has a file."""
+        self.report = from_json(Report, report)
         page = os.environ.get("GITHUB_STEP_SUMMARY")
         if page and not self.config.getoption(SUMMARY):
-            append(Path(page), self.record)
+            append(Path(page), self.report)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print a workflow command a line; nothing else may stand on it."""
-        if self.record is None:
+        if self.report is None:
             return
-        for command in commands(self.record, root=self._root(), told=self.told):
+        for command in commands(self.report, root=self._root(), annotated=self.annotated):
             terminalreporter.write_line(command)
 
     def _root(self) -> str:
@@ -65,11 +66,11 @@ class GitHub:
         return "" if inside == "." else inside
 
 
-def append(page: Path, record: Record) -> None:
+def append(page: Path, report: Report) -> None:
     """Add the summary to what earlier commands of the step wrote, within what GitHub takes."""
     written = page.stat().st_size if page.exists() else 0
     with page.open("a", encoding="utf-8") as file:
-        file.write(summary(record, MOST_BYTES - written))
+        file.write(summary(report, MOST_BYTES - written))
 
 
 SLOW_SECONDS = 5.0
@@ -80,18 +81,19 @@ class Progress:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.told: set[str] = set()
+        self.shown: set[str] = set()
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Say how long a slow model took; its first limit brings its time, from any worker."""
-        said = json.loads(getattr(report, STATEMENT, "{}"))
-        if "model" not in said or self.config.get_verbosity() < 0:
+        statement = Statement.parse(getattr(report, STATEMENT, "{}"))
+        model = statement.model
+        if model is None or self.config.get_verbosity() < 0:
             return
-        model_id, seconds = said["model"]["id"], float(said["seconds"])
-        if seconds >= SLOW_SECONDS and model_id not in self.told:
-            self.told.add(model_id)
-            self._write(f"{model_id} measured in {seconds:.1f} s")
+        seconds = float(statement.seconds)
+        if seconds >= SLOW_SECONDS and model.id not in self.shown:
+            self.shown.add(model.id)
+            self._write(f"{model.id} measured in {seconds:.1f} s")
 
     def _write(self, line: str) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")

@@ -9,12 +9,14 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import Any, NoReturn, Protocol
 
 import pytest
 
+from pytest_modelbudget.budget.address import Address, path_of
 from pytest_modelbudget.budget.budget import (
     EQUIVALENCE,
     AnyLimit,
@@ -32,22 +34,23 @@ from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetEr
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.budgets import read
-from pytest_modelbudget.gate.measuring import MeasuredModels, checked, lockable
+from pytest_modelbudget.gate.measuring import MeasuredModels, judge_limit, lockable
 from pytest_modelbudget.gate.transforming import TransformedModel, transformed_model, verified
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, SWITCH, UPDATE, report_files
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.record import (
-    Record,
-    broken_statement,
-    check_record,
-    check_statement,
-    equivalence_check_record,
-    equivalence_record,
-    model_record,
-    transform_record,
+from pytest_modelbudget.reports.assembly import (
+    Statement,
+    check_report,
+    claim_report,
+    equivalence_report,
+    model_report,
+    transform_report,
 )
-from pytest_modelbudget.reports.sentences import equivalence_lines, failure_lines, one_line
+from pytest_modelbudget.reports.record import BrokenFile, Check
+from pytest_modelbudget.reports.sentences import equivalence_lines, failure_lines
+from pytest_modelbudget.reports.text import one_line
+from pytest_modelbudget.reports.typed_json import to_json
 
 MARKER = "model_budget"
 PROPERTY = "model_budget"
@@ -63,10 +66,11 @@ def models_of(config: pytest.Config) -> MeasuredModels:
     """
     if _MODELS not in config.stash:
         with user_code("the hook pytest_model_budget_extensions", ExtensionError):
-            given = config.hook.pytest_model_budget_extensions(config=config)
-            using = tables(_flat(given))
-        profiled = any(report.needs_profile for report, _ in report_files(config))
-        config.stash[_MODELS] = MeasuredModels(using, root=config.rootpath, profiled=profiled)
+            extensions = config.hook.pytest_model_budget_extensions(config=config)
+            registry = tables(_flat(extensions))
+        modules = [report.profile for report, _ in report_files(config) if report.profile]
+        profile = import_module(modules[0]).profile if modules else None
+        config.stash[_MODELS] = MeasuredModels(registry, root=config.rootpath, profile=profile)
     return config.stash[_MODELS]
 
 
@@ -81,12 +85,13 @@ def keeps_parts(config: pytest.Config, path: Path, budget_path: str) -> bool:
     return is_compared or bool(config.getoption(UPDATE))
 
 
-def _flat(given: Iterable[object]) -> Iterator[object]:
-    for each in given:
-        if isinstance(each, (list, tuple)):
-            yield from each
-        elif each is not None:
-            yield each
+def _flat(returned: Iterable[object]) -> Iterator[object]:
+    """The extensions that hooks returned, one by one or in lists."""
+    for extension in returned:
+        if isinstance(extension, (list, tuple)):
+            yield from extension
+        elif extension is not None:
+            yield extension
 
 
 class BrokenLimitError(Exception):
@@ -100,15 +105,14 @@ class BrokenLimitError(Exception):
 class BudgetItem(pytest.Item):
     """Anything that the plugin adds to a session; place is where it stands in its file.
 
-    title heads a failure: "net / tiled / macs". statement is what it tells the report, set once
-    it ran.
+    title heads a failure: "net / tiled / macs". statement is set once it ran, for the report.
     """
 
     def __init__(self, *, place: Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
-        self.title = " / ".join(self.nodeid.split("::")[1:])
-        self.statement: str | None = None
+        self.title = Address.parse(self.nodeid).title
+        self.statement: Statement | None = None
         self.add_marker(MARKER)
 
     def reportinfo(self) -> tuple[Any, int, str]:
@@ -136,17 +140,17 @@ class BudgetItem(pytest.Item):
             shown.reprcrash.message = lines[0].removesuffix(f"   {self.place}")
         return shown
 
-    def _note(self, check: Record) -> None:
+    def _note(self, check: Check) -> None:
         """Let pytest's own JUnit file have the check."""
-        self.user_properties[:] = [each for each in self.user_properties if each[0] != PROPERTY]
-        self.user_properties.append((PROPERTY, json.dumps(check)))
+        others = [(name, value) for name, value in self.user_properties if name != PROPERTY]
+        self.user_properties[:] = [*others, (PROPERTY, json.dumps(to_json(check)))]
 
     def _fail(self, lines: Sequence[str]) -> NoReturn:
         raise BrokenLimitError(lines) from None
 
 
 class Budgeted(Protocol):
-    """What stands above limits: a model, a variant, or a model after a transform."""
+    """A node above limits: a model, a variant, or a model after a transform."""
 
     nodeid: str
 
@@ -157,8 +161,8 @@ class Budgeted(Protocol):
     def measured(self) -> MeasuredModel:
         """The numbers, measured at the first call in this process."""
 
-    def statement(self, check: Record, number: Record | None = None) -> str:
-        """What an item tells the report: its check, and what nobody has told yet."""
+    def statement(self, check: Check) -> Statement:
+        """The words of an item for the report: its check, and what nobody has said yet."""
 
 
 class LimitItem(BudgetItem):
@@ -173,36 +177,37 @@ class LimitItem(BudgetItem):
         """Measure the model if nobody has, judge the limit, and fail if it is broken."""
         measured = self.model.measured()
         baseline = baselines_of(self.config).of(self.path, self.model.budget_path, self.name)
-        verdict = checked(self.limit, measured, baseline)
+        verdict = judge_limit(self.limit, measured, baseline)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
-        check = check_record(self.nodeid, verdict)
-        self.statement = self.model.statement(check, self._number(verdict))
+        check = check_report(self.nodeid, verdict)
+        self.statement = replace(self.model.statement(check), number=self._number(verdict))
         self._note(check)
-        if verdict.fails:
-            self._fail(failure_lines(verdict, accept=self._accepting(verdict)))
+        if check.fails:
+            accept = self._accepting(verdict)
+            self._fail(failure_lines(check, verdict.measurement, self.place, accept))
 
-    def _number(self, verdict: Verdict) -> Record | None:
-        """What was measured, as a lock file has it, and of which budget file.
+    def _number(self, verdict: Verdict) -> dict[str, Any] | None:
+        """The measured number as a lock file has it, and the path of its budget file.
 
         Its parts are with it only where a lock is to be written.
         """
         model = self.model.measured()
         is_written = bool(self.config.getoption(UPDATE))
-        versions = models_of(self.config).using.versions(model.format)
+        versions = models_of(self.config).registry.versions(model.format)
         number = lockable(verdict, model if is_written else None, versions)
         return None if number is None else {"budget": str(self.path), **value_record(number)}
 
     def _accepting(self, verdict: Verdict) -> str:
         """The command that makes the limit what was measured, from the current directory.
 
-        It names the base that growth was told from, which on GitHub nobody had to ask for.
+        It names the base that growth is seen from, which on GitHub nobody had to ask for.
         """
         start, base = self.config.invocation_params.dir, baselines_of(self.config).base
         path = Path(os.path.relpath(self.path, start)).as_posix()
-        names = "::".join((path, *self.nodeid.split("::")[1:]))
-        is_told = base is not None and verdict.allowed is not None and verdict.baseline.revision
-        against = f" {BASE}={quote(base.asked)}" if base and is_told else ""
-        return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(names)}"
+        node_id = path_of(path, *Address.parse(self.nodeid).names)
+        is_compared = verdict.allowed is not None and verdict.baseline.revision
+        against = f" {BASE}={quote(base.asked)}" if base and is_compared else ""
+        return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(node_id)}"
 
 
 class BudgetedModel(Budgeted, Protocol):
@@ -212,8 +217,8 @@ class BudgetedModel(Budgeted, Protocol):
     def source(self) -> ModelSource:
         """Where the model comes from."""
 
-    def told_once(self) -> Record | None:
-        """The model's record for the report: at the first call, and never again."""
+    def statement(self, check: Check) -> Statement:
+        """The words of an item for the report: its check, and the model at the first call."""
 
 
 class TransformNode(pytest.Collector):
@@ -225,7 +230,7 @@ class TransformNode(pytest.Collector):
         super().__init__(**kwargs)
         self.check = check
         self._transformed: TransformedModel | None = None
-        self._told = False
+        self._is_reported = False
 
     def collect(self) -> Iterator[pytest.Item]:
         """Limits in the order of the file, then the equivalence."""
@@ -239,7 +244,7 @@ class TransformNode(pytest.Collector):
     @property
     def budget_path(self) -> str:
         """Its name within the file: "net::tiled"."""
-        return f"{self.parent.budget_path}::{self.check.name}"
+        return path_of(self.parent.budget_path, self.check.name)
 
     def transformed(self) -> TransformedModel:
         """The changed model, made and measured at the first call in this process."""
@@ -248,7 +253,7 @@ class TransformNode(pytest.Collector):
             self._transformed = transformed_model(
                 self.parent.source,
                 self.check,
-                models.using,
+                models.registry,
                 root=models.root,
                 with_parts=keeps_parts(self.config, self.path, self.budget_path),
             )
@@ -258,20 +263,15 @@ class TransformNode(pytest.Collector):
         """The changed model's numbers."""
         return self.transformed().measured
 
-    def statement(
-        self, check: Record, number: Record | None = None, *, equivalence: Record | None = None
-    ) -> str:
-        """What an item of this transform tells the report: the model before it, too."""
-        before = self.parent.told_once()
-        told, self._told = self._told, True
+    def statement(self, check: Check) -> Statement:
+        """The words of an item of this transform for the report: the model before it, too."""
+        statement = self.parent.statement(check)
+        if self._is_reported:
+            return statement
+        self._is_reported = True
         changed = self.transformed()
-        record = None
-        if not told:
-            record = transform_record(self.nodeid, self.check, changed.measured, changed.changes)
-        seconds = self.parent.measured().seconds
-        return check_statement(
-            check, before, seconds, number, transform=record, equivalence=equivalence
-        )
+        report = transform_report(self.nodeid, self.check, changed.measured, changed.changes)
+        return replace(statement, transform=report)
 
 
 class EquivalenceItem(BudgetItem):
@@ -287,17 +287,19 @@ class EquivalenceItem(BudgetItem):
     def runtest(self) -> None:
         """Run both models, compare what they gave, and fail if it is not the same."""
         root = models_of(self.config).root
-        found = verified(self.transform.transformed(), self.check.claim, root=root)
+        result = verified(self.transform.transformed(), self.check.claim, root=root)
         repeat = f"pytest --model-budget {quote(self.nodeid)}"
-        if found.first_divergence is not None:
-            divergence = found.first_divergence.repeated_by(repeat)
-            found = replace(found, first_divergence=divergence)
-        self.ihook.pytest_model_budget_verified(item=self, equivalence=found)
-        check = equivalence_check_record(self.nodeid, self.check, found)
-        self.statement = self.transform.statement(check, equivalence=equivalence_record(found))
+        if result.first_divergence is not None:
+            divergence = result.first_divergence.repeated_by(repeat)
+            result = replace(result, first_divergence=divergence)
+        self.ihook.pytest_model_budget_verified(item=self, equivalence=result)
+        check = claim_report(self.nodeid, self.check, result)
+        self.statement = replace(
+            self.transform.statement(check), equivalence=equivalence_report(result)
+        )
         self._note(check)
-        if found.outcome is not Outcome.WITHIN:
-            self._fail(equivalence_lines(found, self.check.place, repeat))
+        if result.outcome is not Outcome.WITHIN:
+            self._fail(equivalence_lines(result, self.check.place, repeat))
 
 
 BROKEN = "budget"  # name of the item that a file without readable limits has
@@ -318,8 +320,8 @@ class BudgetFile(pytest.File):
         try:
             # An exception in collect() would end the whole session: there must be none.
             with user_code("reading the file", BudgetError):
-                using = models_of(self.config).using
-                budget = read(self.path, using, root=self.config.rootpath)
+                registry = models_of(self.config).registry
+                budget = read(self.path, registry, root=self.config.rootpath)
         except ModelBudgetError as error:
             self._declare(1)
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
@@ -351,7 +353,7 @@ class BrokenBudget(BudgetItem):
 
     def runtest(self) -> None:
         """Fail, with every problem on a line of its own."""
-        self.statement = broken_statement(self.nodeid, self.problems)
+        self.statement = Statement(broken=BrokenFile(id=self.nodeid, problems=self.problems))
         count = len(self.problems)
         first = self.problems[0].removeprefix(f"{self.place}:{self.place.column}: ")
         more = f" (and {count - 1} more)" if count > 1 else ""
@@ -365,7 +367,7 @@ class ModelNode(pytest.Collector):
         super().__init__(**kwargs)
         self.models = models
         self._measured: MeasuredModel | None = None
-        self._told = False
+        self._is_reported = False
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """The model's limits, then its variants."""
@@ -380,7 +382,7 @@ class ModelNode(pytest.Collector):
 
     @property
     def budget(self) -> ModelBudget:
-        """What the file asks of this model."""
+        """The part of the file that asks something of this model."""
         return self.models[0]
 
     @property
@@ -405,17 +407,14 @@ class ModelNode(pytest.Collector):
             self._measured = model
         return self._measured
 
-    def told_once(self) -> Record | None:
-        """The model's record for the report: at the first call, and never again."""
-        if self._told:
-            return None
-        self._told = True
-        place = self.budget.place
-        return model_record(self.nodeid, place.file, place.line, self.measured())
-
-    def statement(self, check: Record, number: Record | None = None) -> str:
-        """What an item of this model tells the report."""
-        return check_statement(check, self.told_once(), self.measured().seconds, number)
+    def statement(self, check: Check) -> Statement:
+        """The words of an item of this model for the report: the model itself at the first call."""
+        if self._is_reported:
+            return Statement(check=check)
+        self._is_reported = True
+        model, place = self.measured(), self.budget.place
+        report = model_report(self.nodeid, place.file, place.line, model)
+        return Statement(check=check, model=report, seconds=f"{model.seconds:.3f}")
 
 
 class VariantNode(ModelNode):

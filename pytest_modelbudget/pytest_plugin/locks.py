@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_modelbudget.budget.budget import Loosen
-from pytest_modelbudget.budget.grammar import SUFFIXES
 from pytest_modelbudget.budget.lock_file import Baselines
-from pytest_modelbudget.budget.read_budget import is_budget
+from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget
 from pytest_modelbudget.budget.revision import (
     BaseError,
     BaseRevision,
@@ -25,11 +26,16 @@ from pytest_modelbudget.budget.revision import (
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.budgets import read
-from pytest_modelbudget.gate.locks import change_records, lock_records, measured_numbers, written
+from pytest_modelbudget.gate.locks import (
+    budget_changes,
+    lock_reports,
+    measured_numbers,
+    written,
+)
 from pytest_modelbudget.pytest_plugin.items import BASELINES, models_of
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE
-from pytest_modelbudget.reports.cases import CHANGES, changes
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.cases import LOOSENED, REDEFINED, changes
+from pytest_modelbudget.reports.record import Report
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
 NOT_SET = ("", "0", "false")
@@ -68,11 +74,11 @@ class SessionLocks:
         self.remarks: list[str] = []
         self.fails = False
 
-    def tell(
-        self, record: Record, numbers: dict[str, Record], files: Iterable[Path], *,
+    def compared(
+        self, report: Report, numbers: Mapping[str, Mapping[str, Any]], files: Iterable[Path], *,
         gone_from: Iterable[Path],
-    ) -> None:  # fmt: skip
-        """Write what an update asks for, and let the record say what became of locks and limits.
+    ) -> Report:  # fmt: skip
+        """The report with what became of locks and limits; writes what an update asks for.
 
         gone_from are the paths under which budgets may have stood at the base.
         """
@@ -81,32 +87,37 @@ class SessionLocks:
             self.remarks.extend(self._updated(self.mode, numbers, budgets))
             self.baselines = Baselines(self.config.rootpath, self.base)  # as they are now
         is_checked = self.config.getoption(LOCK) == "check"
-        record["base"] = self.base.commit or None if self.base else None
-        record["lock"] = lock_records(
-            record, numbers, budgets, self.baselines, all_needed=is_checked
+        locks = tuple(
+            replace(lock, fails=is_checked and lock.state in UNFIT)
+            for lock in lock_reports(
+                report, numbers, budgets, self.baselines, all_needed=is_checked
+            )
         )
-        for each in record["lock"]:
-            each["fails"] = is_checked and each["state"] in UNFIT
-            self.fails |= each["fails"]
+        report = replace(report, base=(self.base and self.base.commit) or None, lock=locks)
         if self.base is not None:
-            record |= self._changes(self.base, budgets, gone_from)
+            report = self._with_changes(report, self.base, budgets, gone_from)
         else:
             self.remarks.extend(self._unheld(budgets))
-        self.fails |= any(change["forbidden"] for _, change in changes(record))
-        self.remarks.extend(self._lines(record))
+        self.fails |= any(lock.fails for lock in locks)
+        self.fails |= any(change.forbidden for _, change in changes(report))
+        self.remarks.extend(self._lines(report))
+        return report
 
-    def _changes(
-        self, base: BaseRevision, budgets: list[Path], gone_from: Iterable[Path]
-    ) -> dict[str, list[Record]]:
-        """What the change since the base loosens, and what it redefines."""
+    def _with_changes(
+        self, report: Report, base: BaseRevision, budgets: list[Path], gone_from: Iterable[Path]
+    ) -> Report:
+        """The report with what the change since the base loosens, and what it redefines."""
         gone = tuple(self._gone(base, gone_from)) if base.commit else ()
         try:
-            using = models_of(self.config).using
+            registry = models_of(self.config).registry
         except ModelBudgetError as error:  # a broken extension: no budget could be read
             self.fails = True
             self.remarks.append(f"budgets were not compared with {short(base)}: {error}")
-            return {}
-        return change_records(budgets, gone, base, using, root=self.config.rootpath)
+            return report
+        loosened, redefined = budget_changes(
+            budgets, gone, base, registry, root=self.config.rootpath
+        )
+        return replace(report, loosened=loosened, redefined=redefined)
 
     def _unheld(self, budgets: list[Path]) -> Iterator[str]:
         """Budgets whose ban on loosening nobody could hold, for want of a base."""
@@ -114,7 +125,7 @@ class SessionLocks:
             if b"loosen" not in path.read_bytes():  # spares reading every budget once more
                 continue
             with suppress(ModelBudgetError):  # what cannot be read fails by itself
-                budget = read(path, models_of(self.config).using, root=self.config.rootpath)
+                budget = read(path, models_of(self.config).registry, root=self.config.rootpath)
                 if budget.loosen is Loosen.FORBID:
                     yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
@@ -130,7 +141,7 @@ class SessionLocks:
                 self.remarks.append(f"budgets at {short(base)} were not listed: {error}")
 
     def _updated(
-        self, mode: UpdateMode, numbers: dict[str, Record], budgets: list[Path]
+        self, mode: UpdateMode, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]
     ) -> Iterator[str]:
         """Carries the update out, file by file; a line for each change."""
         count = 0
@@ -138,8 +149,8 @@ class SessionLocks:
             file = self.baselines.shown(path)
             measured = measured_numbers(numbers, path)
             try:
-                using = models_of(self.config).using
-                for line in written(mode, path, measured, self.baselines, using):
+                registry = models_of(self.config).registry
+                for line in written(mode, path, measured, self.baselines, registry):
                     count += 1
                     yield line
             except ModelBudgetError as error:
@@ -153,16 +164,13 @@ class SessionLocks:
         else:
             yield f"nothing to {mode.value}"
 
-    def _lines(self, record: Record) -> Iterator[str]:
+    def _lines(self, report: Report) -> Iterator[str]:
         if self.base is not None and self.base.commit:
             yield f"compared with {short(self.base)}"
-        for each in record["lock"]:
-            if each["state"] != "fresh":
-                yield each["text"]
-        for word in CHANGES:
-            some = record[word]
-            for each in some[:MOST_LINES]:
-                forbidden = " (forbidden)" if each["forbidden"] else ""
-                yield f"{each['text']}{forbidden}   {each['file']}:{each['line']}"
+        yield from (lock.text for lock in report.lock if not lock.is_fresh)
+        for word, some in ((LOOSENED, report.loosened), (REDEFINED, report.redefined)):
+            for change in some[:MOST_LINES]:
+                forbidden = " (forbidden)" if change.forbidden else ""
+                yield f"{change.text}{forbidden}   {change.file}:{change.line}"
             if len(some) > MOST_LINES:
                 yield f"{len(some) - MOST_LINES} more {word}"

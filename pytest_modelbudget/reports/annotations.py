@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE
+from pytest_modelbudget.budget.address import Address
 from pytest_modelbudget.reports.cases import (
     Case,
     cases,
@@ -22,14 +22,14 @@ from pytest_modelbudget.reports.cases import (
     unmeasured,
     worst_first,
 )
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.sentences import (
     evidence_lines,
     grown_lines,
     headline,
     largest_lines,
-    one_line,
 )
+from pytest_modelbudget.reports.text import one_line
 from pytest_modelbudget.units import several
 
 MOST = 10  # annotations of one kind that GitHub keeps
@@ -49,36 +49,36 @@ class Annotation(NamedTuple):
     message: str
 
 
-def commands(report: Record, *, root: str = "", told: Collection[str] = ()) -> list[str]:
+def commands(report: Report, *, root: str = "", annotated: Collection[str] = ()) -> list[str]:
     """Workflow commands for all that fails or is to be warned of, at most ten of each kind.
 
-    root is the path of rootdir in the repository, "" where they are the same. told are node ids
-    whose failure something else has annotated.
+    root is the path of rootdir in the repository, "" where they are the same. annotated are
+    node ids whose failure something else has shown.
     """
-    found = [*_errors(report, told), *_warnings(report)]
+    annotations = dict.fromkeys([*_errors(report, annotated), *_warnings(report)])
     return [
         _command(annotation, root)
         for kind in (ERROR, WARNING)
-        for annotation in _fitting([each for each in dict.fromkeys(found) if each.kind == kind])
+        for annotation in _fitting([some for some in annotations if some.kind == kind])
     ]
 
 
-def _errors(report: Record, told: Collection[str]) -> Iterator[Annotation]:
+def _errors(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
     """Files without readable limits first, then limits lifted that may not be, then the worst."""
-    for broken in report["broken"]:
-        if broken["id"] not in told:
-            yield from (_of_problem(broken["id"], problem) for problem in broken["problems"])
+    for broken in report.broken:
+        if broken.id not in annotated:
+            yield from (_of_problem(broken.id, problem) for problem in broken.problems)
     yield from _changes(report, forbidden=True)
     for lock in failing_locks(report):
-        yield Annotation(ERROR, lock["file"] or "", 1, "lock file", one_line(lock["text"]))
-    if said := unmeasured(report):
-        yield Annotation(ERROR, "", 1, "model budget", said)
-    failing = [case for case in cases(report) if case.fails and case.id not in told]
+        yield Annotation(ERROR, lock.file or "", 1, "lock file", one_line(lock.text))
+    if sentence := unmeasured(report):
+        yield Annotation(ERROR, "", 1, "model budget", sentence)
+    failing = [case for case in cases(report) if case.fails and case.id not in annotated]
     for case in worst_first(failing):
-        yield _of_unloaded(case) if case.owner.get("error") else _of_case(case, ERROR)
+        yield _of_unloaded(case) if case.owner.error else _of_case(case, ERROR)
 
 
-def _warnings(report: Record) -> Iterator[Annotation]:
+def _warnings(report: Report) -> Iterator[Annotation]:
     yield from _changes(report, forbidden=False)
     warned = [case for case in cases(report) if case.outcome == "warn"]
     yield from (_of_case(case, WARNING) for case in worst_first(warned))
@@ -86,46 +86,45 @@ def _warnings(report: Record) -> Iterator[Annotation]:
 
 def _of_case(case: Case, kind: str) -> Annotation:
     """The headline, and below it the layers that grew, or that the number is made of."""
-    below = list(grown_lines(case.check.get("blame", ()))) or list(largest_lines(case))
+    below = list(grown_lines(case.check.blame)) or list(largest_lines(case))
     if case.is_claim:
-        below = list(evidence_lines(case.owner.get(EQUIVALENCE, {})))
+        below = list(evidence_lines(case.evidence))
     message = "\n".join([headline(case), *below[:LAYERS]])
     return Annotation(kind, case.file, case.line, f"{case.subject} / {case.name}", message)
 
 
 def _of_unloaded(case: Case) -> Annotation:
     """One for all limits of a model that could not be measured at all, on the model's line."""
-    limits = len(case.owner["checks"])
+    limits = len(case.owner.checks)
     unknown = several(limits, "limit is", "limits are")
-    message = f"{one_line(case.owner['error'])}\n{unknown} unknown for it"
-    return Annotation(ERROR, case.file, case.owner["line"] or 1, case.subject, message)
+    message = f"{one_line(case.owner.error)}\n{unknown} unknown for it"
+    return Annotation(ERROR, case.file, case.owner.line or 1, case.subject, message)
 
 
 def _of_problem(node_id: str, problem: str) -> Annotation:
     """A problem of a budget file, on the line that it names."""
-    file = node_id.partition("::")[0]
+    file = Address.parse(node_id).file
     placed = _PLACED.fullmatch(problem)
     if placed is None:
         return Annotation(ERROR, file, 1, "broken budget", problem)
     return Annotation(ERROR, file, int(placed["line"]), "broken budget", placed["text"].strip())
 
 
-def _changes(report: Record, *, forbidden: bool) -> Iterator[Annotation]:
+def _changes(report: Report, *, forbidden: bool) -> Iterator[Annotation]:
     """What a change lets pass, or holds limits on instead, on the line that does so."""
     for word, change in changes(report):
-        if change["forbidden"] == forbidden:
+        if change.forbidden == forbidden:
             kind = ERROR if forbidden else WARNING
-            title = " / ".join([*change["id"].split("::")[1:], word])
-            message = one_line(change["text"])
-            yield Annotation(kind, change["file"], change["line"], title, message)
+            title = (change.address / word).title
+            yield Annotation(kind, change.file, change.line, title, one_line(change.text))
 
 
-def _fitting(found: list[Annotation]) -> list[Annotation]:
+def _fitting(some: list[Annotation]) -> list[Annotation]:
     """All if GitHub keeps as many; else nine, and one that names the rest."""
-    if len(found) <= MOST:
-        return found
-    shown, rest = found[: MOST - 1], found[MOST - 1 :]
-    named = [f"{each.title}: {each.message.partition(chr(10))[0]}" for each in rest[:NAMED]]
+    if len(some) <= MOST:
+        return some
+    shown, rest = some[: MOST - 1], some[MOST - 1 :]
+    named = [f"{other.title}: {other.message.partition(chr(10))[0]}" for other in rest[:NAMED]]
     left = [f"and {len(rest) - NAMED} more"] if len(rest) > NAMED else []
     title = f"model budget: and {len(rest)} more"
     message = "\n".join([*named, *left])
@@ -138,8 +137,8 @@ def _command(annotation: Annotation, root: str) -> str:
     if annotation.file:
         file = posixpath.join(root, annotation.file)
         properties = {"file": file, "line": annotation.line, **properties}
-    told = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
-    return f"::{annotation.kind} {told}::{_data(annotation.message)}"
+    written = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
+    return f"::{annotation.kind} {written}::{_data(annotation.message)}"
 
 
 def _data(text: str) -> str:

@@ -1,10 +1,10 @@
-"""Every check of a report as its readers meet it: with its file, its line, and whose it is.
+"""Every check of a report as its readers meet it: with its place, and whose it is.
 
 The checks of a model, of its transforms and a transform's equivalence are all cases alike::
 
-    Case(check={"id": "budgets/a.yaml::net::tiled::macs", "line": 9, ...},
-         owner={"name": "tiled", "metrics": {...}, ...},
-         model={"id": "budgets/a.yaml::net", ...})
+    Case(check=Check(id="budgets/a.yaml::net::tiled::macs", line=9, ...),
+         owner=TransformReport(name="tiled", metrics={...}, ...),
+         model=ModelReport(id="budgets/a.yaml::net", ...))
 """
 
 from __future__ import annotations
@@ -13,36 +13,54 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE
-from pytest_modelbudget.reports.record import Record, fails, numberless_check, warns
+from pytest_modelbudget.budget.address import Address
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.reports.record import (
+    Check,
+    EquivalenceReport,
+    LockReport,
+    LoosenedLimit,
+    MeasuredMetric,
+    ModelReport,
+    RedefinedModel,
+    Report,
+    ScopeShare,
+    TransformReport,
+)
 from pytest_modelbudget.units import room, several
 
 NOTHING = "nothing measured"
 LOOSENED, REDEFINED = "loosened", "redefined"
 CHANGES = (LOOSENED, REDEFINED)  # what a change since the base does to budgets
+NO_EVIDENCE = EquivalenceReport(outcome=Outcome.UNKNOWN, kind="")
 
 
 class Case(NamedTuple):
-    """One check; owner is the record that its metric is part of: a model, or a transform."""
+    """One check; owner is what its metric is part of: a model, or a transform."""
 
-    check: Record
-    owner: Record
-    model: Record
+    check: Check
+    owner: ModelReport | TransformReport
+    model: ModelReport
 
     @property
     def id(self) -> str:
         """The node id: "budgets/a.yaml::net::tiled::macs"."""
-        return str(self.check["id"])
+        return self.check.id
+
+    @property
+    def address(self) -> Address:
+        """The node id in parts."""
+        return self.check.address
 
     @property
     def file(self) -> str:
         """Path of the budget, as seen from rootdir."""
-        return self.id.partition("::")[0]
+        return self.address.file
 
     @property
     def line(self) -> int:
         """Line of the limit, from 1; the file's first where its item was lost."""
-        return self.check["line"] or self.model["line"] or 1
+        return self.check.line or self.model.line or 1
 
     @property
     def place(self) -> str:
@@ -52,82 +70,92 @@ class Case(NamedTuple):
     @property
     def subject(self) -> str:
         """Model, and variant or transform: "net / tiled"."""
-        return " / ".join(self.id.split("::")[1:-1])
+        return self.address.above.title
 
     @property
     def name(self) -> str:
         """The limit among those of its subject: "macs", "params@layer4.*"."""
-        return self.id.rpartition("::")[2]
+        return self.address.name
 
     @property
-    def measurement(self) -> Record:
-        """The record of its metric, empty where nothing was measured."""
-        found: Record = self.owner["metrics"].get(self.check["metric"], {})
-        return found
+    def measurement(self) -> MeasuredMetric | None:
+        """Its metric, None where nothing was measured."""
+        return self.owner.measured(self.check.metric)
+
+    @property
+    def shares(self) -> tuple[ScopeShare, ...]:
+        """Who its metric is made of, as far as anybody knows."""
+        return self.measurement.shares if self.measurement else ()
+
+    @property
+    def evidence(self) -> EquivalenceReport:
+        """How the outputs of its transform compare; empty where they were not compared."""
+        owner = self.owner
+        return (isinstance(owner, TransformReport) and owner.equivalence) or NO_EVIDENCE
 
     @property
     def outcome(self) -> str:
         """One of over, warn, within, unknown: over at level warn is "warn"."""
-        return "warn" if warns(self.check) else str(self.check["outcome"])
+        return "warn" if self.check.warns else self.check.outcome.value
 
     @property
     def is_claim(self) -> bool:
         """Whether it is an equivalence, which no one number is held to."""
-        return str(self.check["metric"]) == EQUIVALENCE
+        return self.check.is_claim
 
     @property
     def fails(self) -> bool:
         """Whether it makes the gate red."""
-        return fails(self.check)
+        return self.check.fails
 
 
-def cases(report: Record) -> Iterator[Case]:
+def cases(report: Report) -> Iterator[Case]:
     """All checks, file by file and model by model, transforms after their model."""
-    for model in report["models"]:
+    for model in report.models:
         yield from cases_of(model)
 
 
-def cases_of(model: Record) -> Iterator[Case]:
+def cases_of(model: ModelReport) -> Iterator[Case]:
     """The checks of one model, then those of its transforms."""
-    yield from (Case(check, model, model) for check in model["checks"])
-    for transform in model["transforms"]:
-        yield from (Case(check, transform, model) for check in _checks(transform, model))
+    yield from (Case(check, model, model) for check in model.checks)
+    for transform in model.transforms:
+        yield from (Case(check, transform, model) for check in transform.checks)
 
 
-def counts(report: Record) -> dict[str, int]:
+def counts(report: Report) -> dict[str, int]:
     """How many checks are over, to be warned of, within and unknown; always all four."""
-    told = dict.fromkeys(("over", "warn", "within", "unknown"), 0)
+    counted = dict.fromkeys(("over", "warn", "within", "unknown"), 0)
     for case in cases(report):
-        told[case.outcome] += 1
-    return told
+        counted[case.outcome] += 1
+    return counted
 
 
-def unmeasured(report: Record) -> str:
-    """What is said where limits were skipped or never came to their turn, or there are none.
+def unmeasured(report: Report) -> str:
+    """A sentence where limits were skipped or never came to their turn, or there are none.
 
     "" where every limit has its answer, or was left out by those who ran the session.
     """
-    count = report.get("unanswered", 0)
-    if count:
-        return f"{several(count, 'limit')} skipped or stopped, and so not measured"
-    is_empty = not report["broken"] and next(cases(report), None) is None
-    return NOTHING if is_empty and not report["selected"] else ""
+    if report.unanswered:
+        return f"{several(report.unanswered, 'limit')} skipped or stopped, and so not measured"
+    is_empty = not report.broken and next(cases(report), None) is None
+    return NOTHING if is_empty and not report.selected else ""
 
 
-def failing_locks(report: Record) -> list[Record]:
+def failing_locks(report: Report) -> list[LockReport]:
     """Lock files that are not what was measured, where a session fails for it."""
-    return [lock for lock in report.get("lock", ()) if lock.get("fails")]
+    return [lock for lock in report.lock if lock.fails]
 
 
-def changes(report: Record) -> Iterator[tuple[str, Record]]:
-    """All that a change since the base does to budgets: the word for it, and its record."""
-    for word in CHANGES:
-        yield from ((word, change) for change in report.get(word, ()))
+def changes(report: Report) -> Iterator[tuple[str, LoosenedLimit | RedefinedModel]]:
+    """All that a change since the base does to budgets, each with the word for it."""
+    yield from ((LOOSENED, limit) for limit in report.loosened)
+    yield from ((REDEFINED, model) for model in report.redefined)
 
 
-def changes_counted(report: Record) -> list[str]:
+def changes_counted(report: Report) -> list[str]:
     """How much that is, in words: ["2 loosened", "1 redefined"]."""
-    return [f"{len(report[word])} {word}" for word in CHANGES if report.get(word)]
+    numbers = {LOOSENED: len(report.loosened), REDEFINED: len(report.redefined)}
+    return [f"{number} {word}" for word, number in numbers.items() if number]
 
 
 def worst_first(some: list[Case]) -> list[Case]:
@@ -135,37 +163,36 @@ def worst_first(some: list[Case]) -> list[Case]:
     return sorted(some, key=_severity)
 
 
-def maximum(check: Record) -> Fraction | None:
+def maximum(check: Check) -> Fraction | None:
     """The most that a check lets pass: its limit, or what it may have grown to, if that is less."""
-    if check.get("metric") == EQUIVALENCE:  # whose allowed is a share of the outputs' size
+    if check.is_claim:  # whose allowed is a share of the outputs' size
         return None
-    ends = (check["limit"], check.get("allowed"))
+    ends = (check.limit, check.allowed)
     return min((Fraction(end) for end in ends if end is not None), default=None)
 
 
-def is_lower_bound(check: Record) -> bool:
+def is_lower_bound(check: Check) -> bool:
     """Whether a number may be larger than it says: accepted so, or unknown for that reason."""
-    is_in_part = check["outcome"] == "unknown" and not check.get("complete", False)
-    return bool(check.get("lower_bound")) or is_in_part
+    return check.lower_bound or (check.outcome is Outcome.UNKNOWN and not check.complete)
 
 
-def headroom(check: Record) -> Fraction | None:
+def headroom(check: Check) -> Fraction | None:
     """How far a number is from its nearer bound, as a share of that bound; negative when over.
 
     None where nobody knows: a lower bound may be anywhere above what it says.
     """
-    if check["actual"] is None or check.get("outcome") == "unknown":
+    if check.actual is None or check.outcome is Outcome.UNKNOWN:
         return None
-    actual = Fraction(check["actual"])
+    actual = Fraction(check.actual)
     distances = []
     if most := maximum(check):
         distances.append((most - actual) / most)
-    if check.get("min") is not None and (least := Fraction(check["min"])):
-        distances.append((actual - least) / least)
+    if check.min:
+        distances.append((actual - check.min) / Fraction(check.min))
     return min(distances, default=None)
 
 
-def headroom_text(check: Record) -> str:
+def headroom_text(check: Check) -> str:
     """A headroom for eyes: "6.2%", or "" where nobody knows."""
     left = headroom(check)
     return "" if left is None else room(left)
@@ -174,18 +201,3 @@ def headroom_text(check: Record) -> str:
 def _severity(case: Case) -> tuple[bool, bool, Fraction]:
     left = headroom(case.check)
     return (case.outcome != "unknown", left is not None, left or Fraction(0))
-
-
-def _checks(transform: Record, model: Record) -> Iterator[Record]:
-    """A transform's limits, and its equivalence in the form of a check."""
-    yield from transform["checks"]
-    told = transform.get(EQUIVALENCE)
-    if told and not any(check["metric"] == EQUIVALENCE for check in transform["checks"]):
-        yield numberless_check(
-            f"{model['id']}::{transform['name']}::{EQUIVALENCE}",
-            EQUIVALENCE,
-            told["outcome"],
-            told.get("reason") or told["kind"],
-            line=told.get("line"),
-            level=told.get("level", "error"),
-        )

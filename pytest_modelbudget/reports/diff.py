@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from pytest_modelbudget.budget.address import Address
 from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.reports.markdown import plain
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.record import MeasuredMetric, Report, SubjectReport
+from pytest_modelbudget.reports.text import aligned
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
 
@@ -53,81 +55,71 @@ class ModelChange:
     words: str = ""
 
 
-def changes(before: Record, after: Record) -> tuple[ModelChange, ...]:
+NEW = SubjectReport(id="")  # in place of the model that was not there
+
+
+def changes(before: Report, after: Report) -> tuple[ModelChange, ...]:
     """Every model of either report that is not the same in both, in the order of their names."""
-    then, now = dict(_measured(before)), dict(_measured(after))
-    found = []
+    then, now = dict(_subjects(before)), dict(_subjects(after))
+    changed = []
     for path in sorted({*then, *now}):
         if path not in now:
-            words = "not selected" if after["selected"] else "gone"
-            found.append(ModelChange(path, words=words))
+            changed.append(ModelChange(path, words="not selected" if after.selected else "gone"))
         elif path not in then:
-            found.append(ModelChange(path, _numbers({}, now[path]), "new"))
+            changed.append(ModelChange(path, _numbers(NEW, now[path]), "new"))
         else:
-            numbers = tuple(each for each in _numbers(then[path], now[path]) if each.is_change)
-            if numbers:
-                found.append(ModelChange(path, numbers))
-    return tuple(found)
+            numbers = _numbers(then[path], now[path])
+            if any(number.is_change for number in numbers):
+                kept = tuple(number for number in numbers if number.is_change)
+                changed.append(ModelChange(path, kept))
+    return tuple(changed)
 
 
-def _measured(report: Record) -> Iterator[tuple[str, Record]]:
-    """(id, metrics) of every model and of every transform of it."""
-    for model in report["models"]:
-        yield model["id"], model["metrics"]
-        for transform in model["transforms"]:
-            yield f"{model['id']}::{transform['name']}", transform["metrics"]
+def _subjects(report: Report) -> Iterator[tuple[str, SubjectReport]]:
+    """Every model and every transform of it, by its id."""
+    for model in report.models:
+        yield model.id, model
+        for transform in model.transforms:
+            yield str(Address.parse(model.id) / transform.name), transform
 
 
-def _numbers(before: Record, after: Record) -> tuple[NumberChange, ...]:
-    return tuple(
-        _number(key, before.get(key, {}), after.get(key, {})) for key in {**after, **before}
-    )
+def _numbers(then: SubjectReport, now: SubjectReport) -> tuple[NumberChange, ...]:
+    return tuple(_number(key, then, now) for key in {**now.metrics, **then.metrics})
 
 
-def _number(key: str, before: Record, after: Record) -> NumberChange:
-    known = [each for each in (before, after) if "value" in each]
-    layers = () if any("exact" in each for each in known) else _layers(before, after)
+def _number(key: str, then: SubjectReport, now: SubjectReport) -> NumberChange:
+    before, after = then.measured(key), now.measured(key)
+    known = [number for number in (before, after) if number]
+    is_failed = any(key in side.metrics and not side.measured(key) for side in (then, now))
     return NumberChange(
         key,
-        known[-1]["unit"] if known else "",
+        known[-1].unit if known else "",
         _value(before),
         _value(after),
-        all(each["complete"] for each in known) and not _failed(before, after),
-        layers,
+        all(number.complete for number in known) and not is_failed,
+        () if any(number.exact for number in known) else _layers(before, after),
     )
 
 
-def _failed(before: Record, after: Record) -> bool:
-    """Whether either could not be measured at all."""
-    return "error" in before or "error" in after
-
-
-def _value(number: Record) -> Number | None:
-    if "value" not in number:
+def _value(number: MeasuredMetric | None) -> Number | None:
+    if number is None:
         return None
-    if "exact" in number:
-        return Fraction(*number["exact"])
-    value = number["value"]
-    return Fraction(value) if isinstance(value, str) else int(value)
+    return Fraction(*number.exact) if number.exact else number.value
 
 
-def _layers(before: Record, after: Record) -> tuple[LayerChange, ...]:
+def _layers(before: MeasuredMetric | None, after: MeasuredMetric | None) -> tuple[LayerChange, ...]:
     """Layers that contribute another amount, the largest difference first."""
     then, now = _shares(before), _shares(after)
-    found = [
+    changed = [
         LayerChange(scope, then.get(scope, 0), now.get(scope, 0))
         for scope in {**then, **now}
         if then.get(scope, 0) != now.get(scope, 0)
     ]
-    return tuple(sorted(found, key=lambda each: (-abs(each.delta), each.scope)))
+    return tuple(sorted(changed, key=lambda layer: (-abs(layer.delta), layer.scope)))
 
 
-def _shares(number: Record) -> dict[str, Number]:
-    return {
-        share["scope"]: Fraction(share["value"]) if isinstance(share["value"], str)
-        else int(share["value"])
-        for share in number.get("shares", ())
-    }  # fmt: skip
+def _shares(number: MeasuredMetric | None) -> dict[str, Number]:
+    return {share.scope: share.value for share in number.shares} if number else {}
 
 
 MOST_LAYERS = 20  # of one number; the rest is summed up
@@ -153,18 +145,11 @@ def comparison_markdown(changes: Sequence[ModelChange]) -> str:
 
 def _model_lines(change: ModelChange) -> Iterator[str]:
     yield f"{change.path}{f' ({change.words})' if change.words else ''}"
-    width = max((len(number.metric) for number in change.numbers), default=0)
-    for number in change.numbers:
-        yield f"  {number.metric:<{width}}  {_from_to(number)}   {_delta(number)}".rstrip()
+    rows = [(number.metric, _from_to(number), _delta(number)) for number in change.numbers]
+    for number, line in zip(change.numbers, aligned("  {:<}  {}   {}", rows), strict=True):
+        yield line
         if not change.words:
-            yield from _layer_lines(number)
-
-
-def _layer_lines(number: NumberChange) -> Iterator[str]:
-    rows = list(_layer_rows(number))
-    width = max((len(delta) for delta, _, _ in rows), default=0)
-    for delta, scope, figures in rows:
-        yield f"    {delta:>{width}}  {scope}   {figures}".rstrip()
+            yield from aligned("    {:>}  {}   {}", list(_layer_rows(number)))
 
 
 def _layer_rows(number: NumberChange) -> Iterator[tuple[str, str, str]]:

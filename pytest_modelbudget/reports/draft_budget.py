@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
-from pytest_modelbudget.budget.read_source import positional_text, spec_text
-from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.budget.source_forms import RUN_ON
+from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.units import exact, percentage, readable, snug_quantity
 
@@ -45,24 +45,11 @@ def budget_text(
 
 
 def _run_on(source: ModelSource) -> Iterator[str]:
-    """What the model is made with and run on."""
-    if source.args:
-        yield f"args: {_json(list(source.args))}"
-    if source.kwargs:
-        yield f"kwargs: {_json(dict(source.kwargs))}"
-    if source.inputs:
-        yield f"inputs: {_inputs(source.inputs)}"
-    if source.dims:
-        yield f"dims: {_json(dict(source.dims))}"
-    if source.dtype:
-        yield f"dtype: {source.dtype}"
-
-
-def _inputs(specs: InputSpecs) -> str:
-    if not specs.named:
-        return positional_text(specs.positional)
-    named = (f"{_word(name)}: {spec_text(each)}" for name, each in specs.named.items())
-    return f"{{{', '.join(named)}}}"
+    """The lines for what the model is built with and run on."""
+    for field in RUN_ON:
+        value = getattr(source, field.key)
+        if value:
+            yield f"{field.key}: {field.form.text(value)}"
 
 
 def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:

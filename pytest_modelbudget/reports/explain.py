@@ -1,4 +1,4 @@
-"""Where one number of one module comes from: operands, formula with its numbers, and reason."""
+"""One number of one module explained: operands, formula with its numbers, and reason."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _headline(metric: Metric, measurement: Measurement, scope: str | None) -> st
 
 
 def _shares(measurement: Measurement, scope: str | None) -> Iterator[str]:
-    """Who the number is made of, in execution order, where no formula of an operation tells."""
+    """The shares of the number, in execution order, where no formula of an operation tells."""
     for share in measurement.shares:
         if is_in_scope(share.scope, scope):
             yield f"{scope_text(share.scope)}  {exact(share.value, measurement.unit)}"
@@ -133,7 +133,7 @@ def _operands(cost: OpCost, rule: OpRule | None) -> Iterator[str]:
 
 
 def _sum(key: str, terms: Iterable[Term], cost: OpCost) -> Iterator[str]:
-    """What the terms come to together, where all of them are known: 2 x 256 + 32 = 544."""
+    """The sum of the terms, where all of them are known: 2 x 256 + 32 = 544."""
     total, addends = 0, []
     for term in terms:
         value = getattr(cost, term.formula)

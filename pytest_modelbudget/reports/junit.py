@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
+from pytest_modelbudget.budget.address import Address
 from pytest_modelbudget.reports.cases import (
     CHANGES,
     Case,
@@ -30,14 +31,20 @@ from pytest_modelbudget.reports.cases import (
     headroom_text,
     unmeasured,
 )
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.record import (
+    BrokenFile,
+    LockReport,
+    LoosenedLimit,
+    RedefinedModel,
+    Report,
+)
 from pytest_modelbudget.reports.sentences import (
     detail_lines,
     grown_name,
     headline,
-    one_line,
-    printable,
 )
+from pytest_modelbudget.reports.text import one_line, printable
+from pytest_modelbudget.reports.typed_json import to_json
 
 SUITES = "model budget"
 LOCK, UNANSWERED = "lock", "unanswered"
@@ -64,13 +71,13 @@ class Reported(NamedTuple):
     problem: str = ""
 
 
-def render(report: Record) -> str:
+def render(report: Report) -> str:
     """The report as XML, one suite after the other in the order of their files."""
     by_file: dict[str, list[Reported]] = {}
-    for each in _unique(list(_reported(report))):
-        by_file.setdefault(each.file, []).append(each)
-    told = {**report["environment"], "selected": str(report["selected"]).lower()}
-    suites = [_suite(file, some, told) for file, some in by_file.items()]
+    for reported in _unique(list(_reported(report))):
+        by_file.setdefault(reported.file, []).append(reported)
+    properties = {**report.environment, "selected": str(report.selected).lower()}
+    suites = [_suite(file, some, properties) for file, some in by_file.items()]
     tree = ElementTree.fromstring(to_xml_report_string(suites, prettyprint=False))
     _complete(tree, chain.from_iterable(by_file.values()))
     ElementTree.indent(tree)
@@ -79,35 +86,34 @@ def render(report: Record) -> str:
 
 def _unique(reported: list[Reported]) -> list[Reported]:
     """Names are unique: where ids give the same class and name, the whole id is the name."""
-    names = Counter((each.classname, each.name) for each in reported)
+    names = Counter((case.classname, case.name) for case in reported)
     return [
-        each if names[each.classname, each.name] == 1 else each._replace(name=each.id)
-        for each in reported
+        case if names[case.classname, case.name] == 1 else case._replace(name=case.id)
+        for case in reported
     ]
 
 
-def _reported(report: Record) -> Iterator[Reported]:
+def _reported(report: Report) -> Iterator[Reported]:
     """Limits in file order, each model's time on its first; unreadable files; what was changed."""
-    timings = dict(report["timings"])
+    timings = dict(report.timings)
     for case in cases(report):
-        yield _of_case(case, timings.pop(case.model["id"], NO_TIME))
-    yield from map(_of_broken, report["broken"])
+        yield _of_case(case, timings.pop(case.model.id, NO_TIME))
+    yield from map(_of_broken, report.broken)
     yield from (_of_change(word, change) for word, change in changes(report))
     yield from map(_of_lock, failing_locks(report))
-    if said := unmeasured(report):
-        yield Reported(SUITES, SUITES, UNANSWERED, "", 1, said, said, {}, problem=UNANSWERED)
+    if text := unmeasured(report):
+        yield Reported(SUITES, SUITES, UNANSWERED, "", 1, text, text, {}, problem=UNANSWERED)
 
 
 def _of_case(case: Case, seconds: str) -> Reported:
-    check = case.check
-    properties = {key: str(check[key]) for key in FIGURES if check.get(key) is not None}
-    if left := headroom_text(check):
+    properties = _properties(to_json(case.check), FIGURES)
+    if left := headroom_text(case.check):
         properties["headroom"] = left
-    for number, entry in enumerate(check.get("blame", ()), 1):
-        properties[f"blame.{number}"] = f"{entry['delta']:+d} {grown_name(entry)}"
+    for number, entry in enumerate(case.check.blame, 1):
+        properties[f"blame.{number}"] = f"{entry.delta:+d} {grown_name(entry)}"
     return Reported(
         id=case.id,
-        classname=dotted(case.id.rpartition("::")[0]),
+        classname=dotted(case.address.above),
         name=case.name,
         file=case.file,
         line=case.line,
@@ -119,77 +125,88 @@ def _of_case(case: Case, seconds: str) -> Reported:
     )
 
 
-def _of_broken(broken: Record) -> Reported:
+def _properties(json: Mapping[str, object], keys: Iterable[str]) -> dict[str, str]:
+    """The values that are known, as the JSON report spells them."""
+    return {key: str(json[key]) for key in keys if json.get(key) is not None}
+
+
+def _of_broken(broken: BrokenFile) -> Reported:
     """A file that could not be read, with every problem of it."""
-    file, _, name = broken["id"].partition("::")
-    text = "\n".join(broken["problems"])
-    message = one_line(broken["problems"][0])
-    return Reported(broken["id"], dotted(file), name, file, 1, message, text, {}, problem="broken")
+    address = broken.address
+    file, classname = address.file, dotted(address.above)
+    text, message = "\n".join(broken.problems), one_line(broken.problems[0])
+    return Reported(
+        broken.id, classname, address.name, file, 1, message, text, {}, problem="broken"
+    )
 
 
-def _of_change(word: str, change: Record) -> Reported:
+def _of_change(word: str, change: LoosenedLimit | RedefinedModel) -> Reported:
     """A limit that lets pass more than it did, or a model that is another one.
 
     It fails where that is forbidden.
     """
-    message = one_line(change["text"])
-    model, limit = change["id"], ""
-    if change.get("metric") is not None:
-        model, _, limit = change["id"].rpartition("::")
+    message = one_line(change.text)
+    subject, limit = change.address, ""
+    if isinstance(change, LoosenedLimit) and change.metric is not None:
+        subject, limit = subject.above, subject.name
     return Reported(
-        id=f"{change['id']} {message}",
-        classname=dotted(model),
-        name=f"{limit} {word}: {change['what']}".lstrip(),
-        file=change["file"],
-        line=change["line"],
+        id=f"{change.id} {message}",
+        classname=dotted(subject),
+        name=f"{limit} {word}: {change.what}".lstrip(),
+        file=change.file,
+        line=change.line,
         message=message,
-        text=f"{message}   {change['file']}:{change['line']}",
-        properties={
-            key: str(change[key])
-            for key in ("metric", "what", "before", "after")
-            if change.get(key) is not None
-        },
-        problem=word if change["forbidden"] else "",
+        text=f"{message}   {change.file}:{change.line}",
+        properties=_properties(to_json(change), ("metric", "what", "before", "after")),
+        problem=word if change.forbidden else "",
     )
 
 
-def _of_lock(lock: Record) -> Reported:
+def _of_lock(lock: LockReport) -> Reported:
     """A lock file that is not what was measured, where that fails."""
-    file, message = lock["file"] or LOCK, one_line(lock["text"])
+    file, message = lock.file or LOCK, one_line(lock.text)
     return Reported(
-        f"{file} {message}", dotted(file), LOCK, file, 1, message, message, {}, problem=LOCK
+        f"{file} {message}",
+        dotted(Address(file)),
+        LOCK,
+        file,
+        1,
+        message,
+        message,
+        {},
+        problem=LOCK,
     )
 
 
-def dotted(path: str) -> str:
+def dotted(address: Address) -> str:
     """Of budgets/vision.yaml::net::batch8 it is budgets.vision.net.batch8."""
-    file, *inside = path.split("::")
-    return ".".join([posixpath.splitext(file)[0].replace("/", "."), *inside])
+    file = posixpath.splitext(address.file)[0].replace("/", ".")
+    return ".".join([file, *address.names])
 
 
 # Into XML.
 
 
-def _suite(file: str, reported: list[Reported], told: Mapping[str, str]) -> TestSuite:
-    properties = {name: printable(value) for name, value in told.items()}
-    cases_ = [_test_case(each) for each in reported]
-    return TestSuite(printable(file) or SUITES, cases_, properties=properties)
+def _suite(file: str, reported: list[Reported], about: Mapping[str, str]) -> TestSuite:
+    properties = {name: printable(value) for name, value in about.items()}
+    test_cases = [_test_case(case) for case in reported]
+    return TestSuite(printable(file) or SUITES, test_cases, properties=properties)
 
 
-def _test_case(each: Reported) -> TestCase:
+def _test_case(case: Reported) -> TestCase:
     """A limit that is over fails; what could not be judged is an error, as JUnit means it."""
     test_case = TestCase(
-        printable(each.name),
-        classname=printable(each.classname),
-        file=printable(each.file) or None,
-        line=str(each.line) if each.file else None,
-        stdout=printable(each.text),
+        printable(case.name),
+        classname=printable(case.classname),
+        file=printable(case.file) or None,
+        line=str(case.line) if case.file else None,
+        stdout=printable(case.text),
     )
-    problem = {"message": printable(each.message), "output": printable(each.text)}
-    if each.problem in ("over", *CHANGES, LOCK):
-        test_case.add_failure_info(failure_type=each.problem, **problem)
-    elif each.problem:
-        test_case.add_error_info(error_type=each.problem, **problem)
+    problem = {"message": printable(case.message), "output": printable(case.text)}
+    if case.problem in ("over", *CHANGES, LOCK):
+        test_case.add_failure_info(failure_type=case.problem, **problem)
+    elif case.problem:
+        test_case.add_error_info(error_type=case.problem, **problem)
     return test_case
 
 
@@ -198,18 +215,18 @@ def _complete(tree: ElementTree.Element, reported: Iterable[Reported]) -> None:
 
     Its attribute "disabled" goes: no consumer reads it, and Jenkins' schema refuses it.
     """
-    for element, each in zip(tree.iter("testcase"), reported, strict=True):
-        element.set("time", each.seconds)
-        if each.properties:
+    for element, case in zip(tree.iter("testcase"), reported, strict=True):
+        element.set("time", case.seconds)
+        if case.properties:
             properties = ElementTree.Element("properties")
-            for name, value in each.properties.items():
+            for name, value in case.properties.items():
                 ElementTree.SubElement(
                     properties, "property", name=name, value=printable(one_line(value))
                 )
             element.insert(0, properties)
     for suite in (*tree.iter("testsuite"), tree):
         suite.attrib.pop("disabled", None)
-        seconds = (float(case.get("time", "0")) for case in suite.iter("testcase"))
+        seconds = (float(inside.get("time", "0")) for inside in suite.iter("testcase"))
         suite.set("time", f"{sum(seconds):.3f}")
     tree.set("name", SUITES)
     for count in ("tests", "failures", "errors"):

@@ -18,6 +18,7 @@ from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.metrics.storage import params
+from pytest_modelbudget.reports.text import aligned
 
 OWN_OPERATIONS = "(own operations)"
 OWN_PARAMETERS = "(own parameters)"
@@ -304,20 +305,11 @@ def _lines(table: LayerTable, columns: Sequence[Column], width: int) -> Iterator
     gap = 2 if sum(widths) + 2 * (len(columns) - 1) <= width else 1
     room = width - sum(widths[1:]) - gap * (len(columns) - 1)
     widths[0] = min(widths[0], max(room, NARROWEST_LABEL))
+    cells[0] = [_shortened(label, widths[0]) for label in cells[0]]
+    layout = (" " * gap).join("{:>}" if column.is_number else "{:<}" for column in columns)
+    heading, *rows, totals = aligned(layout, list(zip(*cells, strict=True)))
     rule = "-" * (sum(widths) + gap * (len(columns) - 1))
-    for number, line in enumerate(zip(*cells, strict=True)):
-        if number == len(table.rows) + 1:
-            yield rule
-        yield (
-            (" " * gap)
-            .join(
-                text.rjust(size) if column.is_number else _shortened(text, size).ljust(size)
-                for text, size, column in zip(line, widths, columns, strict=True)
-            )
-            .rstrip()
-        )
-        if not number:
-            yield rule
+    yield from (heading, rule, *rows, rule, totals)
 
 
 def _cells(table: LayerTable, columns: Sequence[Column]) -> list[list[str]]:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_modelbudget.reports.cases import (
-    CHANGES,
+    LOOSENED,
+    REDEFINED,
     Case,
     cases,
     changes_counted,
@@ -23,15 +24,15 @@ from pytest_modelbudget.reports.cases import (
     unmeasured,
     worst_first,
 )
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.record import Check, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.reports.sentences import (
     detail_lines,
     figure,
     headline,
-    one_line,
-    printable,
     reservations,
 )
+from pytest_modelbudget.reports.text import one_line, printable
+from pytest_modelbudget.reports.typed_json import number_json
 from pytest_modelbudget.units import several
 
 # All but what means nothing in the middle of a line, as an underscore within a word does.
@@ -40,7 +41,7 @@ _MARKUP = re.compile(r"""(?![\w .,:;/+%=>()'"!?-])[\s\S]|(?<![^\W_])_|_(?![^\W_]
 
 def plain(text: str) -> str:
     """Text within a line, a cell of a table or a tag."""
-    written = _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
+    written = _MARKUP.sub(lambda sign: f"&#{ord(sign[0])};", printable(text))
     return written.replace("//", "/&#47;").replace("www.", "www&#46;")
 
 
@@ -69,49 +70,48 @@ class Section(NamedTuple):
     closing: str = ""
 
     def left_out(self, kept: int) -> str:
-        """What says how many rows are missing."""
+        """The line that says how many rows are missing."""
         rest = len(self.rows) - kept
         return f"\nand {rest:,} more, left out here\n" if rest else ""
 
 
-def render(report: Record) -> str:
+def render(report: Report) -> str:
     """The summary, within what GitHub takes."""
     return summary(report, MOST_BYTES)
 
 
-def summary(report: Record, most_bytes: int) -> str:
+def summary(report: Report, most_bytes: int) -> str:
     """The summary in at most so many bytes; what fails is the last to give way."""
     return fitted(list(sections(report)), most_bytes)
 
 
-def title(report: Record) -> str:
+def title(report: Report) -> str:
     """One line of plain text: "Model budget: 1 over, 1 unknown (12 limits)"."""
-    told = counts(report)
-    total = sum(told.values())
+    numbers = counts(report)
+    total = sum(numbers.values())
     limits = several(total, "limit")
-    said = [f"{told[key]} {key}" for key in ("over", "unknown", "warn") if told[key]]
-    said += [several(len(report["broken"]), "broken file")] if report["broken"] else []
-    said += changes_counted(report)
+    noticed = [f"{numbers[key]} {key}" for key in ("over", "unknown", "warn") if numbers[key]]
+    noticed += [several(len(report.broken), "broken file")] if report.broken else []
+    noticed += changes_counted(report)
     locks = failing_locks(report)
-    said += [several(len(locks), "unfit lock file")] if locks else []
-    left = report.get("unanswered", 0)
-    said += [f"{left} not measured"] if left else []
-    if said:
-        return f"Model budget: {', '.join(said)} ({limits})"
+    noticed += [several(len(locks), "unfit lock file")] if locks else []
+    noticed += [f"{report.unanswered} not measured"] if report.unanswered else []
+    if noticed:
+        return f"Model budget: {', '.join(noticed)} ({limits})"
     return f"Model budget: {limits}, all within" if total else "Model budget: nothing measured"
 
 
-def sections(report: Record) -> Iterator[Section]:
+def sections(report: Report) -> Iterator[Section]:
     """All parts, in the order in which they give way last."""
     yield Section(f"## {title(report)}\n", [])
-    if said := unmeasured(report):
-        yield Section(f"❌ {said}.\n", [])
-    if report["selected"]:
+    if sentence := unmeasured(report):
+        yield Section(f"❌ {sentence}.\n", [])
+    if report.selected:
         yield Section("Only a part of the limits was selected, and measured.\n", [])
-    told = list(cases(report))
-    failing = worst_first([case for case in told if case.fails])
-    warned = worst_first([case for case in told if case.outcome == "warn"])
-    within = [case for case in told if case.outcome == "within"]
+    judged = list(cases(report))
+    failing = worst_first([case for case in judged if case.fails])
+    warned = worst_first([case for case in judged if case.outcome == "warn"])
+    within = [case for case in judged if case.outcome == "within"]
     yield from _broken(report)
     yield from _table("### Failing", failing)
     yield from _details(failing)
@@ -124,24 +124,25 @@ def sections(report: Record) -> Iterator[Section]:
 
 def changed(case: Case) -> bool:
     """Whether a number is known to differ from its baseline."""
-    baseline = case.check["baseline"]
-    return baseline is not None and baseline != case.check["actual"]
+    return case.check.baseline not in (None, case.check.actual)
 
 
-def fitted(parts: list[Section], most_bytes: int) -> str:
-    """Openings and closings of all parts, and as many of their rows as there is room for."""
-    frames = "".join(part.opening + part.closing + part.left_out(0) + "\n" for part in parts)
+def fitted(summary: list[Section], most_bytes: int) -> str:
+    """Openings and closings of all sections, and as many of their rows as there is room for."""
+    frames = "".join(
+        section.opening + section.closing + section.left_out(0) + "\n" for section in summary
+    )
     left = most_bytes - nbytes(frames)
     text = ""
-    for part in parts:
+    for section in summary:
         kept = 0
-        for row in part.rows:
+        for row in section.rows:
             if nbytes(row) + 1 > left:
                 break
             left -= nbytes(row) + 1
             kept += 1
-        rows = "".join(f"{row}\n" for row in part.rows[:kept])
-        text += part.opening + rows + part.left_out(kept) + part.closing + "\n"
+        rows = "".join(f"{row}\n" for row in section.rows[:kept])
+        text += section.opening + rows + section.left_out(kept) + section.closing + "\n"
     return text
 
 
@@ -180,36 +181,35 @@ def _row(case: Case) -> str:
 
 def _measured(case: Case) -> str:
     check = case.check
-    if check["actual"] is None:
-        told = [check["measured"]] if check.get("measured") else []
-        return code("; ".join((*told, *reservations(case)))) if told else ""
-    return ("≥ " if is_lower_bound(check) else "") + figure(check["actual"], check.get("unit", ""))
+    if check.actual is None:
+        return code("; ".join((check.measured, *reservations(case)))) if check.measured else ""
+    return ("≥ " if is_lower_bound(check) else "") + figure(check.actual, check.unit)
 
 
 def _held(case: Case) -> str:
     """The maximum, else the minimum, or what an equivalence allows."""
     check, most = case.check, maximum(case.check)
     if case.is_claim:
-        return code(check["allowed"]) if check.get("allowed") else ""
-    held = check.get("min") if most is None else most
-    return "" if held is None else figure(held, check.get("unit", ""))
+        return code(str(check.allowed)) if check.allowed else ""
+    bound = check.min if most is None else most
+    return "" if bound is None else figure(bound, check.unit)
 
 
-def _baseline(check: Record) -> str:
+def _baseline(check: Check) -> str:
     """How much a number has grown or shrunk: "+219,047", "unchanged", or "" without a baseline."""
-    before, after = check["baseline"], check["actual"]
+    before, after = check.baseline, check.actual
     if before is None or after is None:
         return ""
     if before == after:
         return "unchanged"
     if isinstance(before, int) and isinstance(after, int):
         return f"{after - before:+,}"
-    return f"was {code(str(before))}"
+    return f"was {code(str(number_json(before)))}"
 
 
-def _broken(report: Record) -> Iterator[Section]:
+def _broken(report: Report) -> Iterator[Section]:
     """Files without readable limits: their problems, each with its place."""
-    problems = [problem for broken in report["broken"] for problem in broken["problems"]]
+    problems = [problem for broken in report.broken for problem in broken.problems]
     if problems:
         rows = [f"- {code(one_line(problem))}" for problem in problems]
         yield Section("### Broken budget files\n\n", rows)
@@ -227,26 +227,26 @@ def _details(failing: list[Case]) -> Iterator[Section]:
         yield Section("\n", rows)
 
 
-def _changes(report: Record) -> Iterator[Section]:
+def _changes(report: Report) -> Iterator[Section]:
     """Limits that let more pass than at the base, and models that are others than there."""
-    for word in CHANGES:
-        rows = [_change(each) for each in report.get(word, ())]
-        if rows:
-            yield Section(f"### {word.capitalize()} by this change\n\n", rows)
+    for word, some in ((LOOSENED, report.loosened), (REDEFINED, report.redefined)):
+        if some:
+            yield Section(f"### {word.capitalize()} by this change\n\n", [*map(_change, some)])
 
 
-def _change(change: Record) -> str:
-    sign = "❌ forbidden:" if change["forbidden"] else SIGNS["warn"]
-    subject = code(" / ".join(change["id"].split("::")[1:]))
-    place = code(f"{change['file']}:{change['line']}")
-    return f"- {sign} {code(one_line(change['text']))} in {subject}, {place}"
+def _change(change: LoosenedLimit | RedefinedModel) -> str:
+    sign = "❌ forbidden:" if change.forbidden else SIGNS["warn"]
+    subject = code(change.address.title)
+    place = code(f"{change.file}:{change.line}")
+    return f"- {sign} {code(one_line(change.text))} in {subject}, {place}"
 
 
-def _notes(report: Record) -> Iterator[Section]:
-    """What has to be said about lock files that are not what was measured."""
-    said = [lock for lock in report.get("lock", ()) if lock["state"] != "fresh"]
+def _notes(report: Report) -> Iterator[Section]:
+    """Lock files that are not what was measured, in a sentence each."""
     rows = [
-        f"- {'❌ ' if lock.get('fails') else ''}{code(one_line(lock['text']))}" for lock in said
+        f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}"
+        for lock in report.lock
+        if not lock.is_fresh
     ]
     if rows:
         yield Section("### Lock files\n\n", rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
+from typing import Any
 
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.graph.graph import Operand
@@ -12,17 +13,21 @@ from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.reports.assembly import counted_ops, metric_report
 from pytest_modelbudget.reports.layers import LayerRow, LayerTable, shape_text
-from pytest_modelbudget.reports.record import Record, census_record, measurement_record
+from pytest_modelbudget.reports.text import aligned
+from pytest_modelbudget.reports.typed_json import to_json
 from pytest_modelbudget.units import exact, readable
 
 SCHEMA = "model-budget-layers/1"
+
+Record = dict[str, Any]
 
 
 def layer_record(
     model: LoadedModel, table: LayerTable, measurements: Mapping[str, Measurement]
 ) -> Record:
-    """What ``modelbudget show --format json`` prints, but for the operations."""
+    """The JSON of ``modelbudget show --format json``, but for the operations."""
     return {
         "schema": SCHEMA,
         "format": model.format,
@@ -34,14 +39,16 @@ def layer_record(
             "macs": table.macs,
             "output_bytes": table.output_nbytes,
         },
-        "metrics": {key: measurement_record(each) for key, each in measurements.items()},
+        "metrics": {
+            key: to_json(metric_report(measurement)) for key, measurement in measurements.items()
+        },
     }
 
 
 def op_record(costed: CostedGraph) -> Record:
     """The census and every operation in execution order."""
     return {
-        "census": census_record(census(costed)),
+        "census": [to_json(ops) for ops in counted_ops(census(costed))],
         "ops": [_op(cost) for cost in costed.costs],
     }
 
@@ -115,8 +122,8 @@ def _plain(value: object) -> object:
 def census_text(costed: CostedGraph) -> str:
     """How many operations of each kind and foreign name, the most frequent first."""
     rows = sorted(census(costed), key=lambda row: -row.count)
-    kind_width = max((len(row.kind) for row in rows), default=0)
-    return "\n".join(f"{row.count:>6}  {row.kind:<{kind_width}}  {row.name}" for row in rows)
+    cells = [(str(row.count), row.kind, row.name) for row in rows]
+    return "\n".join(aligned("{:>6}  {:<}  {}", cells))
 
 
 def ops_text(costed: CostedGraph) -> str:
@@ -181,27 +188,25 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
             key,
             ("" if measurement.complete else ">= ") + _figure(measurement),
             readable(measurement.value, measurement.unit),
-            _parts(measurement),
+            _summands(measurement),
         )
         for key, measurement in measurements.items()
     ]
-    widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
+    layout = "{:<}  {:>}  {:<}"
+    wholes, starts = aligned(layout + "  {}", cells), aligned(layout, cells)
     lines = [
         line
-        for key, figure, short, parts in cells
-        for line in _wrapped(
-            f"{key:<{widths[0]}}  {figure:>{widths[1]}}  {short:<{widths[2]}}  ", parts, width
-        )
+        for whole, start, (*_, summands) in zip(wholes, starts, cells, strict=True)
+        for line in _wrapped(whole, start, summands, width)
     ]
     return "\n".join([*lines, *_left_out(measurements)])
 
 
-def _wrapped(start: str, parts: str, width: int) -> list[str]:
-    """One line, or a line and its parts below it where they do not fit."""
-    whole = (start + parts).rstrip()
-    if len(whole) <= width or not parts:
+def _wrapped(whole: str, start: str, summands: str, width: int) -> list[str]:
+    """The whole line, or its start and the summands below it where they do not fit."""
+    if len(whole) <= width or not summands:
         return [whole]
-    return [start.rstrip(), *wrap(parts, width, initial_indent="    ", subsequent_indent="    ")]
+    return [start, *wrap(summands, width, initial_indent="    ", subsequent_indent="    ")]
 
 
 def _figure(measurement: Measurement) -> str:
@@ -212,8 +217,8 @@ def _figure(measurement: Measurement) -> str:
     return exact(measurement.value, measurement.unit)
 
 
-def _parts(measurement: Measurement) -> str:
-    """What the number is the sum of: bandwidth by read, weights and write; ops by kind."""
+def _summands(measurement: Measurement) -> str:
+    """The numbers that it is the sum of: bandwidth by read, weights and write; ops by kind."""
     if measurement.convention:
         return measurement.convention
     return ", ".join(f"{name} {value:,}" for name, value in measurement.parts.items())

@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_modelbudget.reports.record import Record
+    from pytest_modelbudget.reports.record import Report
 
 
 class FileReport(NamedTuple):
     """A file format: its command-line option, what it holds, and the module with ``render``.
 
-    needs_profile asks for ``profile`` in each model's record. package is what the module needs
+    profile names the module whose ``profile`` it wants of each model, worked out while the model's
+    graph is there; its text is all that is kept. package is what the module needs
     that is not installed with the project itself, extra the name under which it is.
     """
 
     option: str
     describes: str
     module: str
-    needs_profile: bool = False
+    profile: str = ""
     package: str = ""
     extra: str = ""
 
@@ -35,9 +36,9 @@ class FileReport(NamedTuple):
         """Whether the package that it needs is there; nothing is imported to find out."""
         return not self.package or find_spec(self.package) is not None
 
-    def render(self, report: Record) -> str:
+    def render(self, report: Report) -> str:
         """The text of the file."""
-        renderer: Callable[[Record], str] = import_module(self.module).render
+        renderer: Callable[[Report], str] = import_module(self.module).render
         return renderer(report)
 
 
@@ -68,7 +69,7 @@ FILE_REPORTS: tuple[FileReport, ...] = (
         "--model-budget-html",
         "a page for people: limits, layers, memory over time, roofline",
         "pytest_modelbudget.reports.html.page",
-        needs_profile=True,
+        profile="pytest_modelbudget.reports.html.profile",
         package="jinja2",
         extra="html",
     ),

@@ -13,13 +13,15 @@ over    params                          3.73 M    3.51 M    -6.2% [##########+
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from fractions import Fraction
 from itertools import groupby
 from textwrap import shorten, wrap
 from typing import NamedTuple
 
+from pytest_modelbudget.budget.address import names_of, path_of
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.reports.cases import (
     Case,
@@ -31,15 +33,16 @@ from pytest_modelbudget.reports.cases import (
     is_lower_bound,
     maximum,
 )
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
 from pytest_modelbudget.reports.sentences import costs, grown_lines, largest_shares, reservations
+from pytest_modelbudget.reports.text import aligned, cut_middle
 from pytest_modelbudget.units import readable, readable_pair, room, several
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
 BAR = 10  # characters of a bar between its ends; a full one is exactly at the limit
 NARROWEST_NAME = 16
-UNTOLD = "?"  # in place of a figure that nobody knows
+NOBODY_KNOWS = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
 
 
@@ -74,66 +77,53 @@ class Row(NamedTuple):
     subject: str = ""
 
 
-class Widths(NamedTuple):
-    """Characters that the columns beside the name take."""
-
-    measured: int
-    limit: int
-    bar: int
-
-
-def lines(report: Record, detail: int) -> Iterator[Line]:
+def lines(report: Report, detail: int) -> Iterator[Line]:
     """The whole table, file by file, without the line that counts the verdicts."""
     by_file: dict[str, list[Row]] = {}
-    for model in report["models"]:
-        by_file.setdefault(model["file"], []).extend(rows(model, detail))
-    widths = _widths([row for rows_ in by_file.values() for row in rows_])
+    for model in report.models:
+        by_file.setdefault(model.file, []).extend(rows(model, detail))
+    table: list[Row] = []
     for file, file_rows in by_file.items():
         if file_rows:
-            heading = Row("file", file, "measured", "limit", "headroom")
-            yield Line(_aligned(heading, widths, lead=0), "file")
-        for subject, some in groupby(file_rows, key=lambda row: row.subject):
-            if subject:
-                yield Line(_cut(subject, WIDTH))
-            for row in some:
-                yield Line(_aligned(row, widths, lead=OUTCOME_WIDTH), row.colour)
-                yield from (Line(layer) for layer in row.layers)
-    for broken in report["broken"]:
-        count = len(broken["problems"])
-        problems = several(count, "problem")
-        yield Line(
-            f"{'broken':<{OUTCOME_WIDTH}}{broken['id'].partition('::')[0]}: {problems}", "over"
-        )
+            table += [Row("file", file, "measured", "limit", "headroom"), *file_rows]
+    subject = ""
+    for row, text in zip(table, _aligned(table), strict=True):
+        if row.subject not in ("", subject):
+            yield Line(cut_middle(row.subject, WIDTH))
+        subject = row.subject
+        yield Line(text, row.colour)
+        yield from (Line(layer) for layer in row.layers)
+    for broken in report.broken:
+        problems = several(len(broken.problems), "problem")
+        file = broken.address.file
+        yield Line(f"{'broken':<{OUTCOME_WIDTH}}{file}: {problems}", "over")
 
 
-def counted(report: Record) -> str:
+def counted(report: Report) -> str:
     """One line: "12 limits: 1 over, 1 warn, 10 within, 0 unknown"."""
-    told = counts(report)
-    total = sum(told.values())
-    said = [f"{count} {outcome}" for outcome, count in told.items()]
-    broken = len(report["broken"])
-    if broken:
-        said.append(several(broken, "broken file"))
-    said += changes_counted(report)
-    return f"{several(total, 'limit')}: {', '.join(said)}"
+    numbers = counts(report)
+    texts = [f"{number} {outcome}" for outcome, number in numbers.items()]
+    if report.broken:
+        texts.append(several(len(report.broken), "broken file"))
+    texts += changes_counted(report)
+    return f"{several(sum(numbers.values()), 'limit')}: {', '.join(texts)}"
 
 
-def rows(model: Record, detail: int) -> list[Row]:
+def rows(model: ModelReport, detail: int) -> list[Row]:
     """The limits of a model and of its transforms that deserve a line at this level of detail."""
-    told = list(cases_of(model))
+    shown = list(cases_of(model))
     if detail < Detail.ALL:
-        by_owner = groupby(told, key=lambda case: case.id.rpartition("::")[0])
+        by_owner = groupby(shown, key=lambda case: case.address.above)
         tightest = [min(some, key=_tightness) for _, some in by_owner]
-        told = [case for case in told if _is_told(case) or case in tightest]
-    shown = {case.id: _row(case, detail) for case in told}
-    for last in {id(case.owner): case for case in told if case.owner is not model}.values():
-        row = shown[last.id]
-        told_costs = (line for each in costs(model, last.owner) for line in _wrapped(each))
-        shown[last.id] = row._replace(layers=(*row.layers, *told_costs))
-    return list(shown.values())
+        shown = [case for case in shown if _is_always_shown(case) or case in tightest]
+    last = {id(case.owner): case.id for case in shown}
+    return [
+        _row(case, detail, costed=model if last[id(case.owner)] == case.id else None)
+        for case in shown
+    ]
 
 
-def _is_told(case: Case) -> bool:
+def _is_always_shown(case: Case) -> bool:
     """Whether a limit is shown without being asked for."""
     return case.outcome != "within" or case.is_claim
 
@@ -143,60 +133,65 @@ def _tightness(case: Case) -> tuple[bool, Fraction]:
     return (room is None, room or Fraction(0))
 
 
-def _row(case: Case, detail: int) -> Row:
+def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
+    """A limit; below the last one of a transform stands what it costs beside its model."""
+    layers = [*_reservations(case), *(_layers(case) if detail >= Detail.LAYERS else ())]
+    if costed and isinstance(case.owner, TransformReport):
+        layers += [line for text in costs(costed, case.owner) for line in _wrapped(text)]
+    measured, limit, left = _claimed(case.check) if case.is_claim else _figures(case.check)
     return Row(
         case.outcome,
-        case.name if detail >= Detail.ALL else case.id.partition("::")[2],
-        *(_claimed(case.check) if case.is_claim else _figures(case.check)),
+        case.name if detail >= Detail.ALL else case.address.path,
+        measured,
+        limit,
+        left,
         bar=_bar(case.check) if detail >= Detail.ALL else "",
-        layers=(*_reservations(case), *(_layers(case) if detail >= Detail.LAYERS else ())),
+        layers=tuple(layers),
         subject=case.subject if detail >= Detail.ALL else "",
     )
 
 
-def _bar(check: Record) -> str:
+def _bar(check: Check) -> str:
     """How much of a maximum is used: "[######....]", and "[##########+" where it is broken.
 
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
     most = maximum(check)
-    if check["outcome"] == "unknown" or check["actual"] is None or not most:
+    if check.outcome is Outcome.UNKNOWN or check.actual is None or not most:
         return ""
     if _nearer_bound(check) != most:
         return ""
-    used = BAR * Fraction(check["actual"]) / most
+    used = BAR * Fraction(check.actual) / most
     if used > BAR:
         return f"[{'#' * BAR}+"
     return f"[{'#' * used.__floor__():.<{BAR}}]"
 
 
-def _figures(check: Record) -> tuple[str, str, str]:
+def _figures(check: Check) -> tuple[str, str, str]:
     """Measured, limit and headroom of a row; a lower bound has none that anybody knows."""
-    unit, actual, bound = check.get("unit", ""), check["actual"], _nearer_bound(check)
-    is_unknown = check["outcome"] == "unknown"
-    left = UNTOLD if is_unknown else headroom_text(check)
+    actual, bound = check.actual, _nearer_bound(check)
+    is_unknown = check.outcome is Outcome.UNKNOWN
+    left = NOBODY_KNOWS if is_unknown else headroom_text(check)
     if actual is None:
         return "-", "-", left
-    is_ratio = isinstance(actual, str)
-    actual = Fraction(actual)
     if bound is None:
-        return readable(actual, unit), "-", left
-    measured, limit = readable_pair(actual, bound, unit)
-    if is_unknown and is_ratio:  # over unmeasured ops: not even a bound
-        return UNTOLD, limit, left
+        return readable(Fraction(actual), check.unit), "-", left
+    measured, limit = readable_pair(Fraction(actual), bound, check.unit)
+    if is_unknown and isinstance(actual, Fraction):  # over unmeasured ops: not even a bound
+        return NOBODY_KNOWS, limit, left
     least = ">= " if is_lower_bound(check) else ""
     return least + measured, limit, left
 
 
-def _claimed(check: Record) -> tuple[str, str, str]:
+def _claimed(check: Check) -> tuple[str, str, str]:
     """How far outputs differ at most and what is allowed; there is no share of it to be left."""
-    return check.get("measured", "-"), check.get("allowed", "-"), ""
+    return check.measured or "-", str(check.allowed or "-"), ""
 
 
-def _nearer_bound(check: Record) -> Fraction | None:
+def _nearer_bound(check: Check) -> Fraction | None:
     """The maximum, or the minimum where that is broken or stands alone."""
-    most, least = maximum(check), check.get("min")
-    if least is None or (most is not None and Fraction(check["actual"] or 0) >= Fraction(least)):
+    most, least = maximum(check), check.min
+    if least is None or (most is not None and (check.actual or 0) >= least):
         return most
     return Fraction(least)
 
@@ -208,15 +203,15 @@ def _reservations(case: Case) -> Iterator[str]:
 
 
 def _layers(case: Case) -> Iterator[str]:
-    """What grew since the baseline, then the largest shares with their part of the whole."""
+    """The layers that grew since the baseline, then the largest shares with their part of all."""
     indent = " " * (OUTCOME_WIDTH - 2)
-    yield from (_cut(indent + line, WIDTH) for line in grown_lines(case.check.get("blame", ())))
-    metric = case.measurement
-    total = Fraction(case.check["actual"] or 0)
-    for scope, value in largest_shares(case):
-        part = room(value / total) if total and "exact" not in metric else ""
-        text = readable(value, metric["unit"])
-        yield _cut(f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {scope_text(scope)}", WIDTH)
+    yield from (cut_middle(indent + line, WIDTH) for line in grown_lines(case.check.blame))
+    metric, total = case.measurement, Fraction(case.check.actual or 0)
+    for scope, value in largest_shares(case) if metric else ():
+        part = room(value / total) if total and metric and not metric.exact else ""
+        text = readable(value, metric.unit if metric else "")
+        line = f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {scope_text(scope)}"
+        yield cut_middle(line, WIDTH)
 
 
 def _wrapped(text: str) -> list[str]:
@@ -224,39 +219,31 @@ def _wrapped(text: str) -> list[str]:
     return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
-def _widths(all_rows: Iterable[Row]) -> Widths:
-    heading = Row("", "", "measured", "limit", "")
-    found = [heading, *all_rows]
-    return Widths(
-        max(len(row.measured) for row in found),
-        max(len(row.limit) for row in found),
-        max(len(row.bar) for row in found),
+def _aligned(table: Sequence[Row]) -> list[str]:
+    """Lines: the name, cut in its middle if need be, and its columns right-aligned."""
+    measured, limit, bar = (
+        max((len(getattr(row, column)) for row in table), default=0)
+        for column in ("measured", "limit", "bar")
     )
+    beside = measured + limit + bar + HEADROOM_WIDTH + 2 + (1 if bar else 0)
+    cells = [
+        (_first_cell(row, WIDTH - beside), row.measured, row.limit, row.headroom, row.bar)
+        for row in table
+    ]
+    return aligned(f"{{}} {{:>}} {{:>}}{{:>{HEADROOM_WIDTH}}} {{}}", cells)
 
 
-def _aligned(row: Row, widths: Widths, lead: int) -> str:
-    """One line: the name, cut in its middle if need be, and its columns right-aligned.
-
-    lead is how many characters stand before the name for the outcome, or 0.
-    """
-    beside = sum(widths) + HEADROOM_WIDTH + 2 + (1 if widths.bar else 0)
-    space = max(WIDTH - beside, lead + NARROWEST_NAME)
-    name = row.colour.ljust(lead) if lead else ""
-    name += _cut_name(row.name, space - lead)
-    figures = f"{row.measured:>{widths.measured}} {row.limit:>{widths.limit}}"
-    return f"{name:<{space}} {figures}{row.headroom:>{HEADROOM_WIDTH}} {row.bar}".rstrip()
+def _first_cell(row: Row, width: int) -> str:
+    """The outcome and the name of a limit, or a file's own name."""
+    lead = "" if row.colour == "file" else row.colour.ljust(OUTCOME_WIDTH)
+    space = max(width, len(lead) + NARROWEST_NAME)
+    return (lead + _cut_name(row.name, space - len(lead))).ljust(space)
 
 
 def _cut_name(name: str, width: int) -> str:
     """A name of at most that width; the model's part of it gives way first."""
-    model, colons, metric = name.rpartition("::")
-    left = width - len(metric) - len(colons)
-    return f"{_cut(model, left)}{colons}{metric}" if left >= LEAST_CUT else _cut(name, width)
-
-
-def _cut(text: str, width: int) -> str:
-    """Text of at most that width; what is left out of its middle shows as dots."""
-    if len(text) <= width:
-        return text
-    kept = width - 3
-    return f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
+    *model, metric = names_of(name)
+    left = width - len(path_of("", metric))
+    if not model or left < LEAST_CUT:
+        return cut_middle(name, width)
+    return path_of(cut_middle(path_of(*model), left), metric)

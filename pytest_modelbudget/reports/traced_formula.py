@@ -153,12 +153,12 @@ def _binary(
             return self  # what sum() and prod() begin with
         known = other if type(other) is Traced else Traced(other, repr(other), self.run)
         left, right = (known, self) if swapped else (self, known)
-        tighter = holds if unit is not None else holds + 1  # a - (b - c), but a + b + c
+        first = holds + (sign == "**")  # the one that binds from the right
         return Traced(
             work(left.value, right.value),
-            f"{left._held(holds)} {sign} {right._held(tighter)}",
+            f"{left._held(first)} {sign} {right._held(holds + 1)}",
             self.run,
-            f"{left._filled(holds)} {sign} {right._filled(tighter)}",
+            f"{left._filled(first)} {sign} {right._filled(holds + 1)}",
             holds,
         )
 
@@ -201,7 +201,7 @@ def _argument(value: Any) -> str:
 
 
 def _index(index: Any) -> str:
-    """What stands between the brackets: "0", "1:", "'heads'"."""
+    """The text between the brackets: "0", "1:", "'heads'"."""
     if type(index) is not slice:
         return _argument(index)
     ends = ["" if end is None else _argument(end) for end in (index.start, index.stop)]
@@ -221,7 +221,7 @@ class _Run:
         self._seen: dict[str, Any] = {}
 
     def follow(self, values: Mapping[str, Any]) -> Any:
-        """What the formula returns for operands that remember their names."""
+        """Run the formula on operands that remember their names; what it returns."""
         known = {name: getattr(builtins, name) for name in WRITTEN_OUT}
         known |= self.formula.__globals__
         world = {name: self._of_world(value, name) for name, value in known.items()}

@@ -13,12 +13,12 @@ from pytest_modelbudget.equivalence.figures import stores_other_values
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.onnx_models.graph_reader import (
-    measured_graph,
+from pytest_modelbudget.onnx_models.files import (
     model_with_weights,
     must_be_whole,
     with_all_weights,
 )
+from pytest_modelbudget.onnx_models.graph_reader import measured_graph
 from pytest_modelbudget.onnx_models.pairs import sides
 from pytest_modelbudget.onnx_models.program import floating_arrays
 from pytest_modelbudget.transforms.on_onnx import Judge

@@ -18,7 +18,8 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec, existing_file
 from pytest_modelbudget.formats.table import frontend_table
-from pytest_modelbudget.onnx_models.graph_reader import measured_graph, model_with_weights
+from pytest_modelbudget.onnx_models.files import model_with_weights
+from pytest_modelbudget.onnx_models.graph_reader import measured_graph
 from pytest_modelbudget.onnx_models.pairs import output_types, outputs_of
 from pytest_modelbudget.onnx_models.program import floating_arrays
 from pytest_modelbudget.onnx_models.running import Feeds, OnnxRun, given_inputs, upcast

@@ -24,7 +24,8 @@ from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformErr
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import existing_file
 from pytest_modelbudget.graph.graph import Graph
-from pytest_modelbudget.onnx_models.graph_reader import measured_graph, model_with_weights
+from pytest_modelbudget.onnx_models.files import model_with_weights
+from pytest_modelbudget.onnx_models.graph_reader import measured_graph
 from pytest_modelbudget.onnx_models.pairs import (
     LayerRuns,
     declared_differences,

@@ -25,7 +25,7 @@ from pytest_modelbudget.graph.scopes import is_in_scope, paths
 from pytest_modelbudget.ops.table import OpTable
 
 # The extra that brings each package which an engine imports.
-EXTRAS = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnx", "onnx_ir": "onnx"}
+EXTRAS = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnx"}
 
 
 class SettingForm(str, Enum):

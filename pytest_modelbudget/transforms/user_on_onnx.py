@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import existing_file, transform_named
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.onnx_models.graph_reader import model_with_weights, weight_files
+from pytest_modelbudget.onnx_models.files import model_with_weights, weight_files
 from pytest_modelbudget.transforms.compare_on_onnx import beside
 from pytest_modelbudget.transforms.transform import Job, Transformed
 

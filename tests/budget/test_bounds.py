@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from pytest_modelbudget.budget.read_transforms import amount_of
+from pytest_modelbudget.budget.transform_forms import amount_of
 from pytest_modelbudget.equivalence.claim import Bound
 from tests.builders.texts import Problems
 

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.grammar import CLAIM, OUTPUT, settings_grammar, transform_grammar
-from pytest_modelbudget.formats.table import frontend_table
-from pytest_modelbudget.metrics.table import metric_table
-from pytest_modelbudget.transforms.table import transform_table
+from pytest_modelbudget.budget.limit_forms import OPS_GRAMMAR, limit_grammar, limits_grammar
+from pytest_modelbudget.budget.read_budget import DEFAULTS_GRAMMAR, file_grammar, model_grammar
+from pytest_modelbudget.budget.source_forms import DTYPES, SPEC
+from pytest_modelbudget.budget.transform_forms import (
+    CLAIM_GRAMMAR,
+    OUTPUT_GRAMMAR,
+    settings_grammar,
+    transform_grammar,
+)
+from pytest_modelbudget.registry import tables
 from tests.builders.texts import Problems
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "budget-format.md"
@@ -32,21 +37,21 @@ def test_example(problems: Problems, example: str) -> None:
 
 def test_every_key_is_named() -> None:
     """The document names every key of the reader's tables, and every reserved one."""
-    model = grammar.model_grammar(frontend_table())
-    limits = grammar.limits_grammar(metric_table())
-    transform = transform_grammar(transform_table())
-    settings = (settings_grammar(each) for each in transform_table().values())
-    tables = (
-        grammar.FILE, grammar.DEFAULTS, model, grammar.LIMIT, grammar.OPS_LIMIT, grammar.SPEC,
-        transform, CLAIM, OUTPUT, *settings,
+    known = tables()
+    limits, transform = limits_grammar(known.metrics), transform_grammar(known)
+    settings = (settings_grammar(each, known.front_ends) for each in known.transforms.values())
+    grammars = (
+        file_grammar(known), DEFAULTS_GRAMMAR, model_grammar(known),
+        limit_grammar("macs", "MAC"), OPS_GRAMMAR, SPEC, transform, CLAIM_GRAMMAR, OUTPUT_GRAMMAR,
+        *settings,
     )  # fmt: skip
-    keys = {key for table in tables for key in (*table.keys(), *table.reserved)}
+    keys = {key for table in grammars for key in (*table.keys, *table.reserved)}
     named = set(re.findall(r"\w+", TEXT))
     assert sorted(keys - named - {"level"}) == []
     assert sorted(set(limits.reserved) - named) == []
 
 
-@pytest.mark.parametrize("dtype", grammar.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_is_named(dtype: str) -> None:
     """The document names every element type."""
     assert f"`{dtype}`" in TEXT

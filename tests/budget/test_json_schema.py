@@ -10,8 +10,8 @@ import pytest
 from jsonschema import Draft7Validator
 
 from pytest_modelbudget.budget import json_schema as schema_module
+from pytest_modelbudget.budget.grammar import scalar
 from pytest_modelbudget.budget.json_schema import FILE_NAME, json_schema, schema_text
-from pytest_modelbudget.budget.reading import scalar
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, tree
 from pytest_modelbudget.formats.table import frontend_table
 from pytest_modelbudget.metrics.measurement import Measurement, Metric

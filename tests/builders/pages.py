@@ -11,16 +11,23 @@ from typing import Any
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.gate.from_python import written_limits
-from pytest_modelbudget.gate.measuring import checked
+from pytest_modelbudget.gate.measuring import judge_limit
 from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports.html.page import render
+from pytest_modelbudget.reports.assembly import (
+    Assembly,
+    Statement,
+    check_report,
+    model_report,
+)
+from pytest_modelbudget.reports.html import page
 from pytest_modelbudget.reports.html.profile import profile
-from pytest_modelbudget.reports.record import Assembly, check_record, check_statement, model_record
+from pytest_modelbudget.reports.record import Report
+from pytest_modelbudget.reports.typed_json import from_json, to_json
 from tests.builders.graphs import costed, parameter, tensor
 
 FILE = "budgets/a.yaml"
@@ -28,6 +35,7 @@ ODD_NAME = "a,b:c%<script>document.title='owned'</script>&amp;\"'"
 
 # A transform whose outputs differ, as the gate records it; its metrics are the model's and more.
 TILED = {
+    "id": f"{FILE}::net::tiled",
     "name": "tiled",
     "changes": [
         {"scope": "block0.fc0", "operation": "linear", "became": "2 products of 4x2"},
@@ -106,7 +114,7 @@ def page_record(models: Mapping[str, tuple[MeasuredModel, Mapping[str, object]]]
     for name, (model, limits) in models.items():
         add_model(assembly, using, name, model, limits, line)
         line += 2 + len(limits)
-    return assembly.report(selected=False)
+    return to_json(assembly.report(selected=False))
 
 
 def add_model(
@@ -119,11 +127,12 @@ def add_model(
 ) -> None:
     """One model's statements, the limits on the lines after its own."""
     model_id = f"{FILE}::{name}"
-    record = model_record(model_id, FILE, line, model)
+    report = model_report(model_id, FILE, line, model)
     for offset, limit in enumerate(written_limits(limits, using), start=1):
         placed = replace(limit, place=Place(FILE, line + offset))
-        check = check_record(f"{model_id}::{limit.metric}", checked(placed, model))
-        assembly.add(check_statement(check, record if offset == 1 else None, 0.25))
+        check = check_report(f"{model_id}::{limit.metric}", judge_limit(placed, model))
+        first = {"model": report, "seconds": "0.250"} if offset == 1 else {}
+        assembly.add(Statement(check=check, **first))
 
 
 def small_record() -> Any:
@@ -183,6 +192,11 @@ def many_models(count: int) -> Any:
         params = {"params": 100 if number % 7 == 0 else "1 M", "macs": "1 MMAC", "flops": "2 MFLOP"}
         models[f"family{number % 10}/model{number}"] = (kinds[number % 5], params)
     return page_record(models)
+
+
+def render(record: Any) -> str:
+    """The page of a record."""
+    return page.render(from_json(Report, record))
 
 
 def written(record: Any, path: Path) -> Path:

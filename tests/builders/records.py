@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_modelbudget.reports.record import Report
+from pytest_modelbudget.reports.typed_json import from_json
+
 Record = dict[str, Any]
 FILE = "budgets/mobile.yaml"
 
@@ -68,17 +71,18 @@ def model(*checks: Record, of: str = "net", file: str = FILE, line: int = 3, **m
     }  # fmt: skip
 
 
-def report(*models: Record, selected: bool = False, **more: Any) -> Record:
+def report(*models: Record, selected: bool = False, **more: Any) -> Report:
     """A report of these models; broken, loosened and lock as asked for."""
-    return {
+    document = {
         "schema": "model-budget-report/1",
         "selected": selected,
         "environment": {"python": "3.11.7", "torch": "2.15.0"},
         "models": list(models),
         "broken": [],
-        "timings": {each["id"]: "0.250" for each in models},
+        "timings": {model["id"]: "0.250" for model in models},
         **more,
     }
+    return from_json(Report, document)
 
 
 def broken(*problems: str, file: str = "budgets/bad.yaml") -> Record:

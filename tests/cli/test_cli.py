@@ -16,6 +16,8 @@ from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 
+pytestmark = pytest.mark.needs_torch
+
 ALEXNET = ("show", "torchvision.models:alexnet", "--input", "float32 1x3x224x224")
 LAB = """
 import torch

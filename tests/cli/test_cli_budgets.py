@@ -26,6 +26,8 @@ from pytest_modelbudget.metrics.measurement import (
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.traced_formula import formula_lines
 
+pytestmark = pytest.mark.needs_torch
+
 LAB = """
 import torch
 from torch import nn

@@ -22,7 +22,7 @@ from tests.builders.mutants import Mutant, NarrowSums, Place, dropped, verified
 from tests.builders.output_mutants import OUTPUT_MUTANTS, TwoOutputs, two_outputs
 from tests.builders.torch_and_onnx_mutants import DROPOUT, OUTPUTS, STRUCTURAL
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs_torch]
 TYPES = ("float32", "float16", "bfloat16")
 IMAGE = (1, 3, 64, 64)
 

@@ -12,6 +12,8 @@ from torch import nn
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.torch_models.weights import redraw
 
+pytestmark = pytest.mark.needs_torch
+
 Call = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 

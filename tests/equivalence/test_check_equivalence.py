@@ -20,6 +20,8 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.torch_models.weights import redraw
 from tests.builders.module_transforms import tiled
 
+pytestmark = pytest.mark.needs_torch
+
 SPEC = "float32 2x8"
 
 

@@ -17,6 +17,8 @@ from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.products_on_torch import Linear, padded
 from tests.builders.mutants import verified
 
+pytestmark = pytest.mark.needs_torch
+
 TYPES = ("float32", "float16", "bfloat16")
 TILE = Tile(None, 8, 8)
 

@@ -18,6 +18,8 @@ from tests.builders.mutants import NarrowSums, Place, right, verified
 from tests.builders.output_mutants import OUTPUT_MUTANTS, two_outputs
 from tests.builders.torch_and_onnx_mutants import DROPOUT, FOREIGN, OUTPUTS, STRUCTURAL
 
+pytestmark = pytest.mark.needs_torch
+
 TYPES = ("float32", "float16", "bfloat16")
 
 

@@ -18,6 +18,8 @@ from pytest_modelbudget.torch_models.running import attributed
 from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
+pytestmark = pytest.mark.needs_torch
+
 SMALL, LARGE = ("aten::linear", (4, 8)), ("aten::linear", (6, 8))
 LINEAR, MATMUL = ("aten::linear", ()), ("aten::matmul", ())
 

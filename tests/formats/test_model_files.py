@@ -16,6 +16,8 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.formats.table import frontend_table
 from pytest_modelbudget.ops.table import builtin_ops
 
+pytestmark = pytest.mark.needs_torch
+
 SMALL = nn.Linear(8, 4)
 SPEC = TensorSpec("float32", (2, 8))
 

@@ -9,6 +9,8 @@ from torch import nn
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.user_code import described, user_code
 
+pytestmark = pytest.mark.needs_torch
+
 
 class Linear(nn.Module):
     """Takes rows of three."""

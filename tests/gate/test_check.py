@@ -17,9 +17,16 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.gate.from_python import input_specs
-from pytest_modelbudget.gate.measuring import MeasuredModels, checked, collection_paused, measured
+from pytest_modelbudget.gate.measuring import (
+    MeasuredModels,
+    collection_paused,
+    judge_limit,
+    measure_model,
+)
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.registry import tables
+
+pytestmark = pytest.mark.needs_torch
 
 PLACE = Place("budgets/a.yaml", 3)
 ONE_INPUT = InputSpecs((TensorSpec("float32", (1, 4)),))
@@ -138,7 +145,7 @@ def test_a_failed_model_makes_every_limit_unknown(tmp_path: Path) -> None:
     """The verdict carries the cause; nothing is raised, and the model is tried once."""
     models = MeasuredModels(tables(), root=tmp_path)
     source = ModelSource("torch", "no_such_module:net")
-    verdict = checked(Limit("params", PLACE, max=1), models.of(source))
+    verdict = judge_limit(Limit("params", PLACE, max=1), models.of(source))
     assert verdict.outcome is Outcome.UNKNOWN
     assert verdict.fails
     assert "no_such_module" in verdict.reason
@@ -200,7 +207,7 @@ def test_a_measured_model_lets_its_graph_go(tmp_path: Path) -> None:
     gc.collect()
     before = alive()
     with collection_paused():
-        model = measured(ModelSource("torch", net(), ONE_INPUT), tables(), root=tmp_path)
+        model = measure_model(ModelSource("torch", net(), ONE_INPUT), tables(), root=tmp_path)
         assert alive() == before
     assert model.measurements["macs"].value == 4 * 8 + 8 * 2
 

@@ -19,6 +19,8 @@ from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.module import module_subject
 from pytest_modelbudget.torch_models.tracing import traced
 
+pytestmark = pytest.mark.needs_torch
+
 MODELS = (
     "alexnet", "resnet18", "mobilenet_v2", "squeezenet1_1", "efficientnet_b0",
     "shufflenet_v2_x0_5", "vit_b_16", "swin_t", "convnext_tiny", "regnet_y_400mf",

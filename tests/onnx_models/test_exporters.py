@@ -19,6 +19,8 @@ from torchvision import models
 from pytest_modelbudget import measure
 from tests.builders.exported_models import EXPORTED, built, folded_away
 
+pytestmark = pytest.mark.needs_torch
+
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "old, folded": {"dynamo": False},
     "old, unfolded": {

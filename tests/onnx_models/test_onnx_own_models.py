@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate.measuring import measured
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import tables
 
@@ -42,7 +42,7 @@ VIEWS_ONLY = "moves no bytes, so it has no ratio"
 
 
 def gauged(path: Path) -> MeasuredModel:
-    return measured(ModelSource("onnx", str(path)), tables(), root=path.parent)
+    return measure_model(ModelSource("onnx", str(path)), tables(), root=path.parent)
 
 
 def incomplete(model: MeasuredModel) -> set[str]:

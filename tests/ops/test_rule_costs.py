@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from pytest_modelbudget import measure
 from tests.builders.micro_modules import Apply, weight
 
+pytestmark = pytest.mark.needs_torch
+
 INT = "int64"
 
 

@@ -12,6 +12,8 @@ import torchvision  # noqa: F401  # registers its operators
 
 from pytest_modelbudget.ops.table import builtin_ops
 
+pytestmark = pytest.mark.needs_torch
+
 TORCH_SPACES = ("aten::", "torchvision::", "quantized::")
 TORCH_NAMES = sorted(name for name in builtin_ops() if name.startswith(TORCH_SPACES))
 

@@ -15,6 +15,8 @@ from tests.builders.project import Project
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(frontend_table, "FRONT_ENDS", frontend_table.FRONT_ENDS)
     monkeypatch.setenv("COLUMNS", "80")
+    # They take longer to import than a run takes, in each of its processes, and change nothing.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
     pytester.syspathinsert()
     return Project(pytester)
 

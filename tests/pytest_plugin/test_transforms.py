@@ -14,6 +14,8 @@ from torch import nn
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401
 from tests.builders.torch_project import MACS, TorchProject
 
+pytestmark = pytest.mark.needs_torch
+
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> TorchProject:

@@ -33,6 +33,7 @@ def ran(
     return int(result.ret), lines, text.partition('"timings"')[0]
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """-n0, -n2 and -n4 --dist loadscope give the same ids, outcomes and JSON bytes."""
     project.budget(MODELS)

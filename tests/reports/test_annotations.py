@@ -156,8 +156,8 @@ def test_transforms_fail_like_models() -> None:
 def test_what_another_plugin_annotates_is_left_to_it() -> None:
     """By node id: others still have their annotation."""
     first, second = model(over(), of="first"), model(over(), of="second")
-    told = {first["checks"][0]["id"]}
-    (command,) = commands(report(first, second), told=told)
+    shown = {first["checks"][0]["id"]}
+    (command,) = commands(report(first, second), annotated=shown)
     assert read(command)["title"] == "second / params"
 
 

@@ -15,14 +15,22 @@ import pytest
 
 from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.html import page as html_page
-from pytest_modelbudget.reports.html.page import FILES, render
+from pytest_modelbudget.reports.html.page import FILES
 from pytest_modelbudget.reports.html.rows import MARK, CheckRow, check_row
-from pytest_modelbudget.reports.html.views import transform_view
+from pytest_modelbudget.reports.html.views import Change, transform_view
+from pytest_modelbudget.reports.record import (
+    Check,
+    MeasuredMetric,
+    ModelReport,
+    TransformReport,
+)
+from pytest_modelbudget.reports.typed_json import from_json
 from tests.builders.pages import (
     FILE,
     ODD_NAME,
     measured_chain,
     page_record,
+    render,
     small_record,
     with_everything,
 )
@@ -124,7 +132,8 @@ def row(check: dict[str, Any], **model: Any) -> CheckRow:
         "unit": "param",
     }  # fmt: skip
     known = {"id": f"{FILE}::net", "file": FILE, "line": 3, "metrics": {}, **model}
-    return check_row(Case({**full, **check}, known, known))
+    owner = from_json(ModelReport, known)
+    return check_row(Case(from_json(Check, {**full, **check}), owner, owner))
 
 
 @pytest.mark.parametrize(
@@ -246,6 +255,15 @@ def test_everything_that_others_add_is_shown() -> None:
     assert view["divergence"] == [[["0, normal", "3.2e-15"], ["0, zeros", "3.2e-4"]]]
 
 
+def compared(metric: str, unit: str, before: int, after: int) -> tuple[Change, ...]:
+    """The changes of a transform that makes one number of another."""
+    numbers = [MeasuredMetric(value=value, unit=unit, complete=True) for value in (before, after)]
+    model = ModelReport(id="net", metrics={metric: numbers[0]})
+    return transform_view(
+        model, TransformReport(id="net::t", name="t", metrics={metric: numbers[1]})
+    ).changes
+
+
 @pytest.mark.parametrize(
     ("before", "after", "change", "fill"),
     [
@@ -260,19 +278,13 @@ def test_transforms_show_each_metric_before_and_after(
     before: int, after: int, change: str, fill: str
 ) -> None:
     """The bar of what was before ends at three quarters."""
-    model = {
-        "metrics": {"macs": {"value": before, "unit": "MAC"}},
-    }
-    transform = {"name": "t", "metrics": {"macs": {"value": after, "unit": "MAC"}}}
-    (shown,) = transform_view(model, transform).changes
+    (shown,) = compared("macs", "MAC", before, after)
     assert (shown.change, shown.fill) == (change, fill)
 
 
 def test_a_change_too_small_to_see_is_written_out() -> None:
     """1,430,168 and 1,430,169 both round to 1.43 M: every digit is shown instead."""
-    model = {"metrics": {"flops": {"value": 1_430_168, "unit": "FLOP"}}}
-    transform = {"name": "t", "metrics": {"flops": {"value": 1_430_169, "unit": "FLOP"}}}
-    (shown,) = transform_view(model, transform).changes
+    (shown,) = compared("flops", "FLOP", 1_430_168, 1_430_169)
     assert (shown.before, shown.after) == ("1,430,168 FLOP", "1,430,169 FLOP")
 
 
@@ -299,7 +311,7 @@ def test_limits_that_never_came_to_their_turn_are_said_aloud() -> None:
 
 def test_a_session_without_limits_has_a_page_that_is_not_green() -> None:
     """Nothing measured is said at its top, and nothing is within."""
-    page = Page(render(report()))
+    page = Page(html_page.render(report()))
     text = " ".join(" ".join(page.words).split())
     assert "? unknown nothing measured" in text
     assert not [tag for tag, attributes in page.tags if attributes.get("class") == "status within"]

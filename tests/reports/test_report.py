@@ -14,17 +14,15 @@ from pytest_modelbudget.budget.verdict import judge
 from pytest_modelbudget.formats.versions import environment
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
-from pytest_modelbudget.reports.record import (
+from pytest_modelbudget.reports.assembly import (
     Assembly,
-    broken_statement,
-    check_record,
-    check_statement,
-    fails,
-    measurement_record,
-    model_record,
-    number_record,
-    warns,
+    Statement,
+    check_report,
+    metric_report,
+    model_report,
 )
+from pytest_modelbudget.reports.record import BrokenFile
+from pytest_modelbudget.reports.typed_json import number_json, to_json
 
 FILE = "budgets/a.yaml"
 
@@ -41,7 +39,7 @@ FILE = "budgets/a.yaml"
 )
 def test_counts_are_ints_and_ratios_decimal_strings(value: Fraction, record: object) -> None:
     """No float gets into the record."""
-    assert number_record(value) == record
+    assert number_json(value) == record
 
 
 def test_a_measurement_tells_all_it_knows() -> None:
@@ -54,7 +52,7 @@ def test_a_measurement_tells_all_it_knows() -> None:
         parts={"read": 4},
         unreduced=(6, 4),
     )
-    assert measurement_record(measurement) == {
+    assert to_json(metric_report(measurement)) == {
         "value": "1.5",
         "unit": "FLOP/B",
         "complete": False,
@@ -67,17 +65,18 @@ def test_a_measurement_tells_all_it_knows() -> None:
 
 def statements(models: int) -> list[str]:
     """Two limits of each of so many models, and a broken file."""
-    said = [broken_statement("budgets/b.yaml::budget", ("budgets/b.yaml:1:1: no",))]
+    broken = BrokenFile(id="budgets/b.yaml::budget", problems=("budgets/b.yaml:1:1: no",))
+    said = [Statement(broken=broken)]
     for number in range(models):
         model_id = f"{FILE}::net{number}"
         measurement = Measurement(number, "param", shares=(Share("fc", number),))
         model = MeasuredModel("torch", "meta", measurements={"params": measurement})
         for line, most in enumerate((0, 5)):
             limit = Limit("params", Place(FILE, 10 * number + line + 1), max=most)
-            check = check_record(f"{model_id}::params{line}", judge(limit, measurement))
-            record = model_record(model_id, FILE, 10 * number, model) if not line else None
-            said.append(check_statement(check, record, 0.5))
-    return said
+            check = check_report(f"{model_id}::params{line}", judge(limit, measurement))
+            report = model_report(model_id, FILE, 10 * number, model) if not line else None
+            said.append(Statement(check=check, model=report, seconds="0.500"))
+    return [str(statement) for statement in said]
 
 
 @given(st.permutations(statements(3)))
@@ -85,12 +84,12 @@ def test_the_order_of_arrival_changes_nothing(said: list[str]) -> None:
     """Workers finish as they like; the report is sorted by file and line."""
     assembly = Assembly()
     for statement in said:
-        assembly.add(statement)
+        assembly.add(Statement.parse(statement))
     in_order = Assembly()
     for statement in statements(3):
-        in_order.add(statement)
-    assert json.dumps(assembly.report(selected=False)) == json.dumps(
-        in_order.report(selected=False)
+        in_order.add(Statement.parse(statement))
+    assert json.dumps(to_json(assembly.report(selected=False))) == json.dumps(
+        to_json(in_order.report(selected=False))
     )
     assert assembly.answered == 3 * 2 + 1
 
@@ -99,18 +98,18 @@ def test_an_item_that_runs_again_replaces_its_verdict() -> None:
     """A rerun counts once."""
     assembly = Assembly()
     for statement in (*statements(1), *statements(1)):
-        assembly.add(statement)
-    assert len(assembly.report(selected=False)["models"][0]["checks"]) == 2
+        assembly.add(Statement.parse(statement))
+    assert len(assembly.report(selected=False).models[0].checks) == 2
 
 
 def test_a_lost_limit_of_an_unheard_model_is_unknown() -> None:
     """A worker that crashed leaves a model with nothing but its limit."""
     assembly = Assembly()
     assembly.lose(f"{FILE}::net::params@layer4.*", "worker 'gw0' crashed")
-    (model,) = assembly.report(selected=True)["models"]
-    (check,) = model["checks"]
-    assert (model["file"], check["metric"], check["outcome"]) == (FILE, "params", "unknown")
-    assert fails(check)
+    (model,) = assembly.report(selected=True).models
+    (check,) = model.checks
+    assert (model.file, check.metric, check.outcome.value) == (FILE, "params", "unknown")
+    assert check.fails
 
 
 @pytest.mark.parametrize(
@@ -124,8 +123,8 @@ def test_a_lost_limit_of_an_unheard_model_is_unknown() -> None:
 def test_level_softens_over(level: Level, actual: int, failing: bool, warning: bool) -> None:
     """A warning is over without failing."""
     limit = Limit("params", Place(FILE, 1), max=10, level=level)
-    check = check_record("id", judge(limit, Measurement(actual, "param")))
-    assert (fails(check), warns(check)) == (failing, warning)
+    check = check_report("id", judge(limit, Measurement(actual, "param")))
+    assert (check.fails, check.warns) == (failing, warning)
 
 
 def test_the_environment_names_what_numbers_depend_on() -> None:

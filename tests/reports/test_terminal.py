@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,9 +11,11 @@ from pytest_modelbudget.budget.budget import Level, Limit, Place
 from pytest_modelbudget.budget.verdict import judge
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
+from pytest_modelbudget.reports.assembly import check_report, model_report
 from pytest_modelbudget.reports.cases import headroom
-from pytest_modelbudget.reports.record import Record, check_record, model_record, report
+from pytest_modelbudget.reports.record import BrokenFile, Check, ModelReport, Report, Version
 from pytest_modelbudget.reports.terminal import Detail, counted, lines
+from pytest_modelbudget.reports.typed_json import from_json
 from tests.builders import records
 
 FILE = "budgets/vision.yaml"
@@ -20,23 +23,26 @@ MACS = Measurement(1_814_073_344, "MAC", shares=(Share("layer1", 814_073_344), S
 PARAMS = Measurement(11_689_512, "param", shares=(Share("", 11_689_512),))
 
 
-def one_model(*limits: Limit, name: str = "resnet18") -> Record:
+def report(*models: ModelReport, broken: tuple[BrokenFile, ...] = ()) -> Report:
+    return Report(schema=Version.ONE, models=models, broken=broken)
+
+
+def one_model(*limits: Limit, name: str = "resnet18") -> Report:
     model_id = f"{FILE}::{name}"
     measurements = {"macs": MACS, "params": PARAMS}
     model = MeasuredModel("torch", "meta", measurements=measurements)
     checks = [
-        check_record(f"{model_id}::{limit.metric}", judge(limit, measurements[limit.metric]))
-        for limit in limits
+        check_report(f"{model_id}::{limit.metric}", judge(limit, measurements[limit.metric]))
+        for limit in sorted(limits, key=lambda limit: limit.place.line)
     ]
-    record = model_record(model_id, FILE, 3, model)
-    return report(models=[record], checks={model_id: checks}, broken=(), timings={}, selected=False)
+    return report(replace(model_report(model_id, FILE, 3, model), checks=tuple(checks)))
 
 
 def limit(metric: str, most: int, level: Level = Level.ERROR) -> Limit:
     return Limit(metric, Place(FILE, most % 97 + 1), max=most, level=level)
 
 
-def text(record: Record, detail: Detail) -> list[str]:
+def text(record: Report, detail: Detail) -> list[str]:
     return [line.text for line in lines(record, detail)]
 
 
@@ -111,23 +117,20 @@ def test_figures_that_round_alike_are_exact() -> None:
         pytest.param({"actual": 8, "limit": 9, "outcome": "unknown"}, None, id="unknown"),
     ],
 )
-def test_headroom_is_a_share_of_the_nearer_bound(check: Record, room: Fraction | None) -> None:
+def test_headroom_is_a_share_of_the_nearer_bound(
+    check: records.Record, room: Fraction | None
+) -> None:
     """How much of the limit is left, negative when over."""
-    assert headroom(check) == room
+    judged = {"id": "id", "metric": "macs", "outcome": "within", **check}
+    assert headroom(from_json(Check, judged)) == room
 
 
 def unknown(metric: str, measurement: Measurement, most: int) -> list[str]:
     """The row of a limit that an op without a formula leaves unknown, from its second word on."""
     model = MeasuredModel("torch", "meta", measurements={metric: measurement})
-    check = check_record(f"{FILE}::net::{metric}", judge(limit(metric, most), measurement))
-    record = report(
-        models=[model_record(f"{FILE}::net", FILE, 3, model)],
-        checks={f"{FILE}::net": [check]},
-        broken=(),
-        timings={},
-        selected=False,
-    )
-    return text(record, Detail.TIGHTEST)[1].split()[2:]
+    check = check_report(f"{FILE}::net::{metric}", judge(limit(metric, most), measurement))
+    record = replace(model_report(f"{FILE}::net", FILE, 3, model), checks=(check,))
+    return text(report(record), Detail.TIGHTEST)[1].split()[2:]
 
 
 def test_what_is_unknown_looks_like_nothing_measured() -> None:
@@ -141,19 +144,15 @@ def test_what_is_unknown_looks_like_nothing_measured() -> None:
 
 def test_broken_files_are_counted_in_plural() -> None:
     """One broken file, two broken files."""
-    broken = [{"id": f"budgets/{name}.yaml::budget", "problems": ["x"]} for name in "ab"]
-    said = [
-        counted(report(models=[], checks={}, broken=files, timings={}, selected=False))
-        for files in (broken[:1], broken)
-    ]
+    broken = tuple(BrokenFile(id=f"budgets/{name}.yaml::budget", problems=("x",)) for name in "ab")
+    said = [counted(report(broken=files)) for files in (broken[:1], broken)]
     none = "0 limits: 0 over, 0 warn, 0 within, 0 unknown"
     assert said == [f"{none}, 1 broken file", f"{none}, 2 broken files"]
 
 
 def test_a_session_without_limits_is_counted_too() -> None:
     """Zero is said, not left out."""
-    empty = report(models=[], checks={}, broken=[], timings={}, selected=False)
-    assert counted(empty) == "0 limits: 0 over, 0 warn, 0 within, 0 unknown"
+    assert counted(report()) == "0 limits: 0 over, 0 warn, 0 within, 0 unknown"
 
 
 def test_a_scopes_limit_shows_the_layers_of_the_scope() -> None:
@@ -212,7 +211,7 @@ SMALLER = "inputs of scale 0.1 and 0.1 (large): the original overflows on larger
         pytest.param(records.claimed("precision only", "a", outcome="over"), [], id="a failure"),
     ],
 )
-def test_a_green_claim_says_what_it_rests_on(claim: Record, below: list[str]) -> None:
+def test_a_green_claim_says_what_it_rests_on(claim: records.Record, below: list[str]) -> None:
     """A claim held by less than all runs of the network says so below its row, in 80 columns."""
     for detail in Detail:
         shown = text(records.report(claim), detail)

@@ -11,6 +11,8 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.torch_models.running import Runnable, true_subject
 from pytest_modelbudget.torch_models.values import CallInputs
 
+pytestmark = pytest.mark.needs_torch
+
 NOISE = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 

@@ -17,6 +17,8 @@ from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.ops.table import builtin_ops
 
+pytestmark = pytest.mark.needs_torch
+
 IMAGE = "float32 1x3x224x224"
 
 

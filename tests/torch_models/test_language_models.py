@@ -17,6 +17,8 @@ from pytest_modelbudget.metrics.costs import CostedGraph  # noqa: E402
 from pytest_modelbudget.metrics.storage import params  # noqa: E402
 from pytest_modelbudget.ops.table import builtin_ops  # noqa: E402
 
+pytestmark = pytest.mark.needs_torch
+
 
 @dataclass(frozen=True)
 class Decoder:

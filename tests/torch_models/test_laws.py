@@ -8,6 +8,8 @@ from pytest_modelbudget import measure
 from tests.builders.micro_models import MICRO_MODELS
 from tests.builders.micro_modules import Micro
 
+pytestmark = pytest.mark.needs_torch
+
 
 @pytest.mark.parametrize("micro", MICRO_MODELS, ids=lambda micro: micro.id)
 def test_laws_of_all_metrics(micro: Micro) -> None:

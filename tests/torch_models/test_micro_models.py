@@ -13,6 +13,8 @@ from pytest_modelbudget import measure
 from tests.builders.micro_models import MICRO_MODELS
 from tests.builders.micro_modules import Micro
 
+pytestmark = pytest.mark.needs_torch
+
 CALLERS: dict[str, tuple[bool, Callable[[], AbstractContextManager[Any]]]] = {
     "eval": (False, nullcontext),
     "train": (True, nullcontext),

@@ -15,6 +15,8 @@ from torch.nn.modules import module as hooks
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import ModelBudgetError
 
+pytestmark = pytest.mark.needs_torch
+
 
 class Careless(nn.Module):
     """Writes to itself, draws numbers and may fail half way."""

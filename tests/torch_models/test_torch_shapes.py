@@ -11,6 +11,8 @@ import torch.nn.functional as F
 
 from pytest_modelbudget.torch_models.shapes import IN_PLACE, SHAPES, UNARY
 
+pytestmark = pytest.mark.needs_torch
+
 DENSE = torch.randn(2, 4, 6, 8)
 PERMUTED = DENSE.permute(0, 2, 3, 1)
 CHANNELS_LAST = DENSE.to(memory_format=torch.channels_last)

@@ -14,6 +14,8 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.torch_models.running import Runnable, true_subject
 from pytest_modelbudget.torch_models.values import CallInputs
 
+pytestmark = pytest.mark.needs_torch
+
 CALL = CallInputs((), {"x": torch.ones(2, 3)})
 
 

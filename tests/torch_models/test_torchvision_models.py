@@ -14,6 +14,8 @@ from torchvision.models import detection, optical_flow, quantization, segmentati
 from pytest_modelbudget import Measurements, measure
 from pytest_modelbudget.formats.source import InputSpec, TensorSpec
 
+pytestmark = pytest.mark.needs_torch
+
 CLASSIFIERS = torchvision.models.list_models(module=torchvision.models)
 
 
@@ -33,6 +35,13 @@ def measured(build: Any, *inputs: InputSpec, **kwargs: Any) -> tuple[str, Measur
     """How a model was traced, and all its metrics."""
     found = measure(build, inputs, kwargs=kwargs)
     return found.traced, found
+
+
+def shaped(build: Any, **options: Any) -> nn.Module:
+    """A model whose weights are shapes alone: none is drawn."""
+    with torch.device("meta"):
+        model: nn.Module = build(**options)
+    return model
 
 
 def published(measurements: Measurements) -> tuple[int, float]:
@@ -113,7 +122,7 @@ def test_detection(name: str) -> None:
     """
     builder = partial(getattr(detection, name), weights=None, weights_backbone=None)
     traced, metrics = measured(builder, (floats(3, 128, 128),))
-    frozen = trained_scales(builder()) if name in FROZEN_STATISTICS else 0
+    frozen = trained_scales(shaped(builder)) if name in FROZEN_STATISTICS else 0
     expected = metadata(getattr(detection, name))["num_params"] + frozen
     assert (traced, published(metrics)[0]) == ("real", expected)
 
@@ -147,7 +156,7 @@ def test_quantised(name: str) -> None:
     builder = getattr(quantization, name)
     size = 299 if name == "inception_v3" else 224
     traced, metrics = measured(builder, floats(1, 3, size, size), quantize=True, **options)
-    folded = unfolded(builder(quantize=False, **options))
+    folded = unfolded(shaped(builder, quantize=False, **options))
     assert (traced, *published(metrics)) == ("real", folded, metadata(builder)["_ops"])
 
 
@@ -160,7 +169,7 @@ def test_quantised_figures_counted_by_hand(name: str, elements: int, per_channel
     """int8 weights, float32 biases, and a float64 scale and int64 zero point for each grid."""
     builder = getattr(quantization, name)
     _, metrics = measured(builder, floats(1, 3, 224, 224), quantize=True)
-    layers = weighted(builder(quantize=False))
+    layers = weighted(shaped(builder, quantize=False))
     biases = sum(layer.weight.shape[0] for layer in layers)
     grids = biases if per_channel else len(layers)
     assert metrics["params"].value == elements

@@ -21,6 +21,8 @@ from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.micro_modules import Apply, weight
 
+pytestmark = pytest.mark.needs_torch
+
 
 def loaded(target: Any, *shapes: tuple[int, ...], dtype: str = "float32") -> LoadedModel:
     """A module recorded on inputs of these shapes."""

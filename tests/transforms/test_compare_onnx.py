@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
@@ -137,6 +137,30 @@ def test_a_large_model_is_two_files(tmp_path: Path) -> None:
     assert (tmp_path / "large.onnx.data").stat().st_size < 1.5 * 4 * (65 * 30 + 30)
     assert not (tmp_path / "small.onnx.data").exists()
     assert compared_files(path, small, Claim(seeds=(0,)), {}).outcome is Outcome.WITHIN
+
+
+@pytest.mark.parametrize("kind", ["FLOAT", "BFLOAT16", "INT4", "DOUBLE"])
+def test_values_beside_the_graph_are_those_of_the_model(tmp_path: Path, kind: str) -> None:
+    """Values written as numbers, packed ones too, are read back from whole pages of the file."""
+    code = TensorProto.DataType.Value(kind)
+    tensors = [
+        onnx.helper.make_tensor(name, code, [40, 70], [position % 7 for position in range(2800)])
+        for name in ("first", "second")
+    ]
+    small = onnx.helper.make_tensor("small", code, [2], [1, 2])
+    proto = linear_model(4, 65, 30)
+    proto.graph.initializer.extend((*tensors, small))
+    path = tmp_path / "values.onnx"
+    write_model(proto, path, largest=0)
+    stored = onnx.load(path, load_external_data=False).graph.initializer
+    places = {each.name: {e.key: e.value for e in each.external_data} for each in stored}
+    assert [name for name, place in places.items() if place] == ["linear.weight", "first", "second"]
+    assert all(int(place["offset"]) % 4096 == 0 for place in places.values() if place)
+    for before, after in zip(
+        proto.graph.initializer, onnx.load(path).graph.initializer, strict=True
+    ):
+        assert before.name == after.name
+        assert (numpy_helper.to_array(before) == numpy_helper.to_array(after)).all()
 
 
 def test_other_inputs_are_other_models(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from pytest_modelbudget.transforms.tile.linear_on_torch import transformed
 from pytest_modelbudget.transforms.transform import Job
 from tests.builders.onnx_graphs import graph, model, node, scalar, stored, value
 
+pytestmark = pytest.mark.needs_torch
+
 TILING = Tiling(Tile(None, 4, 4))
 
 

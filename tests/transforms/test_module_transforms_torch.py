@@ -16,6 +16,8 @@ from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.fold_batchnorm.on_torch import folded
 from tests.builders.module_transforms import EXACT, applied, numbers
 
+pytestmark = pytest.mark.needs_torch
+
 
 class Block(nn.Module):
     """A convolution and a linear layer that can be folded into, and norms that cannot go."""

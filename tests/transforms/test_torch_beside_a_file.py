@@ -12,6 +12,8 @@ from torch import nn
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.formats.source import TensorSpec
 
+pytestmark = pytest.mark.needs_torch
+
 
 class FromOne(nn.Module):
     """An embedding whose rows are counted from 1."""

@@ -14,6 +14,8 @@ from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Job
 
+pytestmark = pytest.mark.needs_torch
+
 
 class Net(nn.Module):
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from pytest_modelbudget.transforms.transform import Job, is_chosen
         ("onnx", "tile_linear", "onnx", "onnx"),
         ("torch", "tile_conv", "torchscript", "torch"),
         ("onnx", "tile_conv", "onnx", "onnx"),
-        ("onnxruntime", "export_onnx", "torch", "onnx"),
+        pytest.param("onnxruntime", "export_onnx", "torch", "onnx", marks=pytest.mark.needs_torch),
     ],
 )
 def test_an_engine_without_its_package_names_the_extra(

@@ -27,7 +27,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.html.rows import STATUSES
 from pytest_modelbudget.reports.html.views import ModelView, model_view
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.terminal import counted
 
 FILES = Path(__file__).parent
@@ -47,9 +47,9 @@ STYLES = ("page.css", "tables.css", "model.css", "media.css")
 MOST_NOTICED = 50  # told one by one at the top; the table below has all
 
 
-def render(report: Record) -> str:
+def render(report: Report) -> str:
     """The page; the same bytes for the same record."""
-    models = [model_view(position, model) for position, model in enumerate(report["models"])]
+    models = [model_view(position, model) for position, model in enumerate(report.models)]
     rows = [row for model in models for row in model.rows]
     noticed = [row for status in STATUSES[:-1] for row in rows if row.status == status]
     scripts = [_text(name) for name in (*LIBRARY, *OWN_SCRIPTS)]
@@ -59,7 +59,7 @@ def render(report: Record) -> str:
         .render(
             report=report,
             unmeasured=unmeasured(report),
-            base=_short_name(report.get("base")),
+            base=_short_name(report.base),
             views=[
                 (model.anchor, view) for model, view in zip(models, _views(models), strict=True)
             ],
@@ -89,13 +89,13 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
             before=models[position - 1] if position else None,
             after=models[position + 1] if position + 1 < len(models) else None,
         )
-        parts = {
+        view = {
             "markup": json.dumps(markup),
             "limit": json.dumps(model.memory_limit),
             "divergence": json.dumps([each.divergence for each in model.transforms]),
             "profile": model.profile or "null",
         }
-        text = ",".join(f'"{key}":{part}' for key, part in parts.items())
+        text = ",".join(f'"{key}":{part}' for key, part in view.items())
         yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()
 
 

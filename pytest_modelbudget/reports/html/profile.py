@@ -1,6 +1,6 @@
-"""What a page shows of one model beyond its metrics: layers, memory over time, operations.
+"""The profile of one model that a page shows: its layers, memory over time, operations.
 
-Worked out only where a report asks for it (``FileReport.needs_profile``): it takes the graph, and
+Worked out only where a report asks for it (``FileReport.profile``): it takes the graph, and
 is larger than all the rest of a model's record. So it is JSON text from the start: carried from
 process to process and into the page without being read on its way.
 """
@@ -22,8 +22,7 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.reports.layers import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, layer_table
-from pytest_modelbudget.reports.record import Record
-from pytest_modelbudget.reports.show import calls_record
+from pytest_modelbudget.reports.show import Record, calls_record
 
 MOST_ROWS = 2000
 FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured")

@@ -1,4 +1,4 @@
-"""What the page shows of limits, as text and lengths of bars: no markup, no reckoning.
+"""The limits on the page, as text and lengths of bars: no markup, no reckoning.
 
 A limit that is over, drawn once::
 
@@ -12,31 +12,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from pytest_modelbudget.budget.address import path_of
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.reports.cases import Case, headroom, headroom_text, is_lower_bound, maximum
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.record import (
+    AskedOps,
+    Check,
+    Growth,
+    ModelReport,
+    OtherGrowth,
+)
 from pytest_modelbudget.reports.sentences import grown_name, largest_shares, shapes
-from pytest_modelbudget.units import exact, readable, readable_pair, room
+from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
 ABSENT = "–"
 
 
-def parsed(value: int | str) -> int | Fraction:
-    """The exact number that a record means; a ratio is a decimal string there."""
-    return value if isinstance(value, int) else Fraction(value)
-
-
-def number(value: int | str | None, unit: str) -> str:
+def number(value: Number | None, unit: str) -> str:
     """A figure of the record, rounded for eyes."""
-    return ABSENT if value is None else readable(parsed(value), unit)
+    return ABSENT if value is None else readable(value, unit)
 
 
-def exact_number(value: int | str | None, unit: str) -> str:
+def exact_number(value: Number | None, unit: str) -> str:
     """A figure of the record, every digit of it."""
-    return ABSENT if value is None else exact(parsed(value), unit)
+    return ABSENT if value is None else exact(value, unit)
 
 
-def signed(change: int | Fraction, unit: str) -> str:
+def signed(change: Number, unit: str) -> str:
     """A change with its sign: every digit of a count, a ratio rounded."""
     amount = change if change > 0 else -change
     text = exact(amount, unit) if isinstance(amount, int) else readable(amount, unit)
@@ -53,44 +56,39 @@ class Contribution:
     shapes: str = ""
 
 
-def growth(check: Record) -> str:
+def growth(check: Check) -> str:
     """Since the base: before, after and change, and how much was allowed."""
-    baseline, actual, unit = check.get("baseline"), check["actual"], check.get("unit", "")
-    if baseline is None or actual is None:
+    before, after, unit = check.baseline, check.actual, check.unit
+    if before is None or after is None:
         return ""
-    before, after = parsed(baseline), parsed(actual)
     change = after - before
     if not change:
         return f"unchanged since the base: {exact(before, unit)}"
     texts = readable_pair(before, after, unit)
     part = f", {room(Fraction(change) / before, signed=True)}" if before else ""
-    allowed = check.get("allowed")
-    most = "" if allowed is None else f"; allowed {number(allowed, unit)}"
+    most = f"; allowed {number(check.allowed, unit)}" if isinstance(check.allowed, int) else ""
     return f"{texts[0]} → {texts[1]} since the base ({signed(change, unit)}{part}{most})"
 
 
 def contributions(case: Case) -> tuple[Contribution, ...]:
     """Who made a number grow, where that is known; of a broken maximum, its largest parts."""
-    check, unit = case.check, case.check.get("unit", "")
-    if check.get("blame"):
-        grown = (each for each in check["blame"] if each["delta"])
-        return tuple(_grown(each, unit) for each in grown)
-    most = maximum(check)
-    actual = Fraction(check["actual"] or 0)
-    if check["outcome"] != "over" or most is None or actual <= most:
+    check = case.check
+    if check.blame:
+        return tuple(_grown(entry, check.unit) for entry in check.blame if entry.delta)
+    most, actual = maximum(check), Fraction(check.actual or 0)
+    if check.outcome is not Outcome.OVER or most is None or actual <= most:
         return ()
-    if "exact" in case.measurement or "ops" in check:  # a ratio is not made of its shares
-        return ()
+    if check.ops or (case.measurement and case.measurement.exact):
+        return ()  # a ratio is not made of its shares
     return tuple(
-        Contribution(scope_text(scope), exact(value, unit), room(value / actual))
+        Contribution(scope_text(scope), exact(value, check.unit), room(value / actual))
         for scope, value in largest_shares(case)
     )
 
 
-def _grown(entry: Record, unit: str) -> Contribution:
+def _grown(entry: OtherGrowth | Growth, unit: str) -> Contribution:
     """A layer's growth with its shapes; the last entry sums up the others."""
-    value = signed(parsed(entry["delta"]), unit)
-    return Contribution(grown_name(entry), value, shapes=shapes(entry))
+    return Contribution(grown_name(entry), signed(entry.delta, unit), shapes=shapes(entry))
 
 
 STATUSES = ("over", "unknown", "warn", "within")  # worst first
@@ -141,7 +139,7 @@ def check_row(case: Case) -> CheckRow:
         status=case.outcome,
         id=case.id,
         model=model_name(case.model),
-        metric=case.id.removeprefix(f"{case.model['id']}::"),
+        metric=path_of(*case.address.names[len(case.model.address.names) :]),
         measured=measured,
         limit=limit,
         headroom="?" if case.outcome == "unknown" else headroom_text(check),
@@ -149,55 +147,55 @@ def check_row(case: Case) -> CheckRow:
         fill=fill,
         least=least,
         room=float(left) if left is not None else float("inf"),
-        reason=str(check["reason"]),
+        reason=check.reason,
         place=case.place,
         growth=growth(check),
         layers=contributions(case),
     )
 
 
-def model_name(model: Record) -> str:
-    """Its name in its file, variants after "::"."""
-    return str(model["id"]).partition("::")[2] or str(model["id"])
+def model_name(model: ModelReport) -> str:
+    """Its name in its file, variants below it."""
+    return model.address.path or model.id
 
 
-def _figures(check: Record) -> tuple[str, str]:
+def _figures(check: Check) -> tuple[str, str]:
     """Measured and limit; the limit of ``ops`` in words, of two ends both, of a claim its own."""
-    if "measured" in check:
-        return str(check["measured"]), str(check.get("allowed", ABSENT))
-    unit, actual, least = check.get("unit", ""), check["actual"], check.get("min")
-    most = maximum(check)
+    if check.measured is not None:
+        return check.measured, ABSENT if check.allowed is None else str(check.allowed)
+    unit, actual, least, most = check.unit, check.actual, check.min, maximum(check)
     sign = "≥ " if is_lower_bound(check) and actual is not None else ""
-    if "ops" in check:
-        return sign + number(actual, unit), "; ".join(_ops_words(check["ops"])) or ABSENT
+    if check.ops:
+        return sign + number(actual, unit), "; ".join(_ops_words(check.ops)) or ABSENT
     if actual is not None and most is not None and least is None:
-        measured, bound = readable_pair(parsed(actual), most, unit)
+        measured, bound = readable_pair(actual, most, unit)
         return sign + measured, bound
     ends = [f"≥ {number(least, unit)}"] if least is not None else []
     ends += [f"≤ {readable(most, unit)}"] if most is not None else []
     return sign + number(actual, unit), ", ".join(ends) or ABSENT
 
 
-def _ops_words(ops: Record) -> Iterator[str]:
-    if ops["allow"] is not None:
-        yield f"only {', '.join(ops['allow'])}"
-    if ops["deny"]:
-        yield f"no {', '.join(ops['deny'])}"
-    yield from (f"{name} ≤ {most:,}" for name, most in ops["max"].items())
+def _ops_words(ops: AskedOps) -> Iterator[str]:
+    if ops.allow is not None:
+        yield f"only {', '.join(ops.allow)}"
+    if ops.deny:
+        yield f"no {', '.join(ops.deny)}"
+    yield from (f"{name} ≤ {most:,}" for name, most in ops.max.items())
 
 
-def _exact(check: Record) -> str:
+def _exact(check: Check) -> str:
     """Every digit of measured and limit, for the title of a figure."""
-    if "measured" in check:
+    if check.measured is not None:
         return ""
-    unit, limit = check.get("unit", ""), check["limit"]
-    told = exact_number(check["actual"], unit)
-    return f"{told}, limit {exact_number(limit, unit)}" if limit is not None else told
+    actual = exact_number(check.actual, check.unit)
+    if check.limit is None:
+        return actual
+    return f"{actual}, limit {exact_number(check.limit, check.unit)}"
 
 
-def _bar(check: Record) -> tuple[str, str]:
+def _bar(check: Check) -> tuple[str, str]:
     """Lengths in per cent: the value's, and where a minimum stands beside a maximum."""
-    actual, most, least = check["actual"], maximum(check), check.get("min")
+    actual, most, least = check.actual, maximum(check), check.min
     bound = most if most is not None else Fraction(least or 0)
     if actual is None or not bound:
         return "", ""

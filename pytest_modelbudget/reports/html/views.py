@@ -1,14 +1,14 @@
-"""What the page shows of one model: its limits, numbers, operations and transforms, as text."""
+"""One model on the page: its limits, numbers, operations and transforms, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.metrics.table import METRICS
-from pytest_modelbudget.reports.cases import cases_of
+from pytest_modelbudget.reports.cases import NO_EVIDENCE, cases_of
 from pytest_modelbudget.reports.html.rows import (
     ABSENT,
     MARK,
@@ -19,7 +19,17 @@ from pytest_modelbudget.reports.html.rows import (
     number,
     worst,
 )
-from pytest_modelbudget.reports.record import Record
+from pytest_modelbudget.reports.record import (
+    ChangedLayer,
+    CountedOps,
+    EquivalenceReport,
+    FailedMetric,
+    FirstDivergence,
+    MeasuredMetric,
+    ModelReport,
+    OutputReport,
+    TransformReport,
+)
 from pytest_modelbudget.units import readable_pair, room
 
 ERRORS = ("algebra", "precision", "max_abs", "p99_abs", "mse", "sqnr", "cosine", "top1")
@@ -61,46 +71,45 @@ class TransformView:
     divergence: tuple[tuple[str, str], ...]
 
 
-def transform_view(model: Record, transform: Record) -> TransformView:
-    """One transform of a model's record."""
-    equivalence = transform.get("equivalence") or {}
-    outputs = equivalence.get("outputs", ())
-    columns = tuple(key for key in ERRORS if any(key in output for output in outputs))
-    met = transform.get("changes", ())
+def transform_view(model: ModelReport, transform: TransformReport) -> TransformView:
+    """One transform of a model."""
+    equivalence = transform.equivalence or NO_EVIDENCE
+    outputs, layers = equivalence.outputs, transform.changes
+    columns = tuple(key for key in ERRORS if any(getattr(output, key) for output in outputs))
     return TransformView(
-        name=str(transform["name"]),
-        error=str(transform.get("error", "")),
-        changes=tuple(_changes(model["metrics"], transform.get("metrics", {}))),
-        changed=tuple(_changed(each) for each in met[:MOST_CHANGED]),
-        unlisted=max(0, len(met) - MOST_CHANGED),
-        outcome=str(equivalence.get("outcome", "")),
+        name=transform.name,
+        error=transform.error,
+        changes=tuple(_changes(model, transform)),
+        changed=tuple(_changed(layer) for layer in layers[:MOST_CHANGED]),
+        unlisted=max(0, len(layers) - MOST_CHANGED),
+        outcome=equivalence.outcome.value if transform.equivalence else "",
         summary=", ".join(_basis(equivalence)),
-        reason=str(equivalence.get("reason", "")),
-        notes=tuple(map(str, equivalence.get("notes", ()))),
-        columns=("outcome", *columns) if any("outcome" in each for each in outputs) else columns,
+        reason=equivalence.reason,
+        notes=equivalence.notes,
+        columns=("outcome", *columns) if outputs else columns,
         outputs=tuple(_output(output, columns) for output in outputs),
-        first_divergence=tuple(_divergence(equivalence.get("first_divergence") or {})),
+        first_divergence=tuple(_divergence(equivalence.first_divergence)),
         divergence=tuple(
-            (f"{output.get('name', '')}, {output.get('family', '')}", str(output["algebra"]))
+            (f"{output.name}, {output.family}", output.algebra)
             for output in outputs
-            if output.get("algebra") is not None
+            if output.algebra is not None
         ),
     )
 
 
-def _changes(before: Record, after: Record) -> Iterator[Change]:
+def _changes(model: ModelReport, transform: TransformReport) -> Iterator[Change]:
     """Metrics that both sides have a value of."""
-    for key, new in after.items():
-        old = before.get(key, {})
-        if old.get("value") is None or new.get("value") is None:
+    for key in transform.metrics:
+        before, after = model.measured(key), transform.measured(key)
+        if before is None or after is None:
             continue
-        first, second, unit = Fraction(old["value"]), Fraction(new["value"]), new["unit"]
+        first, second, unit = Fraction(before.value), Fraction(after.value), after.unit
         was, now = readable_pair(first, second, unit)
         yield Change(
             metric=key,
             before=was,
             after=now,
-            exact=f"{exact_number(old['value'], unit)} → {exact_number(new['value'], unit)}",
+            exact=f"{exact_number(before.value, unit)} → {exact_number(after.value, unit)}",
             change=_change(first, second),
             fill=f"{float(min(second / first * MARK, Fraction(100))):.1f}" if first else "",
         )
@@ -112,41 +121,35 @@ def _change(before: Fraction, after: Fraction) -> str:
     return room((after - before) / before, signed=True) if before else "new"
 
 
-def _changed(met: Record) -> tuple[str, str, str]:
+def _changed(layer: ChangedLayer) -> tuple[str, str, str]:
     """A layer that the transform met, and what became of it or why it stayed."""
-    stayed = f"unchanged: {met.get('why', '')}".removesuffix(": ")
-    return scope_text(met.get("scope")), str(met.get("operation", "")), met.get("became") or stayed
+    stayed = f"unchanged: {layer.why}".removesuffix(": ")
+    return scope_text(layer.scope), layer.operation, layer.became or stayed
 
 
-def _basis(equivalence: Record) -> Iterator[str]:
-    """What a claim rests on: its kind, the weights, how it was tested, the seeds."""
-    for key in ("kind", "weights", "basis"):
-        if equivalence.get(key):
-            yield f"weights {equivalence[key]}" if key == "weights" else str(equivalence[key])
-    seeds = equivalence.get("seeds")
-    if seeds:
-        yield f"input seeds {', '.join(map(str, seeds))}"
+def _basis(equivalence: EquivalenceReport) -> Iterator[str]:
+    """The things that a claim rests on: its kind, the weights, how it was tested, the seeds."""
+    weights = f"weights {equivalence.weights}" if equivalence.weights else ""
+    yield from filter(None, (equivalence.kind, weights, equivalence.basis))
+    if equivalence.seeds:
+        yield f"input seeds {', '.join(map(str, equivalence.seeds))}"
 
 
-def _output(output: Record, columns: tuple[str, ...]) -> tuple[str, ...]:
-    told = [str(output["outcome"])] if "outcome" in output else []
-    figures = (output.get(column) for column in columns)
-    cells = (ABSENT if figure is None else str(figure) for figure in figures)
-    return (str(output.get("name", "")), str(output.get("family", "")), *told, *cells)
+def _output(output: OutputReport, columns: tuple[str, ...]) -> tuple[str, ...]:
+    cells = (getattr(output, column) or ABSENT for column in columns)
+    return (output.name, output.family, output.outcome.value, *cells)
 
 
-def _divergence(found: Record) -> Iterator[tuple[str, str]]:
+def _divergence(divergence: FirstDivergence | None) -> Iterator[tuple[str, str]]:
     """Where outputs first differ: the layer, by how much, where most, and how to see it again."""
-    if not found:
+    if divergence is None:
         return
-    yield "layer", scope_text(found.get("scope"))
-    if "error" in found:
-        yield "error", f"{found['error']} of its size"
-    most = found.get("worst")
-    if most:
-        yield "most at", f"{most['index']}: {most['original']} → {most['transformed']}"
-    if found.get("repeat"):
-        yield "repeat", str(found["repeat"])
+    yield "layer", scope_text(divergence.scope)
+    yield "error", f"{divergence.error} of its size"
+    if worst := divergence.worst:
+        yield "most at", f"{list(worst.index)}: {worst.original} → {worst.transformed}"
+    if divergence.repeat:
+        yield "repeat", divergence.repeat
 
 
 DEFINITIONS = {metric.key: metric.definition for metric in METRICS}
@@ -191,67 +194,63 @@ class ModelView:
     rows: tuple[CheckRow, ...]
     figures: tuple[Figure, ...]
     lacking: tuple[Lacking, ...]
-    census: tuple[Record, ...]
+    census: tuple[CountedOps, ...]
     transforms: tuple[TransformView, ...]
     profile: str
     memory_limit: int | None
 
 
-def model_view(position: int, model: Record) -> ModelView:
+def model_view(position: int, model: ModelReport) -> ModelView:
     """The view of the model at that position of the report."""
     rows = tuple(check_row(case) for case in cases_of(model))
-    traced = f"traced: {model['traced']}" if model.get("traced") else ""
+    traced = f"traced: {model.traced}" if model.traced else ""
     return ModelView(
         anchor=f"model-{position}",
         name=model_name(model),
-        file=str(model["file"]),
-        place=f"{model['file']}:{model['line']}" if model["line"] else str(model["file"]),
-        origin=" · ".join(filter(None, (model["format"], traced))),
+        file=model.file,
+        place=f"{model.file}:{model.line}" if model.line else model.file,
+        origin=" · ".join(filter(None, (model.format, traced))),
         status=worst([row.status for row in rows]),
-        error=str(model.get("error", "")),
-        notes=tuple(model.get("notes", ())),
+        error=model.error,
+        notes=model.notes,
         rows=rows,
-        figures=tuple(_figure(key, metric) for key, metric in model["metrics"].items()),
-        lacking=tuple(_lacking(model["metrics"])),
-        census=tuple(model["ops"]),
-        transforms=tuple(transform_view(model, each) for each in model["transforms"]),
-        profile=model.get("profile") or "",
+        figures=tuple(_figure(key, metric) for key, metric in model.metrics.items()),
+        lacking=tuple(_lacking(model)),
+        census=model.ops,
+        transforms=tuple(transform_view(model, transform) for transform in model.transforms),
+        profile=model.profile,
         memory_limit=_memory_limit(model),
     )
 
 
-def _figure(key: str, metric: Record) -> Figure:
+def _figure(key: str, metric: MeasuredMetric | FailedMetric) -> Figure:
     definition = DEFINITIONS.get(key, "")
-    if "error" in metric:
-        return Figure(key, definition, "unknown", "", error=str(metric["error"]))
-    unit = metric["unit"]
-    parts = ", ".join(f"{name} {value:,}" for name, value in metric.get("parts", {}).items())
-    exact = exact_number(metric["value"], unit)
-    if "exact" in metric:
-        exact = "{:,} / {:,}".format(*metric["exact"])
+    if isinstance(metric, FailedMetric):
+        return Figure(key, definition, "unknown", "", error=metric.error)
+    exact = exact_number(metric.value, metric.unit)
     return Figure(
         key,
         definition,
-        number(metric["value"], unit),
-        exact,
-        is_lower_bound=not metric["complete"],
-        parts=parts,
+        number(metric.value, metric.unit),
+        "{:,} / {:,}".format(*metric.exact) if metric.exact else exact,
+        is_lower_bound=not metric.complete,
+        parts=", ".join(f"{name} {value:,}" for name, value in metric.parts.items()),
     )
 
 
-def _lacking(metrics: Mapping[str, Record]) -> Iterator[Lacking]:
+def _lacking(model: ModelReport) -> Iterator[Lacking]:
     """Each unmeasured operation once, with the metrics that are lower bounds for it."""
     keys: dict[tuple[str, int, str, str], list[str]] = {}
-    for key, metric in metrics.items():
-        for op in metric.get("unmeasured", ()):
-            entry = (str(op["op"]), int(op["count"]), str(op["scope"]), str(op["why"]))
-            keys.setdefault(entry, []).append(key)
+    for key in model.metrics:
+        metric = model.measured(key)
+        for ops in metric.unmeasured if metric else ():
+            keys.setdefault((ops.op, ops.count, ops.scope, ops.why), []).append(key)
     for (op, count, scope, why), lacking in keys.items():
         yield Lacking(op, count, scope_text(scope), why, ", ".join(lacking))
 
 
-def _memory_limit(model: Record) -> int | None:
+def _memory_limit(model: ModelReport) -> int | None:
     """The limit that stands in the plot of memory."""
-    limits = [check["limit"] for check in model["checks"] if check["metric"] == "peak_activation"
-              and "scope" not in check]  # fmt: skip
+    checks = (check for check in model.checks if check.metric == "peak_activation")
+    limits = [check.limit for check in checks if check.scope is None]
     return min((limit for limit in limits if isinstance(limit, int)), default=None)

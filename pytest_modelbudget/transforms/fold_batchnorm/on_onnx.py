@@ -17,16 +17,18 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models.program import (
-    FLOATING,
-    StoredTensors,
-    attribute,
+    Body,
+    Node,
+    Program,
     names_read,
-    op_name,
-    scope_of,
-    stored_tensors,
     with_graph,
 )
-from pytest_modelbudget.onnx_models.rewriting import WholeOperation, found_operations, without_spent
+from pytest_modelbudget.onnx_models.rewriting import (
+    WholeOperation,
+    operations_of,
+    why_unusable,
+    without_spent,
+)
 from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
 from pytest_modelbudget.transforms.transform import Job, Transformed
 
@@ -39,126 +41,122 @@ EPSILON = 1e-5  # ONNX's default
 class Folding:
     """A batch norm and the layer that takes it in."""
 
-    norm: NodeProto
-    layer: NodeProto
+    norm: Node
+    layer: Node
 
 
 def folded_batchnorms(model: onnx.ModelProto) -> Rewritten:
     """The model with every batch norm folded into the layer whose only reader it is."""
-    stored = stored_tensors(model)
+    program = Program(model)
     foldings: dict[str, Folding] = {}
     changes = []
-    for found in found_operations(model, stored, _is_batch_norm, _folding):
-        if isinstance(found, WholeOperation):
-            changes.append(Change(scope_of(found.node), op_name(found.node), why=found.why))
+    for operation in operations_of(program, _is_batch_norm, _folding):
+        if isinstance(operation, WholeOperation):
+            node = operation.node
+            changes.append(Change(node.scope, node.operator, why=operation.why))
             continue
-        norm, layer = found.norm, found.layer
-        foldings[layer.output[0]] = found
-        became = f"part of {op_name(layer)} '{scope_of(layer)}'"
-        changes.append(Change(scope_of(norm), BATCH_NORM, became=became))
-    return Rewritten(_folded(model, foldings, stored), tuple(changes))
+        layer = operation.layer
+        foldings[layer.outputs[0]] = operation
+        became = f"part of {layer.operator} '{layer.scope}'"
+        changes.append(Change(operation.norm.scope, BATCH_NORM, became=became))
+    return Rewritten(_folded(program, foldings), tuple(changes))
 
 
-def _is_batch_norm(node: NodeProto, constants: AbstractSet[str]) -> bool:
-    return op_name(node) == BATCH_NORM
+def _is_batch_norm(node: Node, constants: AbstractSet[str]) -> bool:
+    return node.operator == BATCH_NORM
 
 
-def _folding(norm: NodeProto, stored: StoredTensors) -> Folding | WholeOperation:
+def _folding(norm: Node, program: Program) -> Folding | WholeOperation:
     """A batch norm with the layer that takes it in, or why it stays."""
-    why = _why_not(norm, stored)
-    layer = stored.makers.get(norm.input[0])
+    why = _why_not(norm, program)
+    layer = program.graph.makers.get(norm.inputs[0])
     return WholeOperation(norm, why) if why or layer is None else Folding(norm, layer)
 
 
-def _why_not(norm: NodeProto, stored: StoredTensors) -> str:
+def _why_not(norm: Node, program: Program) -> str:
     """Why a batch norm stays; "" where it can be folded."""
-    if attribute(norm, "training_mode", 0) or len(list(filter(None, norm.output))) > 1:
+    if norm.attributes.get("training_mode", 0) or len(list(filter(None, norm.outputs))) > 1:
         return "it computes statistics"
-    if not all(_is_fixed(name, stored) for name in norm.input[1:]):
+    if not all(_is_fixed(name, program) for name in norm.inputs[1:]):
         return "its statistics or scales are not stored"
-    layer = stored.makers.get(norm.input[0])
-    if layer is None or op_name(layer) not in FOLDS_INTO:
+    layer = program.graph.makers.get(norm.inputs[0])
+    if layer is None or layer.operator not in FOLDS_INTO:
         return f"its input is no result of {', '.join(FOLDS_INTO)}"
-    if stored.reads.get(norm.input[0], 0) > 1:
+    if program.graph.reads.get(norm.inputs[0], 0) > 1:
         return "the result of the layer before it is read elsewhere too"
-    if not all(_is_fixed(name, stored) for name in layer.input[1:]):
+    if not all(_is_fixed(name, program) for name in layer.inputs[1:]):
         return "the weights of the layer before it are not stored"
-    if op_name(layer) == "onnx::Gemm" and attribute(layer, "beta", 1.0) != 1.0:
+    if layer.operator == "onnx::Gemm" and layer.attributes.get("beta", 1.0) != 1.0:
         return "the layer before it scales its bias"
     return ""
 
 
-def _is_fixed(name: str, stored: StoredTensors) -> bool:
+def _is_fixed(name: str, program: Program) -> bool:
     """Whether a value is a stored floating tensor that nobody can replace."""
-    name = stored.origin(name)
-    return (
-        name in stored
-        and name not in stored.replaceable
-        and stored.tensors[name].data_type in FLOATING
-    )
+    name = program.graph.origin(name)
+    return name in program.graph.stored and not why_unusable(name, program)
 
 
-def _folded(
-    model: onnx.ModelProto, foldings: Mapping[str, Folding], stored: StoredTensors
-) -> onnx.ModelProto:
+def _folded(program: Program, foldings: Mapping[str, Folding]) -> onnx.ModelProto:
     nodes: list[NodeProto] = []
     tensors: list[TensorProto] = []
-    norms = {folding.norm.output[0] for folding in foldings.values()}
-    for node in model.graph.node:
-        if node.output and node.output[0] in norms and op_name(node) == BATCH_NORM:
+    graph = program.graph
+    norms = {folding.norm.outputs[0] for folding in foldings.values()}
+    for node in graph.nodes:
+        if node.outputs and node.outputs[0] in norms and node.operator == BATCH_NORM:
             continue
-        folding = foldings.get(node.output[0]) if node.output else None
+        folding = foldings.get(node.outputs[0]) if node.outputs else None
         if folding is None:
-            nodes.append(node)
+            nodes.append(node.proto)
             continue
-        made, weights = _folded_layer(folding, stored)
+        made, weights = _folded_layer(folding, graph)
         nodes.append(made)
         tensors.extend(weights)
-    outputs = frozenset(value.name for value in model.graph.output)
-    nodes, spent = without_spent(nodes, names_read(model.graph.node), outputs)
-    kept = (tensor for tensor in model.graph.initializer if tensor.name not in spent)
-    return with_graph(model, nodes, (*kept, *tensors))
+    read = names_read(program.model.graph.node)
+    nodes, spent = without_spent(nodes, read, frozenset(graph.outputs), program.rules)
+    kept = (tensor for tensor in program.model.graph.initializer if tensor.name not in spent)
+    return with_graph(program.model, nodes, (*kept, *tensors))
 
 
-def _folded_layer(folding: Folding, stored: StoredTensors) -> tuple[NodeProto, list[TensorProto]]:
+def _folded_layer(folding: Folding, graph: Body) -> tuple[NodeProto, list[TensorProto]]:
     """The layer with scaled weights and a bias; its result goes by the batch norm's name."""
     layer, norm = folding.layer, folding.norm
-    gamma, beta, mean, variance = (_wide(stored, name) for name in norm.input[1:5])
-    scale = gamma / (variance + attribute(norm, "epsilon", EPSILON)) ** 0.5
-    weight = stored.array(stored.origin(layer.input[1]))
-    has_bias = len(layer.input) > 2 and layer.input[2]
-    bias = _wide(stored, layer.input[2]) if has_bias else 0.0
+    gamma, beta, mean, variance = (_wide(graph, name) for name in norm.inputs[1:5])
+    scale = gamma / (variance + norm.attributes.get("epsilon", EPSILON)) ** 0.5
+    whole = graph.stored[graph.origin(layer.inputs[1])]
+    weight = whole.array()
+    has_bias = len(layer.inputs) > 2 and layer.inputs[2]
+    bias = _wide(graph, layer.inputs[2]) if has_bias else 0.0
     values = {
         "weight": _scaled(layer, weight.astype("float64"), scale),
         "bias": (bias - mean) * scale + beta,
     }
     made = NodeProto()
-    made.CopyFrom(layer)
+    made.CopyFrom(layer.proto)
     tensors = [
-        numpy_helper.from_array(array.astype(weight.dtype), f"{norm.output[0]}.folded.{part}")
+        numpy_helper.from_array(array.astype(weight.dtype), f"{norm.outputs[0]}.folded.{part}")
         for part, array in values.items()
     ]
-    tensors[0].metadata_props.extend(stored.tensors[stored.origin(layer.input[1])].metadata_props)
+    tensors[0].metadata_props.extend(whole.proto.metadata_props)
     del made.input[1:]
     made.input.extend(tensor.name for tensor in tensors)
-    made.output[0] = norm.output[0]
+    made.output[0] = norm.outputs[0]
     return made, tensors
 
 
-def _wide(stored: StoredTensors, name: str) -> Any:
-    return stored.array(stored.origin(name)).astype("float64")
+def _wide(graph: Body, name: str) -> Any:
+    return graph.stored[graph.origin(name)].array().astype("float64")
 
 
-def _scaled(layer: NodeProto, weight: Any, scale: Any) -> Any:
+def _scaled(layer: Node, weight: Any, scale: Any) -> Any:
     """A weight with each output channel scaled: its first axis, or the one that the layer turns."""
-    name = op_name(layer)
-    if name == "onnx::ConvTranspose":
-        groups = attribute(layer, "group", 1)
+    if layer.operator == "onnx::ConvTranspose":
+        groups = layer.attributes.get("group", 1)
         per_group = scale.reshape(groups, -1)
         inputs = weight.shape[0] // groups
-        each = per_group.repeat(inputs, axis=0)
-        return weight * each.reshape(*each.shape, *(1 for _ in weight.shape[2:]))
-    if name == "onnx::Gemm" and not attribute(layer, "transB", 0):
+        by_row = per_group.repeat(inputs, axis=0)
+        return weight * by_row.reshape(*by_row.shape, *(1 for _ in weight.shape[2:]))
+    if layer.operator == "onnx::Gemm" and not layer.attributes.get("transB", 0):
         return weight * scale
     return weight * scale.reshape(-1, *(1 for _ in weight.shape[1:]))
 

@@ -14,27 +14,18 @@ from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.onnx_models.program import (
-    CARRIERS,
-    FLOATING,
-    StoredTensors,
-    attribute,
-    names_read,
-    op_name,
-    opset_of,
-    scope_of,
-    stored_tensors,
-    with_graph,
-)
+from pytest_modelbudget.onnx_models.program import Body, Node, Program, names_read, with_graph
 from pytest_modelbudget.onnx_models.rewriting import (
     Names,
     WholeOperation,
-    found_operations,
-    multiplying_weights,
+    multiplies_weight,
+    operations_of,
+    path_within,
+    why_unusable,
     without_spent,
 )
 from pytest_modelbudget.ops.rule import Over
-from pytest_modelbudget.ops.table import OpTable, builtin_ops
+from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
 from pytest_modelbudget.transforms.quantize.grid import Grid, grid_of, verified_at_floor
 from pytest_modelbudget.transforms.tile.forms_on_onnx import StoredWeight, weight_behind
@@ -63,7 +54,7 @@ class Quantised:
 class Layer:
     """A node with a weight: the stored tensor, and the axis that output channels lie along."""
 
-    node: NodeProto
+    node: Node
     weight: str
     axis: int
 
@@ -75,58 +66,54 @@ def quantised_weights(
 
     rules are the project's own where none are given.
     """
-    stored = stored_tensors(model)
-    graph = DequantisedGraph(model, grid, stored)
+    program = Program(model, rules)
+    graph = DequantisedGraph(program, grid)
     changes = []
-    for node, found in weighted_nodes(model, grid, stored, rules):
+    for node, found in weighted_nodes(program, grid):
         if isinstance(found, str):
-            changes.append(Change(scope_of(node), op_name(node), why=found))
+            changes.append(Change(node.scope, node.operator, why=found))
             continue
         graph.redirect(found)
-        changes.append(Change(scope_of(node), op_name(node), grid.text))
+        changes.append(Change(node.scope, node.operator, grid.text))
     return Rewritten(graph.result(), tuple(changes))
 
 
-def weighted_nodes(
-    model: onnx.ModelProto, grid: Grid, stored: StoredTensors, rules: OpTable | None = None
-) -> Iterator[tuple[NodeProto, Layer | str]]:
+def weighted_nodes(program: Program, grid: Grid) -> Iterator[tuple[Node, Layer | str]]:
     """Every node that multiplies by a weight: the layer to be quantised, or why it stays."""
-    opset = opset_of(model)
-    is_layer = multiplying_weights((Over.FEATURES, Over.CHANNELS), rules or builtin_ops())
-    for found in found_operations(model, stored, is_layer, layer_of):
+    is_layer = multiplies_weight(Over.FEATURES, Over.CHANNELS)
+    for found in operations_of(program, is_layer, layer_of):
         if isinstance(found, Layer):
-            yield found.node, _why_not(found, grid, stored, opset) or found
+            yield found.node, _why_not(found, grid, program) or found
         else:
             yield found.node, found.why
 
 
-def layer_of(node: NodeProto, stored: StoredTensors) -> Layer | WholeOperation:
+def layer_of(node: Node, program: Program) -> Layer | WholeOperation:
     """The node as a layer with a stored weight, or why it is none."""
-    name = op_name(node)
+    name, graph = node.operator, program.graph
     if name not in LAYERS:
         return WholeOperation(node, "its type is not quantised")
     if name in {"onnx::Gemm", "onnx::MatMul"}:
-        found = weight_behind(node.input[1], stored)
+        found = weight_behind(node.inputs[1], program)
         if isinstance(found, StoredWeight):
-            is_turned = found.turned != bool(attribute(node, "transB", 0))
+            is_turned = found.turned != bool(node.attributes.get("transB", 0))
             return Layer(node, found.name, 0 if is_turned else 1)
-        is_left = node.input[0] in stored.constants
+        is_left = node.inputs[0] in graph.constants
         computed = "the left operand" if is_left else "computed in the graph"
         return WholeOperation(node, found or f"its weight is {computed}")
-    if node.input[1] not in stored:
+    if node.inputs[1] not in graph.stored:
         return WholeOperation(node, "its weight is computed in the graph, or quantised already")
-    return Layer(node, node.input[1], 1 if name == "onnx::ConvTranspose" else 0)
+    return Layer(node, node.inputs[1], 1 if name == "onnx::ConvTranspose" else 0)
 
 
-def _why_not(layer: Layer, grid: Grid, stored: StoredTensors, opset: int) -> str:
+def _why_not(layer: Layer, grid: Grid, program: Program) -> str:
     """Why a layer's weight stays as it is; "" where it is quantised."""
-    if not grid.selects(scope_of(layer.node)):
+    if not grid.selects(layer.node.scope):
         return LEFT_OUT
-    if layer.weight in stored.replaceable:
-        return f"its weight '{layer.weight}' is an input too, which a caller may replace"
-    kind = stored.tensors[layer.weight].data_type
-    if kind not in FLOATING:
-        return f"its weight '{layer.weight}' is not floating"
+    why = why_unusable(layer.weight, program)
+    if why:
+        return why
+    opset, kind = program.opsets.get("", 0), program.graph.stored[layer.weight].proto.data_type
     name = TensorProto.DataType.Name(kind).lower()
     if kind not in SCALED:
         return f"its weight '{layer.weight}' is {name}, which no DequantizeLinear gives"
@@ -144,9 +131,9 @@ class DequantisedGraph:
     chosen layer (Transpose, Identity) is written once more behind it, under a fresh name.
     """
 
-    def __init__(self, model: onnx.ModelProto, grid: Grid, stored: StoredTensors) -> None:
-        self._model, self._grid, self._stored = model, grid, stored
-        self._names = Names(model)
+    def __init__(self, program: Program, grid: Grid) -> None:
+        self._program, self._graph, self._grid = program, program.graph, grid
+        self._names = Names(program.model)
         self._nodes: list[NodeProto] = []
         self._tensors: list[TensorProto] = []
         self._made: dict[tuple[str, int | None], str] = {}
@@ -154,18 +141,18 @@ class DequantisedGraph:
 
     def redirect(self, layer: Layer) -> None:
         """Let a layer read its weight as integers give it."""
-        self._reads[layer.node.output[0]] = self._behind(layer.node.input[1], layer)
+        self._reads[layer.node.outputs[0]] = self._behind(layer.node.inputs[1], layer)
 
     def _behind(self, value: str, layer: Layer) -> str:
         """What takes the place of a value between a layer and its stored weight."""
         key = value, layer.axis if self._grid.per_channel else None
         if key not in self._made:
-            if value in self._stored:
+            if value in self._graph.stored:
                 made = self._dequantizer(layer)
             else:
                 made = NodeProto()
-                made.CopyFrom(self._stored.makers[value])
-                made.name = f"{_path(made)}.dequantized"
+                made.CopyFrom(self._graph.makers[value].proto)
+                made.name = f"{path_within(made)}.dequantized"
                 made.input[0] = self._behind(made.input[0], layer)
                 made.output[0] = self._names.stem(value, ".dequantized")
             self._nodes.append(made)
@@ -174,8 +161,9 @@ class DequantisedGraph:
 
     def _dequantizer(self, layer: Layer) -> NodeProto:
         """A DequantizeLinear that gives a layer's weight under a fresh name."""
-        node, name, code = layer.node, layer.weight, CODES[self._grid.bits]
-        weight = self._stored.array(name)
+        node, name, code = layer.node.proto, layer.weight, CODES[self._grid.bits]
+        whole = self._graph.stored[name]
+        weight = whole.array()
         found = quantised(weight, self._grid, layer.axis if self._grid.per_channel else None)
         ends = (".quantized", ".scale", ".zero_point")
         reads = [self._names.stem(name, end) for end in ends]
@@ -184,10 +172,12 @@ class DequantisedGraph:
             numpy_helper.from_array(found.scale, reads[1]),
             _integers(reads[2], code, list(found.scale.shape), found.zero_point),
         ]
-        tensors[0].metadata_props.extend(self._stored.tensors[name].metadata_props)
+        tensors[0].metadata_props.extend(whole.proto.metadata_props)
         self._tensors += tensors
         result = self._names.stem(name, ".dequantized")
-        made = helper.make_node("DequantizeLinear", reads, [result], name=f"{_path(node)}.weight")
+        made = helper.make_node(
+            "DequantizeLinear", reads, [result], name=f"{path_within(node)}.weight"
+        )
         made.metadata_props.extend(node.metadata_props)
         if found.axis is not None:
             made.attribute.append(helper.make_attribute("axis", found.axis))
@@ -195,12 +185,12 @@ class DequantisedGraph:
 
     def result(self) -> onnx.ModelProto:
         """The model, without floating weights that nothing reads any more."""
-        graph = self._model.graph
+        model, graph = self._program.model, self._program.model.graph
         nodes = [*self._nodes, *map(self._redirected, graph.node)]
         declared = frozenset(value.name for value in (*graph.input, *graph.output))
-        nodes, spent = without_spent(nodes, names_read(graph.node), declared)
+        nodes, spent = without_spent(nodes, names_read(graph.node), declared, self._program.rules)
         kept = [tensor for tensor in graph.initializer if tensor.name not in spent]
-        return with_graph(self._model, nodes, (*kept, *self._tensors))
+        return with_graph(model, nodes, (*kept, *self._tensors))
 
     def _redirected(self, node: NodeProto) -> NodeProto:
         if not node.output or node.output[0] not in self._reads:
@@ -209,11 +199,6 @@ class DequantisedGraph:
         made.CopyFrom(node)
         made.input[1] = self._reads[node.output[0]]
         return made
-
-
-def _path(node: NodeProto) -> str:
-    """The beginning of a node's name that keeps another in the same module."""
-    return node.name if "/" in node.name else f"{node.name or node.output[0]}/"
 
 
 def _integers(name: str, code: int, shape: list[int], values: Any) -> TensorProto:
@@ -253,37 +238,38 @@ def _rounded_up(wide: Any, dtype: Any) -> Any:
 
 def off_grid(before: onnx.ModelProto, after: onnx.ModelProto, grid: Grid) -> tuple[str, ...]:
     """Scopes of layers that were to be quantised and do not read w = s·(q - z), to half a step."""
-    then, now = stored_tensors(before), stored_tensors(after)
-    found = []
-    for node, layer in weighted_nodes(before, grid, then):
+    then, now = Program(before), Program(after).graph
+    scopes = []
+    for node, layer in weighted_nodes(then, grid):
         if isinstance(layer, str):
             continue
-        dequantizer = _dequantizer(now.makers[node.output[0]].input[1], now)
-        if dequantizer is None or not _gives(dequantizer, then.array(layer.weight), now, grid):
-            found.append(scope_of(node))
-    return tuple(found)
+        weight = then.graph.stored[layer.weight].array()
+        dequantizer = _dequantizer(now.makers[node.outputs[0]].inputs[1], now)
+        if dequantizer is None or not _gives(dequantizer, weight, now, grid):
+            scopes.append(node.scope)
+    return tuple(scopes)
 
 
-def _dequantizer(name: str, stored: StoredTensors) -> NodeProto | None:
+def _dequantizer(name: str, graph: Body) -> Node | None:
     """The DequantizeLinear behind a weight, or None."""
-    maker = stored.makers.get(name)
-    while maker is not None and maker.op_type in CARRIERS and maker.input:
-        maker = stored.makers.get(maker.input[0])
-    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
+    maker = graph.makers.get(name)
+    while maker is not None and maker.hands_on:
+        maker = graph.makers.get(maker.hands_on)
+    return maker if maker is not None and maker.operator == "onnx::DequantizeLinear" else None
 
 
-def _gives(dequantizer: NodeProto, weight: Any, stored: StoredTensors, grid: Grid) -> bool:
+def _gives(dequantizer: Node, weight: Any, graph: Body, grid: Grid) -> bool:
     """Whether a dequantiser reads stored integers of so many bits that stand for a weight."""
     import numpy as np
 
-    reads = list(dequantizer.input)
-    if any(name not in stored for name in reads):
+    reads = dequantizer.inputs
+    if any(name not in graph.stored for name in reads):
         return False
-    if stored.tensors[reads[0]].data_type != CODES[grid.bits]:
+    if graph.stored[reads[0]].proto.data_type != CODES[grid.bits]:
         return False
-    integers, step, zero = (stored.array(name).astype(np.float64) for name in reads)
+    integers, step, zero = (graph.stored[name].array().astype(np.float64) for name in reads)
     if step.ndim:
-        axis = attribute(dequantizer, "axis", 1) % weight.ndim
+        axis = dequantizer.attributes.get("axis", 1) % weight.ndim
         along = [-1 if each == axis else 1 for each in range(weight.ndim)]
         step, zero = step.reshape(along), zero.reshape(along)
     low, high = grid.ends

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import onnx
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
-from pytest_modelbudget.onnx_models.program import StoredTensors, attribute, op_name, stored_tensors
+from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.rewriting import (
     Replacement,
     WholeOperation,
-    found_operations,
-    multiplying_weights,
+    multiplies_weight,
+    operations_of,
     why_unusable,
 )
 from pytest_modelbudget.ops.rule import Over
-from pytest_modelbudget.ops.table import OpTable, builtin_ops
+from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
 from pytest_modelbudget.transforms.tile.graph_on_onnx import (
     TiledGraph,
@@ -48,7 +48,7 @@ class Convolution:
     where there is none.
     """
 
-    node: NodeProto
+    node: Node
     weight: str
     groups: int
     k: int
@@ -58,35 +58,35 @@ class Convolution:
 
 
 def convolutions(
-    model: onnx.ModelProto, stored: StoredTensors, rules: OpTable
+    program: Program,
 ) -> Iterator[Convolution | WholeOperation]:
     """Every convolution in the order of the file, those in bodies and functions included."""
-    is_convolution = multiplying_weights((Over.CHANNELS,), rules)
-    return found_operations(model, stored, is_convolution, _operation)
+    return operations_of(program, multiplies_weight(Over.CHANNELS), _operation)
 
 
-def _operation(node: NodeProto, stored: StoredTensors) -> Convolution | WholeOperation:
-    if op_name(node) not in REWRITTEN:
-        return WholeOperation(node, f"{op_name(node)} is rewritten by no form of tiles")
-    weight = stored.origin(node.input[1])
-    why = _why_whole(weight, stored)
+def _operation(node: Node, program: Program) -> Convolution | WholeOperation:
+    if node.operator not in REWRITTEN:
+        return WholeOperation(node, f"{node.operator} is rewritten by no form of tiles")
+    weight = program.graph.origin(node.inputs[1])
+    why = _why_whole(weight, program)
     if why:
         return WholeOperation(node, why)
-    groups, (first, second, *_) = attribute(node, "group", 1), stored.shape(weight)
-    turned = op_name(node) == "onnx::ConvTranspose"
+    groups = node.attributes.get("group", 1)
+    first, second, *_ = program.graph.stored[weight].shape
+    turned = node.operator == "onnx::ConvTranspose"
     k, n = (first // groups, second) if turned else (second, first // groups)
     if groups > 1 and k == 1:
         return WholeOperation(node, ONE_CHANNEL)
-    bias = node.input[2] if len(node.input) > 2 else ""
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
     return Convolution(node, weight, groups, k, n, turned, bias)
 
 
-def _why_whole(weight: str, stored: StoredTensors) -> str:
+def _why_whole(weight: str, program: Program) -> str:
     """Why a convolution cannot be cut; "" where its weight is there to be cut."""
-    if weight in stored:
-        return why_unusable(weight, stored)
-    maker = stored.makers.get(weight)
-    if maker is not None and op_name(maker) == "onnx::DequantizeLinear":
+    if weight in program.graph.stored:
+        return why_unusable(weight, program)
+    maker = program.graph.makers.get(weight)
+    if maker is not None and maker.operator == "onnx::DequantizeLinear":
         return "its weight is quantised: tile the float model, then quantise"
     return "its weight is computed in the graph"
 
@@ -113,7 +113,7 @@ def write_tiles(into: Replacement, layer: Layer, tile: Tile) -> None:
     """Write a convolution as partial ones, each with the attributes that it has itself."""
     found = layer.convolution
     inputs, outputs = cut(found.k, tile.k, pads=tile.pads), cut(found.n, tile.n, pads=tile.pads)
-    parts = _cut(into, found.node.input[0], inputs, "x", (found.groups, layer.weight.ndim, 1))
+    parts = _cut(into, found.node.inputs[0], inputs, "x", (found.groups, layer.weight.ndim, 1))
     biases: Sequence[Names] = [()] * found.groups
     if found.bias:
         biases = _cut(into, found.bias, outputs, "bias", (found.groups, 1, 0))
@@ -220,18 +220,18 @@ def tiled_convolutions(
     before stay; what could not be rewritten is listed with the reason. rules are the project's own
     where none are given.
     """
-    stored = stored_tensors(model)
-    graph = TiledGraph(model, tile, layers)
-    for found in convolutions(model, stored, rules or builtin_ops()):
+    program = Program(model, rules)
+    graph = TiledGraph(program, tile, layers)
+    for found in convolutions(program):
         why = found.why if isinstance(found, WholeOperation) else ""
         if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
             continue
         layer = Layer(
             found,
-            stored.array(found.weight),
-            stored.tensors[found.weight],
+            program.graph.stored[found.weight].array(),
+            program.graph.stored[found.weight].proto,
             graph.names.stem(found.weight, "_"),
-            stored.readers(found.node.input[1]) > 1,
+            program.graph.most_reads(found.node.inputs[1]) > 1,
         )
         into = graph.replacement(found.node, found.k, found.n, groups=found.groups)
         write_tiles(into, layer, tile)

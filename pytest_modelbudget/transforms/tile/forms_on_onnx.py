@@ -13,21 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
-import onnx
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
-from pytest_modelbudget.onnx_models.program import StoredTensors, attribute, op_name
+from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.rewriting import (
     Replacement,
     WholeOperation,
-    found_operations,
-    multiplying_weights,
+    multiplies_weight,
+    operations_of,
     why_unusable,
 )
 from pytest_modelbudget.ops.rule import Over
-from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.tile.graph_on_onnx import column_sums, first_along, joined, split
 from pytest_modelbudget.transforms.tile.grid import Cut, Tile, cut
 
@@ -42,7 +40,7 @@ class LinearOperation:
     bias is "" where there is none.
     """
 
-    node: NodeProto
+    node: Node
     weight: str
     k: int
     n: int
@@ -61,36 +59,32 @@ class StoredWeight:
     turned: bool
 
 
-FoundOperation = Union[LinearOperation, WholeOperation]
-
-
 def linear_operations(
-    model: onnx.ModelProto, stored: StoredTensors, rules: OpTable
-) -> Iterator[FoundOperation]:
+    program: Program,
+) -> Iterator[LinearOperation | WholeOperation]:
     """Every linear operation in the order of the file, those in bodies and functions included.
 
     What contracts over features with a weight is one, by whatever name it goes. A MatMul of two
     activations, as in attention, is none.
     """
-    is_linear = multiplying_weights((Over.FEATURES,), rules)
-    return found_operations(model, stored, is_linear, _operation)
+    return operations_of(program, multiplies_weight(Over.FEATURES), _operation)
 
 
-def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation:
-    name = op_name(node)
-    if name not in REWRITTEN:
-        return WholeOperation(node, f"{name} is rewritten by no form of tiles")
-    weight = weight_behind(node.input[1], stored)
-    if weight is None and name == "onnx::MatMul":
+def _operation(node: Node, program: Program) -> LinearOperation | WholeOperation:
+    operator, attributes = node.operator, node.attributes
+    if operator not in REWRITTEN:
+        return WholeOperation(node, f"{operator} is rewritten by no form of tiles")
+    weight = weight_behind(node.inputs[1], program)
+    if weight is None and operator == "onnx::MatMul":
         return WholeOperation(node, "its weight is the left operand")
     if weight is None:
         return WholeOperation(node, "its weight is computed in the graph")
     if isinstance(weight, str):
         return WholeOperation(node, weight)
-    shape = stored.shape(weight.name)
-    turned = weight.turned != bool(attribute(node, "transB", 0))
+    shape = program.graph.stored[weight.name].shape
+    turned = weight.turned != bool(attributes.get("transB", 0))
     k, n = reversed(shape) if turned else shape
-    if name == "onnx::MatMul":
+    if operator == "onnx::MatMul":
         return LinearOperation(node, weight.name, k, n, weight_turned=turned)
     return LinearOperation(
         node,
@@ -98,31 +92,31 @@ def _operation(node: NodeProto, stored: StoredTensors) -> FoundOperation:
         k,
         n,
         weight_turned=turned,
-        x_turned=bool(attribute(node, "transA", 0)),
-        bias=node.input[2] if len(node.input) > 2 else "",
-        alpha=float(attribute(node, "alpha", 1.0)),
-        beta=float(attribute(node, "beta", 1.0)),
+        x_turned=bool(attributes.get("transA", 0)),
+        bias=node.inputs[2] if len(node.inputs) > 2 else "",
+        alpha=float(attributes.get("alpha", 1.0)),
+        beta=float(attributes.get("beta", 1.0)),
     )
 
 
-def weight_behind(name: str, stored: StoredTensors) -> StoredWeight | str | None:
+def weight_behind(name: str, program: Program) -> StoredWeight | str | None:
     """The stored matrix behind an operand, why it cannot be used, or None for an activation."""
-    turned = False
-    while name not in stored:
-        node = stored.makers.get(name)
-        if node is None:
+    graph, turned = program.graph, False
+    while name not in graph.stored:
+        maker = graph.makers.get(name)
+        if maker is None:
             return None
-        maker = op_name(node)
-        if maker == "onnx::DequantizeLinear" and node.input[0] in stored:
+        if maker.operator == "onnx::DequantizeLinear" and maker.inputs[0] in graph.stored:
             return "its weight is quantised: tile the float model, then quantise"
-        if maker not in {"onnx::Identity", "onnx::Transpose"}:
-            return f"its weight comes out of {maker}" if name in stored.constants else None
-        turned ^= maker == "onnx::Transpose" and attribute(node, "perm", [1, 0]) == [1, 0]
-        name = node.input[0]
-    shape = stored.shape(name)
-    if len(shape) != 2:
-        return f"its weight has rank {len(shape)}, not 2"
-    return why_unusable(name, stored) or StoredWeight(name, turned)
+        if maker.operator not in {"onnx::Identity", "onnx::Transpose"}:
+            return f"its weight comes out of {maker.operator}" if name in graph.constants else None
+        if maker.operator == "onnx::Transpose":
+            turned ^= maker.attributes.get("perm", (1, 0)) == (1, 0)
+        name = maker.inputs[0]
+    rank = len(graph.stored[name].shape)
+    if rank != 2:
+        return f"its weight has rank {rank}, not 2"
+    return why_unusable(name, program) or StoredWeight(name, turned)
 
 
 @dataclass(frozen=True, slots=True)

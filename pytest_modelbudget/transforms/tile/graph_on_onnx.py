@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import onnx
 from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.onnx_models.program import (
-    names_read,
-    op_name,
-    opset_of,
-    scope_of,
-    with_graph,
-)
+from pytest_modelbudget.onnx_models.program import Node, Program, names_read, with_graph
 from pytest_modelbudget.onnx_models.rewriting import Names, Replacement, without_spent
 from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Tile, became, tiles_along
@@ -26,51 +19,51 @@ OLDEST_OPSET = 13  # from which Split and ReduceSum take sizes and axes as opera
 class TiledGraph:
     """Collects what takes the place of a model's operations; the model itself is left alone."""
 
-    def __init__(self, model: onnx.ModelProto, tile: Tile, layers: Sequence[str]) -> None:
-        self.names = Names(model)
-        self._model = model
-        self._opset = opset_of(model)
+    def __init__(self, program: Program, tile: Tile, layers: Sequence[str]) -> None:
+        self.names = Names(program.model)
+        self._program = program
+        self._opset = program.opsets.get("", 0)
         self._tile = tile
         self._layers = layers
         self._replacements: dict[str, Replacement] = {}
         self._changes: list[Change] = []
         self._partial_sums = 1
 
-    def keeps(self, node: NodeProto, why: str) -> bool:
+    def keeps(self, node: Node, why: str) -> bool:
         """Whether a node stays as it is, which is noted then; why is "" where it need not."""
-        scope = scope_of(node)
+        scope = node.scope
         if not is_chosen(scope, self._layers):
             why = LEFT_OUT
         elif not why and self._opset < OLDEST_OPSET:
             why = f"operator set {self._opset} is older than {OLDEST_OPSET}: convert the file first"
         if why:
-            self._changes.append(Change(scope, op_name(node), why=why))
+            self._changes.append(Change(scope, node.operator, why=why))
         return bool(why)
 
     def replacement(
-        self, node: NodeProto, k: int, n: int, *, rows: int = 1, groups: int = 1
+        self, node: Node, k: int, n: int, *, rows: int = 1, groups: int = 1
     ) -> Replacement:
         """What is to take a node's place: products of k inputs to n outputs in each group."""
-        into = Replacement(node, self.names.stem(node.output[0], "/tiles"))
-        self._replacements[node.output[0]] = into
+        into = Replacement(node, self.names.stem(node.outputs[0], "/tiles"))
+        self._replacements[node.outputs[0]] = into
         what = became(self._tile, k, n, rows=rows, groups=groups)
-        self._changes.append(Change(scope_of(node), op_name(node), what))
+        self._changes.append(Change(node.scope, node.operator, what))
         self._partial_sums = max(self._partial_sums, tiles_along(k, self._tile.k))
         return into
 
     def result(self) -> Rewritten:
         """The model with new nodes in the place of others, and without what nobody reads now."""
-        graph = self._model.graph
+        model = self._program.model
         nodes: list[NodeProto] = []
         tensors: list[TensorProto] = []
-        for node in graph.node:
+        for node in model.graph.node:
             into = self._replacements.get(node.output[0]) if node.output else None
             nodes.extend(into.nodes if into else (node,))
             tensors.extend(into.stored if into else ())
-        outputs = frozenset(value.name for value in graph.output)
-        nodes, spent = without_spent(nodes, names_read(graph.node), outputs)
-        kept = (tensor for tensor in graph.initializer if tensor.name not in spent)
-        made = with_graph(self._model, nodes, (*kept, *tensors))
+        read, outputs = names_read(model.graph.node), frozenset(self._program.graph.outputs)
+        nodes, spent = without_spent(nodes, read, outputs, self._program.rules)
+        kept = (tensor for tensor in model.graph.initializer if tensor.name not in spent)
+        made = with_graph(model, nodes, (*kept, *tensors))
         return Rewritten(made, tuple(self._changes), self._partial_sums)
 
 

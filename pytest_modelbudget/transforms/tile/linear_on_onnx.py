@@ -13,12 +13,11 @@ import onnx
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.onnx_models.files import write_model
-from pytest_modelbudget.onnx_models.graph_reader import with_all_weights
-from pytest_modelbudget.onnx_models.inference import DeclaredTypes, inferred_types
-from pytest_modelbudget.onnx_models.program import StoredTensors, bound, op_name, stored_tensors
+from pytest_modelbudget.onnx_models.files import with_all_weights, write_model
+from pytest_modelbudget.onnx_models.inference import inferred_types
+from pytest_modelbudget.onnx_models.program import Body, DeclaredTypes, Program, bound
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
-from pytest_modelbudget.ops.table import OpTable, builtin_ops
+from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewrite, Rewritten, transformed_file
 from pytest_modelbudget.transforms.tile.forms_on_onnx import (
     FORMS,
@@ -49,14 +48,14 @@ def tiled_linears(
     before stay; what could not be rewritten is listed with the reason. rules are the project's own
     where none are given.
     """
-    stored = stored_tensors(model)
+    program = Program(model, rules)
     types = inferred_types(model)
-    graph = TiledGraph(model, tiling.tile, tiling.layers)
-    for found in linear_operations(model, stored, rules or builtin_ops()):
+    graph = TiledGraph(program, tiling.tile, tiling.layers)
+    for found in linear_operations(program):
         why = found.why if isinstance(found, WholeOperation) else _why_whole(found, tiling, types)
         if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
             continue
-        layer = _layer(found, stored, types, graph.names.stem(found.weight, "_"))
+        layer = _layer(found, program.graph, types, graph.names.stem(found.weight, "_"))
         rows = prod(size or 0 for size in layer.leading or ())
         into = graph.replacement(found.node, found.k, found.n, rows=rows)
         _rewrite(into, layer, tiling)
@@ -78,8 +77,8 @@ def _why_whole(found: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> 
 
 def _leading(found: LinearOperation, types: DeclaredTypes) -> tuple[int | None, ...] | None:
     """Sizes of x before the contracted axis, None where they are not known."""
-    known = types[found.node.input[0]].shape
-    if op_name(found.node) == "onnx::Gemm":
+    known = types[found.node.inputs[0]].shape
+    if found.node.operator == "onnx::Gemm":
         rows = (known or (None, None))[1 if found.x_turned else 0]
         return (rows if isinstance(rows, int) else None,)
     if known is None:
@@ -87,22 +86,23 @@ def _leading(found: LinearOperation, types: DeclaredTypes) -> tuple[int | None, 
     return tuple(size if isinstance(size, int) else None for size in known[:-1])
 
 
-def _layer(found: LinearOperation, stored: StoredTensors, types: DeclaredTypes, stem: str) -> Layer:
-    weight = stored.array(found.weight)
+def _layer(found: LinearOperation, graph: Body, types: DeclaredTypes, stem: str) -> Layer:
+    whole = graph.stored[found.weight]
+    weight = whole.array()
     return Layer(
         found,
         weight.T if found.weight_turned else weight,
-        stored.tensors[found.weight],
+        whole.proto,
         stem,
         _leading(found, types),
-        stored.readers(found.node.input[1]) > 1,
+        graph.most_reads(found.node.inputs[1]) > 1,
     )
 
 
 def _rewrite(into: Replacement, layer: Layer, tiling: Tiling) -> None:
     """alpha · x·W + beta · bias, the product in tiles and the rest as it was."""
     found = layer.operation
-    x = found.node.input[0]
+    x = found.node.inputs[0]
     if found.x_turned:
         x = into.node("Transpose", (x,), "turned", perm=[1, 0])
     result = FORMS[tiling.form](into, layer, tiling.tile, x)

@@ -19,6 +19,8 @@ from pytest_modelbudget.transforms.quantize.grid import Grid, held_to_floor
 from pytest_modelbudget.transforms.quantize.on_torch import StoredOnce, on_grid
 from tests.builders.module_transforms import EXACT, LOSSY, applied, numbers, table
 
+pytestmark = pytest.mark.needs_torch
+
 
 @pytest.mark.parametrize("per", ["channel", "tensor"])
 @pytest.mark.parametrize("symmetric", [True, False])

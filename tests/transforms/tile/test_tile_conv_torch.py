@@ -22,6 +22,8 @@ from pytest_modelbudget.transforms.tile.conv_on_torch import transformed
 from pytest_modelbudget.transforms.transform import Job, Transformed
 from tests.builders.module_transforms import numbers
 
+pytestmark = pytest.mark.needs_torch
+
 CHANNELS = (1, 3, 63, 64, 65, 130)
 TYPES = ("float32", "bfloat16", "float16")
 ONCE = Claim(seeds=(0,))
@@ -92,6 +94,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_right_tilings_are_never_over() -> None:
     """36 pairs of channels with every option; types, edges and biases by turns."""
     wrong = []

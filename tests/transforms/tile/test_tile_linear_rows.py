@@ -17,6 +17,8 @@ from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Job
 from tests.builders.onnx_linears import linear, written
 
+pytestmark = pytest.mark.needs_torch
+
 K, N = 40, 50
 
 

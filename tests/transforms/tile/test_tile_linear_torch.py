@@ -26,6 +26,8 @@ from pytest_modelbudget.transforms.transform import Job
 from tests.builders.module_transforms import numbers, tiled
 from tests.builders.mutants import right, verified
 
+pytestmark = pytest.mark.needs_torch
+
 IMAGE = InputSpecs((TensorSpec("float32", (1, 3, 224, 224)),))
 SIZES = (1, 63, 64, 65, 200, 4096)
 TYPES = ("float32", "bfloat16", "float16")

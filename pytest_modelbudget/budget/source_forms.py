@@ -1,0 +1,506 @@
+"""The forms of a model's source and of what it is run on: targets, arguments, inputs, dims."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import PurePosixPath, PureWindowsPath
+
+from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.budget.grammar import (
+    RESERVED,
+    Entry,
+    Field,
+    Form,
+    Grammar,
+    Reading,
+    Schema,
+    Texts,
+    Values,
+    named,
+    one_word,
+    plain_text,
+    plain_value,
+    spelled,
+    whole_number,
+)
+from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
+from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.formats.source import (
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+    names_attribute,
+)
+from pytest_modelbudget.formats.table import FrontEnd
+
+MOST_DIMENSIONS = 16
+LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+INTEGER = ("int8", "int16", "int32", "int64", "uint8")
+DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
+
+SIZE: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_SIZE}
+SOME_TEXT: Schema = {"type": "string", "minLength": 1}
+
+# dtype, then sizes: "1x3x224x224", "[1, 3, 224, 224]", or a scalar's "()" or "[]".
+SPEC_PATTERN = (
+    r"([A-Za-z][A-Za-z0-9]*)(?:\s+([0-9]+(?:x[0-9]+)*)|\s*\[\s*([0-9]+(?:\s*,\s*[0-9]+)*)?\s*\]"
+    r"|\s*\(\s*\))"
+)
+
+
+# One input.
+
+
+def _element_type(among: tuple[str, ...], what: str, name: str) -> Form[str]:
+    refusal = f"{{word}} is not {what}: {{guess}}"
+    return one_word(among, f"{what} such as {among[0]}", refusal, name=name)
+
+
+ELEMENT_TYPE = _element_type(DTYPES, "an element type", "dtype")
+FLOATING_TYPE = _element_type(FLOATING, "a floating-point type", "floating_dtype")
+BOUND_OF_VALUES = whole_number(
+    least=-LARGEST_SIZE,
+    most=LARGEST_SIZE,
+    refusal="{key} is larger than 2^63 - 1",
+    schema={"type": "integer", "minimum": -LARGEST_SIZE, "maximum": LARGEST_SIZE},
+    name="integer",
+)
+DIMENSION = whole_number(
+    "a dimension: a whole number",
+    least=0,
+    most=LARGEST_SIZE,
+    refusal="a dimension of {number}: it must be 0 to 2^63 - 1",
+    schema=SIZE,
+)
+
+
+def _spelled_sizes(text: Text, sizes: list[str], reading: Reading) -> tuple[int, ...] | None:
+    if len(sizes) > MOST_DIMENSIONS:
+        reading.refuse(text.place, f"{len(sizes)} dimensions: at most {MOST_DIMENSIONS} exist")
+        return None
+    if any(len(size) > 19 or int(size) > LARGEST_SIZE for size in sizes):
+        reading.refuse(text.place, f"a dimension of {shown(text.text)} is larger than 2^63 - 1")
+        return None
+    return tuple(int(size) for size in sizes)
+
+
+def _read_shape(entry: Entry, reading: Reading) -> tuple[int, ...] | None:
+    """Sizes as a list, or spelled ``1x3x224x224``."""
+    node = entry.value
+    if isinstance(node, Text) and re.fullmatch(r"[0-9]+(x[0-9]+)*", node.text):
+        return _spelled_sizes(node, node.text.split("x"), reading)
+    items = reading.items(node, "a shape such as [1, 3, 224, 224]")
+    sizes = [DIMENSION.of(item, reading) for item in items]
+    if len(items) > MOST_DIMENSIONS:
+        reading.refuse(node.place, f"{len(items)} dimensions: at most {MOST_DIMENSIONS} exist")
+        return None
+    known = tuple(size for size in sizes if size is not None)
+    return known if isinstance(node, Listing) and len(known) == len(sizes) else None
+
+
+_SHAPES: list[Schema] = [
+    {"type": "array", "items": SIZE, "maxItems": MOST_DIMENSIONS},
+    {"type": "string", "pattern": "^[0-9]+(x[0-9]+)*$"},
+    SIZE,
+]
+SHAPE = Form(_read_shape, {"anyOf": _SHAPES}, "shape")
+
+
+def _spelled_out(values: Values, reading: Reading) -> TensorSpec | None:
+    """{dtype, shape, low, high}; a range is for integers, and holds one at least."""
+    dtype, low, high = values["dtype"], values["low"], values["high"]
+    bound = next((key for key in ("low", "high") if key in values), None)
+    if bound and dtype and dtype not in INTEGER:
+        message = f"'{bound}' is for integer inputs, and this one is {dtype}: remove it"
+        reading.refuse(values.place(bound), message)
+    elif bound and dtype and high is not None and high <= (low or 0):
+        message = f"no integer is at least {low or 0} and below {high}: raise 'high'"
+        reading.refuse(values.entries["high"].value.place, message)
+    shape = values["shape"]
+    return TensorSpec(dtype, shape, low, high) if dtype and shape is not None else None
+
+
+SPEC = Grammar(
+    "an input",
+    (
+        Field("dtype", ELEMENT_TYPE, "element type", required=True),
+        Field("shape", SHAPE, "sizes, outermost first; [] is a scalar", required=True),
+        Field("low", BOUND_OF_VALUES, "smallest integer that is drawn"),
+        Field("high", BOUND_OF_VALUES, "the integer above the largest one that is drawn"),
+    ),
+)
+SPELLED_OUT = SPEC.form(_spelled_out)
+
+
+def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
+    if isinstance(entry.value, Block):
+        return SPELLED_OUT.read(entry, reading)
+    text = reading.text(entry.value, "an input such as float32 1x3x224x224")
+    if text is None:
+        return None
+    match = re.fullmatch(SPEC_PATTERN, text.text.strip())
+    if match is None:
+        reading.refuse(text.place, _no_spec(text.text))
+        return None
+    dtype = ELEMENT_TYPE.of(replace(text, text=match[1]), reading)
+    shape = _spelled_sizes(text, re.findall(r"[0-9]+", match[2] or match[3] or ""), reading)
+    return TensorSpec(dtype, shape) if dtype and shape is not None else None
+
+
+def _no_spec(text: str) -> str:
+    if text.strip() in DTYPES:
+        return (
+            f"{shown(text)} has no shape: write {text.strip()} 1x3x224x224, or "
+            f"{text.strip()} () for a scalar; float32[1, 3] needs quotes inside {{…}} and […]"
+        )
+    return f"{shown(text)} is no input: write one such as float32 1x3x224x224"
+
+
+def spec_text(spec: InputSpec) -> str:
+    """One argument: "float32 1x3", {"dtype": ..., "shape": ..., "low": ...}, or a list of them."""
+    if not isinstance(spec, TensorSpec):
+        return f"[{', '.join(map(spec_text, spec))}]"
+    if spec.low is None and spec.high is None:
+        return f"{spec.dtype} {'x'.join(map(str, spec.shape)) or '()'}"
+    values = {"dtype": spec.dtype, "shape": list(spec.shape), "low": spec.low, "high": spec.high}
+    return json.dumps({key: value for key, value in values.items() if value is not None})
+
+
+_SPECS: list[Schema] = [
+    {"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, SPEC.schema
+]  # fmt: skip
+INPUT: Form[InputSpec] = Form(_read_tensor, {"anyOf": _SPECS}, "input", spec_text, uses=SPEC.uses)
+
+
+# All inputs.
+
+
+def _read_argument(entry: Entry, reading: Reading) -> InputSpec | None:
+    """A tensor, or a list of arguments."""
+    if isinstance(entry.value, Listing):
+        return _arguments(entry.value.items, reading)
+    return INPUT.read(entry, reading)
+
+
+_ARGUMENTS: Schema = {"type": "array", "items": {"$ref": "#/definitions/argument"}}
+ARGUMENT: Form[InputSpec] = Form(
+    _read_argument, {"anyOf": [INPUT.reference, _ARGUMENTS]}, "argument", spec_text, uses=(INPUT,)
+)
+
+
+def _arguments(items: Iterable[Node], reading: Reading) -> tuple[InputSpec, ...]:
+    specs = (ARGUMENT.of(item, reading) for item in items)
+    return tuple(spec for spec in specs if spec is not None)
+
+
+def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
+    """Positional inputs from one spec or a list, named ones from a mapping."""
+    node = entry.value
+    if isinstance(node, Listing):
+        return InputSpecs(_arguments(node.items, reading))
+    is_spec = isinstance(node, Block) and any(
+        key.text in {"dtype", "shape"} for key, _ in node.entries
+    )
+    if isinstance(node, Block) and not is_spec:
+        if not node.entries:
+            reading.refuse(node.place, "expected inputs by name, found an empty mapping")
+        specs = {key.text: ARGUMENT.of(value, reading) for key, value in node.entries}
+        return InputSpecs(named={name: spec for name, spec in specs.items() if spec is not None})
+    spec = INPUT.read(entry, reading)
+    return InputSpecs((spec,) if spec else ())
+
+
+def positional_text(specs: tuple[InputSpec, ...]) -> str:
+    """Positional inputs: one tensor alone, else a list: "float32 1x3", "[float32 1x3, int64 1]"."""
+    alone = len(specs) == 1 and isinstance(specs[0], TensorSpec)
+    return spec_text(specs[0] if alone else specs)
+
+
+def _inputs_texts(specs: InputSpecs) -> Texts:
+    if specs.positional:
+        return {"": positional_text(specs.positional)}
+    return {name: spec_text(spec) for name, spec in specs.named.items()}
+
+
+def _inputs_text(specs: InputSpecs) -> str:
+    if not specs.named:
+        return positional_text(specs.positional)
+    by_name = (f"{plain_text(name)}: {spec_text(spec)}" for name, spec in specs.named.items())
+    return f"{{{', '.join(by_name)}}}"
+
+
+INPUTS = Form(
+    _read_inputs,
+    {
+        "anyOf": [
+            INPUT.reference,
+            {"type": "array", "items": ARGUMENT.reference},
+            {
+                "type": "object",
+                "minProperties": 1,
+                "not": {"anyOf": [{"required": ["dtype"]}, {"required": ["shape"]}]},
+                "additionalProperties": ARGUMENT.reference,
+            },
+        ]
+    },
+    "inputs",
+    _inputs_text,
+    _inputs_texts,
+    uses=(INPUT, ARGUMENT),
+)
+
+
+# What a model is built with, and its symbols.
+
+
+def _texts_by_name(values: Mapping[str, object]) -> Texts:
+    return {name: plain_text(value) for name, value in values.items()}
+
+
+def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
+    items = reading.items(entry.value, "args: a list of plain values")
+    return tuple(plain_value(item, reading) for item in items)
+
+
+def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
+    block = reading.block(entry.value, "kwargs: a mapping of names to plain values")
+    if block is None:
+        return None
+    for key, _ in block.entries:
+        if not key.text.isidentifier():
+            reading.refuse(key.place, f"{shown(key.text)} is no name of an argument")
+    return {key.text: plain_value(value, reading) for key, value in block.entries}
+
+
+ARGS = Form(_read_args, {"type": "array"}, "values", lambda args: plain_text(list(args)))
+KWARGS = Form(
+    _read_kwargs,
+    {"type": "object"},
+    "named_values",
+    lambda kwargs: plain_text(dict(kwargs)),
+    _texts_by_name,
+)
+DIMS = named(
+    whole_number(
+        "a size: a whole number",
+        least=0,
+        most=LARGEST_SIZE,
+        refusal="a size of {number}: it must be 0 to 2^63 - 1",
+        schema=SIZE,
+    ),
+    "dims: a mapping of symbols to sizes, {batch: 1}",
+    name="dims",
+    text=lambda dims: plain_text(dict(dims)),
+    texts=_texts_by_name,
+)
+
+
+# Targets.
+
+_DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
+_WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
+
+
+def is_path_format(front_end: FrontEnd) -> bool:
+    """Whether the format's target is a file, and not a module's attribute."""
+    return bool(front_end.suffixes)
+
+
+def target_form(front_end: FrontEnd) -> Form[str]:
+    """The target under a format's key: a module's attribute, or a file inside the project."""
+    problem_of = partial(_path_problem, front_end) if is_path_format(front_end) else _no_attribute
+
+    def meaning(word: Text, key: str, reading: Reading) -> str:
+        problem = problem_of(word.text, reading)
+        if problem is not None:
+            raise BudgetError(problem)
+        return word.text
+
+    return spelled(f"{front_end.key}: a {front_end.target}", meaning, SOME_TEXT, "target")
+
+
+def _no_attribute(target: str, reading: Reading) -> str | None:
+    """Say why a target is no "module:attribute"; None where it is one."""
+    if names_attribute(target) and not target.endswith(_WEIGHT_SUFFIXES):
+        return None
+    if target.endswith(_WEIGHT_SUFFIXES) or "/" in target or "\\" in target:
+        others = [
+            front for front in reading.tables.front_ends.values() if target.endswith(front.suffixes)
+        ]
+        other = "".join(f", or for such a model file {front.key}:" for front in others)
+        return (
+            f"{shown(target)} is a file, and a state dict is no model: name a factory that "
+            f"loads it, package.module:function{other}"
+        )
+    dotted = _DOTTED.fullmatch(target)
+    guess = f"did you mean {dotted[1]}:{dotted[2]}?" if dotted else "write package.module:callable"
+    return f"{shown(target)} is no module:attribute: {guess}"
+
+
+def _path_problem(front_end: FrontEnd, target: str, reading: Reading) -> str | None:
+    """Say why a target is no path of that format inside the project, or None. Opens nothing."""
+    if not target.isprintable():
+        return f"{shown(target)} holds characters that no path should have"
+    if "\\" in target or PureWindowsPath(target).drive:
+        return f"{shown(target)} is no path of every system: separate folders with /"
+    path = os.path.normpath(os.path.join(reading.folder, target))
+    if not PurePosixPath(path).is_relative_to(reading.root) or target.endswith("/"):
+        return f"{shown(target)} lies outside the project: a model file must stay inside it"
+    suffix = PurePosixPath(target).suffix
+    for other in reading.tables.front_ends.values():
+        if suffix in other.suffixes and suffix not in front_end.suffixes:
+            kind = other.target.removeprefix("path of ")
+            return f"{shown(target)} is {kind}: write it under {other.key}:"
+    return None
+
+
+# Sources.
+
+INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
+DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
+DIMS_FIELD = Field(
+    "dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={}
+)
+ARGUMENT_FIELDS = (
+    Field("args", ARGS, "positional arguments of the callable under torch:", default=()),
+    Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
+)
+# Everything that a budget says of a model beside where it is; a ModelSource has the same names.
+RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD)
+
+
+def target_fields(front_ends: Mapping[str, FrontEnd]) -> tuple[Field, ...]:
+    """The keys that name a model, one for each format."""
+    return tuple(Field(key, target_form(front), front.target) for key, front in front_ends.items())
+
+
+def source_texts(source: ModelSource) -> dict[str, Texts]:
+    """All that a budget says of where a model comes from and what it is run on, by key."""
+    where = f"{source.format} {posixpath.normpath(str(source.target))}"
+    run_on = {known.key: (known.form, getattr(source, known.key)) for known in RUN_ON}
+    written = {key: form.written(value) if value else {} for key, (form, value) in run_on.items()}
+    return {"source": {"": where}, **written}
+
+
+def formats_named(values: Values, reading: Reading) -> list[str]:
+    """The keys of formats that a model gives; one, if it is right."""
+    return [key for key in values.entries if key in reading.tables.front_ends]
+
+
+def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> None:
+    """A file holds its weights in the type that it was saved in."""
+    if "dtype" in values and is_path_format(reading.tables.front_ends[format]):
+        message = f"'dtype' converts modules, and {format}: names a file: save it in that type"
+        reading.refuse(values.place("dtype"), message)
+
+
+def _refuse_what_does_not_fit(front_end: FrontEnd, values: Values, reading: Reading) -> None:
+    for key in ("args", "kwargs"):
+        if key in values and is_path_format(front_end):
+            message = f"'{key}' is for a callable, and {front_end.key}: names a file: remove it"
+            reading.refuse(values.place(key), message)
+    refuse_dtype_of_a_file(front_end.key, values, reading)
+    if "dims" in values and not front_end.brings_inputs:
+        message = f"'dims' binds symbols that a file brings: under {front_end.key}: write inputs"
+        reading.refuse(values.place("dims"), message)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The inputs and the type of models that do not say them themselves."""
+
+    inputs: InputSpecs | None = None
+    dtype: str | None = None
+    is_broken: bool = False  # then what a model lacks may have been meant to stand there
+    places: Mapping[str, Place] = field(default_factory=dict)  # of what they say, by key
+
+
+def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelSource | None:
+    """The one source that a model names, and what it is run on."""
+    key, formats = values.key, formats_named(values, reading)
+    for second in formats[1:]:
+        message = f"'{second}' is a second source beside '{formats[0]}': a model has one"
+        reading.refuse(values.place(second), message)
+    if not formats:
+        keys = " or ".join(f"{known}:" for known in reading.tables.front_ends)
+        reading.refuse(key.place, f"the model {shown(key.text)} names no source: give {keys}")
+    if len(formats) != 1:
+        return None
+    front_end = reading.tables.front_ends[formats[0]]
+    _refuse_what_does_not_fit(front_end, values, reading)
+    inputs = values["inputs"]
+    if inputs is None and not front_end.brings_inputs:
+        if defaults.inputs is None and "variants" not in values and not defaults.is_broken:
+            needs = "give inputs such as float32 1x3x224x224, on the model or under defaults"
+            reading.refuse(key.place, f"the model {shown(key.text)} has no inputs: {needs}")
+        inputs = defaults.inputs
+    default_dtype = None if is_path_format(front_end) else defaults.dtype
+    target = values[front_end.key]
+    return target and ModelSource(
+        front_end.key,
+        target,
+        inputs or InputSpecs(),
+        args=values["args"],
+        kwargs=values["kwargs"],
+        dtype=values["dtype"] or default_dtype,
+        dims=values["dims"],
+        base=reading.folder,
+    )
+
+
+def declared_places(source: ModelSource, values: Values, defaults: Defaults) -> dict[str, Place]:
+    """The place of each key of a model, and of "source"; defaults only where they are taken."""
+    is_taken = {"inputs": bool(source.inputs), "dtype": source.dtype is not None}
+    places = {key: place for key, place in defaults.places.items() if is_taken[key]}
+    return {**places, **values.places, "source": values.place(source.format)}
+
+
+def second_source(front_ends: Mapping[str, FrontEnd]) -> Form[ModelSource]:
+    """A model to compare with: its source alone; its inputs are those of the first."""
+    fields = (*target_fields(front_ends), *ARGUMENT_FIELDS, DTYPE_FIELD)
+    grammar = Grammar("a second model", fields, RESERVED)
+
+    def read(entry: Entry, reading: Reading) -> ModelSource | None:
+        values = grammar.read(entry, reading)
+        if values is None:
+            return None
+        formats = formats_named(values, reading)
+        if len(formats) != 1:
+            keys = " or ".join(f"{key}:" for key in reading.tables.front_ends)
+            message = f"a comparison needs one second model: give {keys}"
+            reading.refuse(entry.value.place, message)
+            return None
+        front_end = reading.tables.front_ends[formats[0]]
+        _refuse_what_does_not_fit(front_end, values, reading)
+        run_on = {key: values[key] for key in ("args", "kwargs", "dtype")}
+        target = values[front_end.key]
+        return target and ModelSource(front_end.key, target, **run_on, base=reading.folder)
+
+    schema: Schema = {
+        "type": "object",
+        "oneOf": [{"required": [key]} for key in front_ends],
+        "additionalProperties": False,
+        "properties": {
+            **dict.fromkeys(front_ends, SOME_TEXT),
+            **{known.key: known.form.schema for known in ARGUMENT_FIELDS},
+            "dtype": FLOATING_TYPE.reference,
+        },
+    }
+    return Form(read, schema, texts=_second_source_texts, uses=(FLOATING_TYPE,))
+
+
+def _second_source_texts(source: ModelSource) -> Texts:
+    return {
+        f"{key} {name}".rstrip(): text
+        for key, texts in source_texts(source).items()
+        for name, text in texts.items()
+    }

@@ -1,0 +1,245 @@
+"""Frozen dataclasses as JSON: written, read and described by a JSON Schema, from their types alone.
+
+A field without a default must be there to be read; one made by ``rare`` is written only where it
+says something; any other is always written. Keys that nobody declared are kept, and written last::
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Share(Entry):
+        scope: str
+        value: Number          # a whole number is one in JSON, a ratio a decimal string
+        why: str = rare("")
+
+    from_json(Share, {"scope": "fc", "value": "1.5"})   # Share(scope="fc", value=Fraction(3, 2))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from decimal import Context, Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.units import Number, decimal_text
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+EXACT_DIGITS = 12  # significant ones up to which a ratio is written exactly
+RARE = "rare"
+
+Schema = dict[str, Any]
+E = TypeVar("E", bound="Entry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A JSON object with declared keys; more are keys that others added to it."""
+
+    more: Mapping[str, Any] = field(default_factory=lambda: EMPTY, repr=False)
+
+
+def rare(default: Any) -> Any:
+    """A field that is written only where it differs from its default."""
+    return field(default_factory=lambda: default, metadata={RARE: default})
+
+
+def to_json(entry: Entry) -> dict[str, Any]:
+    """The JSON object of an entry, its keys in the order of their declaration."""
+    written: dict[str, Any] = _codec(type(entry)).write(entry)
+    return written
+
+
+def from_json(entry_type: type[E], value: Any) -> E:
+    """The entry that a JSON object means; raises InputError where it is none of that type."""
+    entry: E = _read(_codec(entry_type), value, entry_type.__name__)
+    return entry
+
+
+def json_schema(entry_type: type[Entry], title: str) -> Schema:
+    """The JSON Schema (draft-07) of all that ``to_json`` writes of a type."""
+    definitions: dict[str, Schema] = {}
+    root = _codec(entry_type).describe(definitions)
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": title}
+    return {**head, **root, "definitions": dict(sorted(definitions.items()))}
+
+
+class WrittenRatio(Fraction):
+    """A ratio as JSON spells it: "1.180" is written as it was read, with its last zero."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> WrittenRatio:
+        """The ratio that a decimal string means."""
+        ratio = super().__new__(cls, text)
+        ratio.text = text
+        return ratio
+
+
+def number_json(value: Number) -> int | str:
+    """An int as it is; a ratio as a decimal string, exact where that is short."""
+    if isinstance(value, (int, WrittenRatio)):
+        return value if isinstance(value, int) else value.text
+    short = Context(prec=EXACT_DIGITS).divide(Decimal(value.numerator), Decimal(value.denominator))
+    return str(short) if Fraction(short) == value else decimal_text(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One type in JSON: which values may be it, how they are read, written and described.
+
+    accepts looks no deeper than it takes to tell a type from the others of a union. describe adds
+    what its schema refers to to the definitions.
+    """
+
+    accepts: Callable[[Any], bool]
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+    describe: Callable[[dict[str, Schema]], Schema]
+
+
+def _read(codec: Codec, value: Any, where: str) -> Any:
+    if not codec.accepts(value):
+        raise InputError(f"{where} cannot be {repr(value)[:60]}")
+    return codec.read(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _plain(accepted: type, schema: Schema) -> Codec:
+    """A type that JSON has, too; True is no whole number."""
+    return Codec(lambda value: type(value) is accepted, _same, _same, lambda _: schema)
+
+
+_DECIMAL = {"type": "string", "pattern": r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$"}
+_PLAIN: Mapping[Any, Codec] = {
+    str: _plain(str, {"type": "string"}),
+    int: _plain(int, {"type": "integer"}),
+    bool: _plain(bool, {"type": "boolean"}),
+    NoneType: _plain(NoneType, {"type": "null"}),
+    Fraction: Codec(
+        lambda value: type(value) is str, WrittenRatio, number_json, lambda _: _DECIMAL
+    ),
+    Any: Codec(lambda value: True, _same, _same, lambda _: {}),
+}
+
+
+def _codec(hint: Any) -> Codec:
+    """The codec of a declared type, made once."""
+    return _made_codec(hint)
+
+
+@cache
+def _made_codec(hint: Hashable) -> Codec:
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return _union([(argument, _codec(argument)) for argument in arguments])
+    if origin is tuple:
+        return _listing(_codec(arguments[0]), None if arguments[-1] is ... else len(arguments))
+    if origin is Mapping:
+        return _mapping(_codec(arguments[1]))
+    assert isinstance(hint, type)  # no other kind of annotation is declared
+    return _choice(hint) if issubclass(hint, Enum) else _object(hint)
+
+
+def _union(options: list[tuple[Any, Codec]]) -> Codec:
+    """The first type that accepts a value of JSON is the one that is meant."""
+
+    def read(value: Any) -> Any:
+        return next(codec for _, codec in options if codec.accepts(value)).read(value)
+
+    def write(value: Any) -> Any:
+        classes = ((get_origin(hint) or hint, codec) for hint, codec in options)
+        return next(codec for cls, codec in classes if isinstance(value, cls)).write(value)
+
+    return Codec(
+        lambda value: any(codec.accepts(value) for _, codec in options),
+        read,
+        write,
+        lambda definitions: {"anyOf": [codec.describe(definitions) for _, codec in options]},
+    )
+
+
+def _listing(item: Codec, length: int | None) -> Codec:
+    """A tuple as a list: of any length, or of exactly one."""
+    bounds = {} if length is None else {"minItems": length, "maxItems": length}
+    return Codec(
+        lambda value: isinstance(value, list) and length in (None, len(value)),
+        lambda value: tuple([_read(item, each, "an item") for each in value]),
+        lambda value: [item.write(each) for each in value],
+        lambda definitions: {"type": "array", "items": item.describe(definitions), **bounds},
+    )
+
+
+def _mapping(item: Codec) -> Codec:
+    return Codec(
+        lambda value: isinstance(value, dict),
+        lambda value: {key: _read(item, each, key) for key, each in value.items()},
+        lambda value: {key: item.write(each) for key, each in value.items()},
+        lambda definitions: {
+            "type": "object",
+            "additionalProperties": item.describe(definitions),
+        },
+    )
+
+
+def _choice(words: type[Enum]) -> Codec:
+    values = [word.value for word in words]
+    return Codec(
+        lambda value: isinstance(value, str) and value in values,
+        words,
+        lambda word: word.value,
+        lambda _: {"enum": values},
+    )
+
+
+def _object(cls: Any) -> Codec:
+    """An entry as an object; any object with its required keys may be one."""
+    hints = get_type_hints(cls)
+    declared = [each for each in fields(cls) if each.name != "more"]
+    codecs = {each.name: _codec(hints[each.name]) for each in declared}
+    required = [each.name for each in declared if each.default is each.default_factory is MISSING]
+    rares = {each.name: each.metadata[RARE] for each in declared if RARE in each.metadata}
+    plain = [(name, codec.write, name in rares, rares.get(name)) for name, codec in codecs.items()]
+
+    def read(value: Any) -> Any:
+        more = {key: each for key, each in value.items() if key not in codecs}
+        known = {
+            key: _read(codecs[key], each, f"{cls.__name__}.{key}")
+            for key, each in value.items()
+            if key in codecs
+        }
+        return cls(**known, more=more or EMPTY)
+
+    def write(entry: Any) -> dict[str, Any]:
+        written = {}
+        for name, write_field, is_rare, default in plain:
+            value = getattr(entry, name)
+            if not (is_rare and value == default):
+                written[name] = write_field(value)
+        return {**written, **entry.more} if entry.more else written
+
+    def describe(definitions: dict[str, Schema]) -> Schema:
+        if cls.__name__ not in definitions:
+            definitions[cls.__name__] = {}  # before its fields, which may refer to it
+            definitions[cls.__name__] = {
+                "description": " ".join((cls.__doc__ or "").split()),
+                "type": "object",
+                "properties": {name: codecs[name].describe(definitions) for name in codecs},
+                "required": [name for name in codecs if name not in rares],
+            }
+        return {"$ref": f"#/definitions/{cls.__name__}"}
+
+    return Codec(
+        lambda value: isinstance(value, dict) and all(key in value for key in required),
+        read,
+        write,
+        describe,
+    )
