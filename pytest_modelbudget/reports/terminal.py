@@ -35,7 +35,7 @@ from pytest_modelbudget.reports.cases import (
 )
 from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
 from pytest_modelbudget.reports.sentences import costs, grown_lines, largest_shares, reservations
-from pytest_modelbudget.reports.text import aligned, cut_middle
+from pytest_modelbudget.reports.text import aligned, cut_middle, one_line
 from pytest_modelbudget.units import readable, readable_pair, room, several
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
@@ -134,10 +134,12 @@ def _tightness(case: Case) -> tuple[bool, Fraction]:
 
 
 def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
-    """A limit; below the last one of a transform stands what it costs beside its model."""
+    """A limit; below the last one of a model stand its notes, of a transform what it costs."""
     layers = [*_reservations(case), *(_layers(case) if detail >= Detail.LAYERS else ())]
     if costed and isinstance(case.owner, TransformReport):
         layers += [line for text in costs(costed, case.owner) for line in _wrapped(text)]
+    elif costed:
+        layers += [line for note in costed.notes for line in _wrapped(one_line(note))]
     measured, limit, left = _claimed(case.check) if case.is_claim else _figures(case.check)
     return Row(
         case.outcome,
