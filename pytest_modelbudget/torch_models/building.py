@@ -55,12 +55,13 @@ class UnfilledParameters(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Return the parameter as it is for a fill; call everything else."""
-        if getattr(func, "__name__", "") in FILLS:  # by name: libraries wrap torch.nn.init
+        name = getattr(func, "__name__", "")
+        if name in FILLS:  # by name: libraries wrap torch.nn.init
             target = args[0] if args else kwargs.get("tensor")
             if self.skips(target):
                 return target
         result = func(*args, **(kwargs or {}))
-        if args and self._is_parameters(args[0]) and _views(func):
+        if (name in VIEWS or func == DATA_OF) and self._is_parameters(args[0]):
             self._unwrapped[id(result)] = result
         return result
 
@@ -73,11 +74,6 @@ class UnfilledParameters(TorchFunctionMode):
         skipped = self._is_parameters(tensor)
         self.skipped += skipped
         return skipped
-
-
-def _views(func: Callable[..., Any]) -> bool:
-    """Whether a function gives a tensor's own memory under another name."""
-    return func == DATA_OF or getattr(func, "__name__", "") in VIEWS
 
 
 @contextmanager

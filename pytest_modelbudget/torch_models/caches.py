@@ -37,8 +37,8 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
             if cache.cache_info().misses != misses.get(id(cache), 0):
                 cache.cache_clear()
         for owner, before, contents in kept:
-            for container, content in contents:
-                if _holds_new_tensor(container, content):
+            for container, content, ids in contents:
+                if _ids(container) != ids and _holds_new_tensor(container, ids):
                     restore(container, content)
             _restore_variables(owner, before)
 
@@ -113,17 +113,21 @@ def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
                     yield function
 
 
-def _containers(owner: Any) -> list[tuple[Any, Any]]:
-    """(container, its content) of every one that a file or class holds."""
+def _containers(owner: Any) -> list[tuple[Any, Any, list[int]]]:
+    """(container, its content, the identities of that) of every one that a file or class holds."""
     values = tuple(vars(owner).values())
-    return [(v, copied_content(v)) for v in values if isinstance(v, (dict, list, set))]
+    found = [value for value in values if isinstance(value, (dict, list, set))]
+    return [(container, copied_content(container), _ids(container)) for container in found]
 
 
-def _holds_new_tensor(container: Any, content: Any) -> bool:
-    """Whether there is a tensor in it that was not in its content before."""
-    before = {id(value) for value in content_of(content)}
-    new = (value for value in tuple(content_of(container)) if id(value) not in before)
-    return any(map(_holds_tensor, new))
+def _ids(container: Any) -> list[int]:
+    return list(map(id, content_of(container)))
+
+
+def _holds_new_tensor(container: Any, before: list[int]) -> bool:
+    """Whether there is a tensor in it that was not among these."""
+    known = set(before)
+    return any(_holds_tensor(v) for v in tuple(content_of(container)) if id(v) not in known)
 
 
 def _holds_tensor(value: Any, depth: int = DEEP) -> bool:

@@ -52,9 +52,13 @@ def copied_content(container: Any) -> Any:
 
 def restore(container: Any, items: Any) -> None:
     """Give a container its content back; one that has it is left alone."""
-    plain = plain_class(container)
-    if type(container) is not plain and _is_as_before(container, items):
+    if type(container) in EXACT:
+        container.clear()
+        (container.extend if type(container) is list else container.update)(items)
         return
+    if _is_as_before(container, items):
+        return
+    plain = plain_class(container)
     plain.clear(container)
     if plain is OrderedDict:  # its update would call the subclass's own methods
         for key, value in items.items():
