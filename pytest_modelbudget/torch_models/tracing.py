@@ -285,6 +285,7 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
         return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
     if way == "fake":
         mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode._allow_unsafe_data_ptr_access = False  # else C code gets a null address, and writes
         with mode:
             twins = memoryless(weights, dtype, "cpu")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.dlpack import to_dlpack
 
 from pytest_modelbudget import measure
 
@@ -199,3 +200,21 @@ def test_a_path_that_data_decided_is_said(forward: Callable[..., Any], words: st
 def test_a_plain_path_needs_no_note() -> None:
     """N4: nothing of this model hangs on its values."""
     assert measure(Layer(lambda m, x: m.l(x)), "float32 4x16").notes == ()
+
+
+def test_c_code_gets_no_null_address_either() -> None:
+    """N2: a function of C that was imported before refuses what has no memory."""
+    seen = []
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        if x.is_meta:
+            raise NotImplementedError
+        try:
+            to_dlpack(x)
+        except RuntimeError:
+            seen.append("refused")
+            raise
+        return m.l(x)
+
+    assert measure(Layer(forward), "float32 4x16").traced == "real"
+    assert seen == ["refused"]
