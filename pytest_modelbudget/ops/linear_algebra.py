@@ -85,14 +85,13 @@ LINEAR_ALGEBRA: tuple[OpRule, ...] = (
     ),
     _solved("aten::linalg_inv aten::linalg_inv_ex aten::inverse", "a", "2 · n³", inverse_macs),
     _solved(
-        "aten::linalg_cholesky aten::linalg_cholesky_ex aten::cholesky",
+        "aten::linalg_cholesky aten::linalg_cholesky_ex",
         "a",
         "1/3 · n³",
         cholesky_macs,
     ),
     _solved(
-        "aten::linalg_lu_factor aten::linalg_lu_factor_ex aten::linalg_lu aten::linalg_det "
-        "aten::_linalg_det aten::linalg_slogdet aten::_linalg_slogdet",
+        "aten::linalg_lu_factor aten::linalg_lu_factor_ex aten::linalg_lu",
         "a",
         "2/3 · n³ of square matrices",
         lu_macs,

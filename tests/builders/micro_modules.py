@@ -26,6 +26,19 @@ class Apply(nn.Module):
         return self.function(*owners, *args, **kwargs)
 
 
+class Layer(nn.Module):
+    """A linear layer 16 → 16, and a forward pass that a test writes over it and the input."""
+
+    def __init__(self, forward: Callable[[Layer, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.l = nn.Linear(16, 16)
+        self.passes = forward
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """What the test wrote."""
+        return self.passes(self, x)
+
+
 def weight(*shape: int) -> nn.Parameter:
     """A parameter of this shape."""
     return nn.Parameter(torch.randn(shape))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.builders.project import Project
+
+pytestmark = pytest.mark.needs_torch
 
 NETS = """
 from torch import nn

@@ -14,6 +14,8 @@ from pytest_modelbudget import measure
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.torch_models.building import initialisation_skipped
 
+pytestmark = pytest.mark.needs_torch
+
 TABLE = {name: getattr(nn.init, name) for name in ("orthogonal_", "trunc_normal_", "dirac_")}
 FILLS: dict[str, Callable[[nn.Parameter], Any]] = {
     "data": lambda w: w.data.normal_(),

@@ -13,9 +13,12 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import flex_attention
 
 from pytest_modelbudget import measure
-from tests.torch_models.test_findings_unseen_work import Layer
+from tests.builders.micro_modules import Layer
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch's compiler warns about many things
+pytestmark = [
+    pytest.mark.needs_torch,
+    pytest.mark.filterwarnings("ignore"),
+]  # torch's compiler warns about many things
 LAYER = 4 * 16 * 16
 
 

@@ -17,6 +17,8 @@ from torch import nn
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import ModelBudgetError
 
+pytestmark = pytest.mark.needs_torch
+
 LABS = {
     "default type": "torch.set_default_dtype(torch.bfloat16)",
     "default device": 'torch.set_default_device("meta")',

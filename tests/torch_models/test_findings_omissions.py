@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pytest_modelbudget.torch_models.omissions import OMISSIONS
 from pytest_modelbudget.torch_models.recording import QUERIES
+
+pytestmark = pytest.mark.needs_torch
 
 DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
 

@@ -13,6 +13,8 @@ from torch import nn
 from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.errors import TraceError
 
+pytestmark = pytest.mark.needs_torch
+
 
 class Grows(nn.Module):
     """Linear 16 → 16, and a head that the first forward pass makes."""

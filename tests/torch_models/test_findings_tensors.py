@@ -10,7 +10,9 @@ import torch
 from torch import func, nn
 
 from pytest_modelbudget import measure
-from tests.torch_models.test_findings_unseen_work import Layer
+from tests.builders.micro_modules import Layer
+
+pytestmark = pytest.mark.needs_torch
 
 PRODUCT = 4 * 16 * 16
 FUNCTORCH: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {

@@ -9,22 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.dlpack import to_dlpack
 
 from pytest_modelbudget import measure
+from tests.builders.micro_modules import Layer
 
-
-class Layer(nn.Module):
-    """A linear layer 16 → 16, and a forward pass that a test writes."""
-
-    def __init__(self, forward: Callable[[Layer, torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.l = nn.Linear(16, 16)
-        self.passes = forward
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.passes(self, x)
+pytestmark = pytest.mark.needs_torch
 
 
 def unmeasured(forward: Callable[[Any, torch.Tensor], Any]) -> list[str]:
