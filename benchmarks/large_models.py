@@ -51,9 +51,7 @@ def imported(tool: str) -> Callable[[str], int]:
     MODELS["alexnet"] = (1, 3, 64, 64)
     counter = count_ours if tool == OURS else count_peer
     if tool == OURS:
-        counter(
-            "alexnet"
-        )  # the front end imports torch on first use; unfilled weights cost nothing
+        counter("alexnet")  # the front end imports torch on first use; unfilled weights cost nothing
     else:
         import peers  # noqa: F401
         import torchvision  # noqa: F401

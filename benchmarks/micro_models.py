@@ -98,20 +98,13 @@ def encoder_layer() -> nn.Module:
 ATTENTION_8 = 4 * 16 * 8 * 8 + 2 * 16 * 16 * 8  # four projections, Q·Kᵀ and scores·V
 
 MICRO_MODELS: tuple[Micro, ...] = (
-    Micro(
-        "Linear 3→8 on (2, 5, 3)", lambda: nn.Linear(3, 8, bias=False), ((2, 5, 3),), 2 * 5 * 3 * 8
-    ),
+    Micro("Linear 3→8 on (2, 5, 3)", lambda: nn.Linear(3, 8, bias=False), ((2, 5, 3),), 2 * 5 * 3 * 8),
     Micro("`F.linear` on a Parameter", FunctionalLinear, ((2, 5, 3),), 2 * 5 * 3 * 8),
     Micro("`x @ x.T`, 16×16", Gram, ((16, 16),), 16 * 16 * 16),
     Micro("einsum bij,bkj", Einsum, ((1, 16, 16), (1, 16, 16)), 16 * 16 * 16),
     Micro("`scaled_dot_product_attention`", FusedAttention, ((1, 1, 16, 16),) * 3, 2 * 16**3),
     Micro("nn.MultiheadAttention", SelfAttention, ((1, 16, 8),), ATTENTION_8),
-    Micro(
-        "nn.TransformerEncoderLayer",
-        encoder_layer,
-        ((1, 16, 8),),
-        ATTENTION_8 + 2 * 16 * 8 * 16,
-    ),
+    Micro("nn.TransformerEncoderLayer", encoder_layer, ((1, 16, 8),), ATTENTION_8 + 2 * 16 * 8 * 16),
     Micro("one Linear under two parents", shared_linear, ((2, 8),), 2 * (2 * 8 * 8)),
     Micro(
         "ConvTranspose2d 4→6 k3 s2 g2",
@@ -119,11 +112,6 @@ MICRO_MODELS: tuple[Micro, ...] = (
         ((1, 4, 4, 4),),
         (4 * 4 * 4) * (6 // 2) * 3 * 3,
     ),
-    Micro(
-        "nn.LSTM 4→8, T 5, B 2",
-        lambda: nn.LSTM(4, 8),
-        ((5, 2, 4),),
-        5 * 2 * 4 * (8 * 4 + 8 * 8),
-    ),
+    Micro("nn.LSTM 4→8, T 5, B 2", lambda: nn.LSTM(4, 8), ((5, 2, 4),), 5 * 2 * 4 * (8 * 4 + 8 * 8)),
     Micro("LayerNorm only", lambda: nn.LayerNorm(16), ((1, 5, 16),), 0),
 )

@@ -98,9 +98,7 @@ def scoreboard(rounds: int, folder: Path) -> list[str]:
             asked = f"under {ASKED_MS[name]} ms" if tool == OURS else ""
             number = "" if macs[tool] is None else f"{macs[tool]:,}"
             ratio = typical / median(seconds[OURS])
-            lines.append(
-                f"| {name} | {tool} | {1000 * typical:.0f} | {ratio:.1f} | {number} | {asked} |"
-            )
+            lines.append(f"| {name} | {tool} | {1000 * typical:.0f} | {ratio:.1f} | {number} | {asked} |")
     return lines
 
 

@@ -30,9 +30,7 @@ def calflops(model: nn.Module, inputs: Inputs) -> int:
     """calflops.calculate_flops, which counts MACs too."""
     from calflops import calculate_flops
 
-    _, macs, _ = calculate_flops(
-        model=model, args=list(inputs), print_results=False, output_as_string=False
-    )
+    _, macs, _ = calculate_flops(model=model, args=list(inputs), print_results=False, output_as_string=False)
     return int(macs)
 
 

@@ -16,8 +16,7 @@ MODULES = {
     "pytest": "pytest",
     "pytest-xdist": "xdist.plugin",
     "pytest-modelbudget": (
-        "pytest_modelbudget.pytest_plugin, pytest_modelbudget.pytest_plugin.hookspecs, "
-        "pytest_modelbudget.reports.table"
+        "pytest_modelbudget.pytest_plugin, pytest_modelbudget.pytest_plugin.hookspecs, pytest_modelbudget.reports.table"
     ),
 }
 CODE = """

@@ -12,9 +12,7 @@ from pytest_modelbudget.registry import tables
 TABLES = tables()
 
 
-def all_metrics(
-    target: object, shapes: tuple[tuple[int, ...], ...], kwargs: Mapping[str, object]
-) -> int:
+def all_metrics(target: object, shapes: tuple[tuple[int, ...], ...], kwargs: Mapping[str, object]) -> int:
     """MACs of a model that was built, traced and measured by every metric; raises on failure."""
     inputs = InputSpecs(tuple(TensorSpec("float32", shape) for shape in shapes))
     source = ModelSource("torch", target, inputs, kwargs=kwargs)

@@ -18,15 +18,13 @@ import torchvision
 
 from pytest_modelbudget.equivalence.claim import SEEDS, Claim
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.transform import Job
 
 TABLES = tables()
 FILE = Path(__file__).parents[1] / "budgets" / "models" / "alexnet.onnx"
 FAMILIES, SHAPE = 4, (1, 3, 224, 224)
-TORCH = ModelSource(
-    "torch", "torchvision.models:alexnet", InputSpecs((TensorSpec("float32", SHAPE),))
-)
+TORCH = ModelSource("torch", "torchvision.models:alexnet", InputSpecs((TensorSpec("float32", SHAPE),)))
 ONNX = ModelSource("onnx", str(FILE), dims={"batch": 1})
 # (what is tiled, its source, its form, seconds that are asked for)
 CASES = (
@@ -67,17 +65,15 @@ def scoreboard(rounds: int) -> list[str]:
         settings = {"tile": (None, 64, 64), "edge": "ragged", "form": form, "layers": ("*",)}
         applied = [timed(source, settings) for _ in range(rounds + 1)][1:]
         first, second = (median(each[i] for each in applied) for i in (0, 1))
-        lines.append(
-            f"| {name} | {first:.1f} | {second:.1f} | {asked} | "
-            f"{second / own:.1f} | {applied[-1][2]} |"
-        )
+        lines.append(f"| {name} | {first:.1f} | {second:.1f} | {asked} | {second / own:.1f} | {applied[-1][2]} |")
     return lines
 
 
 def timed(source: ModelSource, settings: dict[str, object]) -> tuple[float, float, str]:
     """Seconds to apply and measure, seconds to verify, and the outcome."""
     began = time.perf_counter()
-    applied = TABLES.transforms["tile_linear"].applied(Job(source, settings, TABLES.ops))
+    applied = apply_transform(source, "tile_linear", settings, TABLES)
+    assert applied.changed.model.graph.ops
     middle = time.perf_counter()
     found = applied.verify(Claim())
     return middle - began, time.perf_counter() - middle, found.outcome.value

@@ -31,10 +31,7 @@ MODELS = (
 )
 # Their default initialisation alone takes seconds; leaving it out favours the peers.
 NO_INITIALISATION = {"init_weights": False, "aux_logits": False}
-KWARGS: Mapping[str, Mapping[str, object]] = {
-    "googlenet": NO_INITIALISATION,
-    "inception_v3": NO_INITIALISATION,
-}
+KWARGS: Mapping[str, Mapping[str, object]] = {"googlenet": NO_INITIALISATION, "inception_v3": NO_INITIALISATION}
 PATCHED = (torch, torch.Tensor, nn.functional)  # where peers leave their patches when they crash
 
 
@@ -167,9 +164,7 @@ def models_table(board: Board, names: Sequence[str]) -> Iterator[str]:
         gmacs = published(name).gmacs
         cells = [board[tool, name] for tool in (OURS, *PEERS)]
         texts = [
-            f"{1000 * median(cell.seconds):.0f} ms, {deviation(cell.macs, gmacs)}"
-            if cell.seconds
-            else "crash"
+            f"{1000 * median(cell.seconds):.0f} ms, {deviation(cell.macs, gmacs)}" if cell.seconds else "crash"
             for cell in cells
         ]
         yield f"| {name} | {gmacs} | {' | '.join(texts)} |"
@@ -181,9 +176,7 @@ def micro_table() -> Iterator[str]:
     yield "|---" * (len(PEERS) + 3) + "|"
     for micro in MICRO_MODELS:
         counts = [micro_count(tool, micro) for tool in (OURS, *PEERS)]
-        texts = [
-            "crash" if n is None else str(n) if n == micro.macs else f"**{n}**" for n in counts
-        ]
+        texts = ["crash" if n is None else str(n) if n == micro.macs else f"**{n}**" for n in counts]
         yield f"| {micro.name} | {micro.macs} | {' | '.join(texts)} |"
 
 

@@ -18,15 +18,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "budgets" / "models"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 # MobileNetV2's inverted residuals: expansion, channels, repeats, first stride.
 # Source: Sandler et al., MobileNetV2, 2018, table 2.
-BLOCKS = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 OPSET = 17
 
 
@@ -66,14 +58,10 @@ class Network:
         """One node in a module's path; its result."""
         result = f"{scope}/{operator}"
         path = scope.replace(".", "/")
-        self.nodes.append(
-            helper.make_node(operator, inputs, [result], f"/{path}/{operator}", **attributes)
-        )
+        self.nodes.append(helper.make_node(operator, inputs, [result], f"/{path}/{operator}", **attributes))
         return result
 
-    def convolution(
-        self, x: str, scope: str, sizes: tuple[int, int, int], *, stride: int = 1, groups: int = 1
-    ) -> str:
+    def convolution(self, x: str, scope: str, sizes: tuple[int, int, int], *, stride: int = 1, groups: int = 1) -> str:
         """A convolution with a bias; sizes are input channels, output channels and kernel."""
         channels, features, kernel = sizes
         weight, bias = f"{scope}.weight", f"{scope}.bias"
@@ -110,10 +98,7 @@ def mobilenet_v2() -> onnx.ModelProto:
             channels = features
     x = net.bounded(net.convolution(x, "features.18", (channels, 1280, 1)), "features.18")
     x = net.node("Flatten", "classifier", net.node("GlobalAveragePool", "classifier", x))
-    net.weights += [
-        weightless("classifier.weight", 1000, 1280),
-        weightless("classifier.bias", 1000),
-    ]
+    net.weights += [weightless("classifier.weight", 1000, 1280), weightless("classifier.bias", 1000)]
     x = net.node("Gemm", "classifier", x, "classifier.weight", "classifier.bias", transB=1)
     return net.model(x, [1, 3, 224, 224], 1000)
 
@@ -126,9 +111,7 @@ def residual(net: Network, x: str, scope: str, sizes: tuple[int, int, int, int])
     if expansion > 1:
         inside = net.convolution(x, f"{scope}.expand", (channels, hidden, 1))
         inside = net.bounded(inside, f"{scope}.expand")
-    inside = net.convolution(
-        inside, f"{scope}.depthwise", (hidden, hidden, 3), stride=stride, groups=hidden
-    )
+    inside = net.convolution(inside, f"{scope}.depthwise", (hidden, hidden, 3), stride=stride, groups=hidden)
     inside = net.bounded(inside, f"{scope}.depthwise")
     inside = net.convolution(inside, f"{scope}.project", (hidden, features, 1))
     skips = stride == 1 and channels == features

@@ -32,13 +32,12 @@ class MissingExtraError(ModelBudgetError):
 
     def __init__(self, needed_for: str, *, package: str, extra: str) -> None:
         super().__init__(
-            f"{needed_for} needs {package}, which is not installed: "
-            f"pip install 'pytest-modelbudget[{extra}]'"
+            f"{needed_for} needs {package}, which is not installed: pip install 'pytest-modelbudget[{extra}]'"
         )
 
 
 class GraphError(ModelBudgetError):
-    """A graph that is not a valid program: a front end handed over something impossible."""
+    """A graph that is not a valid program: a format handed over something impossible."""
 
 
 class TransformError(ModelBudgetError):

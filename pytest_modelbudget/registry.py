@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import TypeVar
 
 from pytest_modelbudget.errors import ExtensionError
-from pytest_modelbudget.formats.table import FrontEnd, frontend_table
+from pytest_modelbudget.formats.table import Format, format_table
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.formats.versions import installed_version
 from pytest_modelbudget.metrics.measurement import Metric
@@ -30,34 +30,33 @@ class Tables:
 
     ops: OpTable
     metrics: Mapping[str, Metric]
-    front_ends: Mapping[str, FrontEnd]
+    formats: Mapping[str, Format]
     transforms: Mapping[str, Transform]
 
     def versions(self, format: str) -> Mapping[str, str]:
         """The framework that reads a format, and its version; nothing where it takes none."""
-        extra = self.front_ends[format].extra if format in self.front_ends else ""
+        extra = self.formats[format].extra if format in self.formats else ""
         return {extra: installed_version(extra)} if extra else {}
 
 
 def tables(modules: Iterable[object] = ()) -> Tables:
     """The project's tables, joined with all installed extensions and with these modules.
 
-    An extension is a module with the tuples OPS, METRICS and TRANSFORMS, any of which may be
-    missing. Raises ExtensionError where one cannot be imported, holds something else, or claims
+    An extension is a module with the tuples OPS, METRICS, FORMATS and TRANSFORMS, any of which may
+    be missing. Raises ExtensionError where one cannot be imported, holds something else, or claims
     a name that is taken.
     """
     extensions = (*installed_extensions(), *modules)
-    ops = tuple(rule for module in extensions for rule in _entries(module, "OPS", OpRule))
-    metrics = tuple(
-        metric for module in extensions for metric in _entries(module, "METRICS", Metric)
+
+    def entries(name: str, kind: type[Entry]) -> tuple[Entry, ...]:
+        return tuple(entry for module in extensions for entry in _entries(module, name, kind))
+
+    return Tables(
+        OpTable((*dict.fromkeys(builtin_ops().values()), *entries("OPS", OpRule))),
+        metric_table(entries("METRICS", Metric)),
+        format_table(entries("FORMATS", Format)),
+        transform_table(entries("TRANSFORMS", Transform)),
     )
-    rules = OpTable((*dict.fromkeys(builtin_ops().values()), *ops))
-    transforms = tuple(
-        transform
-        for module in extensions
-        for transform in _entries(module, "TRANSFORMS", Transform)
-    )
-    return Tables(rules, metric_table(metrics), frontend_table(), transform_table(transforms))
 
 
 def installed_extensions() -> tuple[object, ...]:

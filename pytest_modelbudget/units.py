@@ -197,9 +197,7 @@ def quantity(text: str, unit: str, *, round_up: bool = False) -> Number:
     if suffix not in worth:
         raise UnitError(_misread(text.strip(), number, suffix, counted))
     if not suffix and "." in number and "e" not in number.lower():
-        raise UnitError(
-            f"'{number}' has no unit and could mean {_alternatives(number, counted)}: add the unit"
-        )
+        raise UnitError(f"'{number}' has no unit and could mean {_alternatives(number, counted)}: add the unit")
     amount = Fraction(number) * worth[suffix]
     if not counted.whole:
         return amount
@@ -221,11 +219,7 @@ def snug_quantity(value: Number, unit: str, *, like: str = "", down: bool = Fals
     SI prefix of which there is at least one.
     """
     counted = unit_named(unit)
-    number, gap, suffix = _spelling(like) or (
-        "",
-        " ",
-        _best_suffix(_snug(Fraction(value), down=down), counted),
-    )
+    number, gap, suffix = _spelling(like) or ("", " ", _best_suffix(_snug(Fraction(value), down=down), counted))
     amount = Fraction(value) / counted.suffixes()[suffix]
     text = ungrouped(_snug(amount, down=down))
     if "_" in number and "." not in text:

@@ -66,9 +66,7 @@ def test_readme_lists_every_metric_with_its_unit() -> None:
     assert table == [(f"`{key}`", metric.unit) for key, metric in metric_table().items()]
 
 
-@pytest.mark.parametrize(
-    ("document", "text"), [each for each in blocks("yaml") if is_budget(each[1])]
-)
+@pytest.mark.parametrize(("document", "text"), [each for each in blocks("yaml") if is_budget(each[1])])
 def test_budgets_in_documents_are_valid(document: str, text: str, tmp_path: Path) -> None:
     """Every budget that a document shows is one that the reader takes."""
     path = tmp_path / "budgets" / "budget.yaml"
@@ -148,10 +146,7 @@ def attention(mask: Tensor | None = None) -> int:
 
 # What the table calls it: (FLOPs beyond 2 per MAC by the rules, how many units they are for).
 FLOPS_CASES = {
-    "bias of linear": (
-        cost("aten::linear", tensor(2, 3), tensor(8, 3), tensor(8), out=tensor(2, 8)).flops,
-        2 * 8,
-    ),
+    "bias of linear": (cost("aten::linear", tensor(2, 3), tensor(8, 3), tensor(8), out=tensor(2, 8)).flops, 2 * 8),
     "bias of convolution": (
         cost("aten::conv2d", X, tensor(6, 3, 3, 3), tensor(6), out=tensor(2, 6, 2, 2)).flops,
         2 * 6 * 2 * 2,
@@ -162,18 +157,9 @@ FLOPS_CASES = {
     "gelu": (cost("aten::gelu", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "exp": (cost("aten::exp", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "comparison": (cost("aten::lt", X, X, out=tensor(2, 3, 4, 4)).flops, 96),
-    "batch_norm": (
-        cost("aten::batch_norm", X, None, None, tensor(3), tensor(3), out=tensor(2, 3, 4, 4)).flops,
-        96,
-    ),
-    "own statistics of batch_norm": (
-        cost("aten::batch_norm", X, out=tensor(2, 3, 4, 4)).flops,
-        96,
-    ),
-    "interpolation": (
-        cost("aten::upsample_bilinear2d", X, out=tensor(2, 3, 8, 8)).flops,
-        (2 * 3 * 8 * 8) * 4,
-    ),
+    "batch_norm": (cost("aten::batch_norm", X, None, None, tensor(3), tensor(3), out=tensor(2, 3, 4, 4)).flops, 96),
+    "own statistics of batch_norm": (cost("aten::batch_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),
+    "interpolation": (cost("aten::upsample_bilinear2d", X, out=tensor(2, 3, 8, 8)).flops, (2 * 3 * 8 * 8) * 4),
     "layer_norm": (cost("aten::layer_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "group_norm": (cost("aten::group_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "instance_norm": (cost("aten::instance_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),
@@ -190,20 +176,9 @@ FLOPS_CASES = {
     "variance": (cost("aten::var", X, out=tensor(2)).flops, 96),
     "attention": (attention(), 2 * 5 * 5),
     "mask of attention": (attention(tensor(5, 5)) - attention(), 2 * 5 * 5),
-    "lstm": (
-        cost("aten::lstm", STEPS, (STATE, STATE), LSTM_PARAMS, out=tensor(5, 2, 8)).flops,
-        8 * 5 * 2,
-    ),
-    "gru": (
-        cost("aten::gru", STEPS, STATE, (tensor(24, 4), tensor(24, 8)), out=tensor(5, 2, 8)).flops,
-        8 * 5 * 2,
-    ),
-    "rnn": (
-        cost(
-            "aten::rnn_tanh", STEPS, STATE, (tensor(8, 4), tensor(8, 8)), out=tensor(5, 2, 8)
-        ).flops,
-        8 * 5 * 2,
-    ),
+    "lstm": (cost("aten::lstm", STEPS, (STATE, STATE), LSTM_PARAMS, out=tensor(5, 2, 8)).flops, 8 * 5 * 2),
+    "gru": (cost("aten::gru", STEPS, STATE, (tensor(24, 4), tensor(24, 8)), out=tensor(5, 2, 8)).flops, 8 * 5 * 2),
+    "rnn": (cost("aten::rnn_tanh", STEPS, STATE, (tensor(8, 4), tensor(8, 8)), out=tensor(5, 2, 8)).flops, 8 * 5 * 2),
     "quantize": (cost("aten::quantize_per_tensor", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "dequantize": (cost("aten::dequantize", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "reshape": (cost("aten::reshape", X, out=tensor(96)).flops, 96),

@@ -26,10 +26,7 @@ def test_sample_files_measure_alike(tmp_path: Path, capsys: pytest.CaptureFixtur
     """The TorchScript file and the exported program have the network's params and MACs."""
     write_sample_models = runpy.run_path(str(SCRIPT))["write_sample_models"]
     scripted, exported = write_sample_models(tmp_path)
-    for command in (
-        ["show", str(scripted), "--input", "float32 1x3x32x32"],
-        ["show", str(exported)],
-    ):
+    for command in (["show", str(scripted), "--input", "float32 1x3x32x32"], ["show", str(exported)]):
         capsys.readouterr()
         assert main([*command, "--format", "json"]) == 0
         totals = json.loads(capsys.readouterr().out)["totals"]

@@ -172,8 +172,7 @@ def test_snug_quantity(value: int | Fraction, unit: str, like: str, up: str, dow
 
 
 @given(
-    st.integers(0, 10**16),
-    st.sampled_from(["", "1", "1_000", "3 k", "3k", "2.5 MB", "7 MiB", "1 GiB", "1e3", "4 TB"]),
+    st.integers(0, 10**16), st.sampled_from(["", "1", "1_000", "3 k", "3k", "2.5 MB", "7 MiB", "1 GiB", "1e3", "4 TB"])
 )
 def test_a_snug_quantity_holds_its_number_tightly(value: int, like: str) -> None:
     """Read again it is no less than the number, and less than one percent more; and downwards."""

@@ -25,10 +25,7 @@ class TiledLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = x.split(TILE, -1)
-        sums = [
-            sum(part @ tile.t() for part, tile in zip(parts, column, strict=True))
-            for column in self.columns
-        ]
+        sums = [sum(part @ tile.t() for part, tile in zip(parts, column, strict=True)) for column in self.columns]
         out = torch.cat(sums, -1)
         return out if self.bias is None else out + self.bias
 

@@ -28,11 +28,7 @@ CONVOLUTIONS = (
     ("features.8", (256, 384, 3), 1, 1, False),
     ("features.10", (256, 256, 3), 1, 1, True),
 )
-LINEARS = (
-    ("classifier.1", (4096, 9216)),
-    ("classifier.4", (4096, 4096)),
-    ("classifier.6", (1000, 4096)),
-)
+LINEARS = (("classifier.1", (4096, 9216)), ("classifier.4", (4096, 4096)), ("classifier.6", (1000, 4096)))
 OPSET, IR_VERSION = 18, 8
 
 
@@ -49,14 +45,10 @@ class Network:
         """One node in a module's path."""
         name = f"/{scope.replace('.', '/')}/{operator}"
         result = f"{name}_output"
-        self.nodes.append(
-            helper.make_node(operator, [self.x, *weights], [result], name, **attributes)
-        )
+        self.nodes.append(helper.make_node(operator, [self.x, *weights], [result], name, **attributes))
         self.x = result
 
-    def layer(
-        self, operator: str, scope: str, shape: tuple[int, ...], **attributes: object
-    ) -> None:
+    def layer(self, operator: str, scope: str, shape: tuple[int, ...], **attributes: object) -> None:
         """A node with a weight of that shape, and a bias for each of its first axis."""
         names = f"{scope}.weight", f"{scope}.bias"
         for name, sizes in zip(names, (shape, shape[:1]), strict=True):
@@ -134,9 +126,7 @@ def main() -> None:
     """Write the files into budgets/models, or into the folder that is given."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    parser.add_argument(
-        "--drawn", action="store_true", help="AlexNet with drawn weights, and its twin (500 MB)"
-    )
+    parser.add_argument("--drawn", action="store_true", help="AlexNet with drawn weights, and its twin (500 MB)")
     options = parser.parse_args()
     for path in write_tiling_models(options.folder, drawn=options.drawn).values():
         print(f"wrote {path}")

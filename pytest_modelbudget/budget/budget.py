@@ -18,6 +18,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import Union
 
+from pytest_modelbudget.budget.address import path_of
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import ModelSource
@@ -164,7 +165,7 @@ class ModelBudget:
     @property
     def path(self) -> str:
         """Its name within the file: "detector", or "detector::batch8" of a variant."""
-        return self.name if self.variant is None else f"{self.name}::{self.variant}"
+        return self.name if self.variant is None else path_of(self.name, self.variant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ class Budget:
     def transformed(self) -> Iterator[tuple[str, TransformCheck]]:
         """Every transform of the file by its path, "alexnet::tiled"."""
         for model in self.models:
-            yield from ((f"{model.path}::{check.name}", check) for check in model.transforms)
+            yield from ((path_of(model.path, check.name), check) for check in model.transforms)
 
     def claims(self) -> Iterator[tuple[str, Claim]]:
         """Every claim about the outputs of a transform, by the transform's path."""
@@ -214,5 +215,5 @@ class Budget:
             for limit in model.limits:
                 yield HeldLimit(model.path, keys, limit)
             for check in model.transforms:
-                path, below = f"{model.path}::{check.name}", ("transforms", check.name)
+                path, below = path_of(model.path, check.name), ("transforms", check.name)
                 yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Union
 
+from pytest_modelbudget.budget.address import names_of, path_of
 from pytest_modelbudget.budget.budget import (
     EQUIVALENCE,
     AnyLimit,
@@ -52,9 +53,7 @@ class Loosening:
     percent: str | None = None
 
 
-def loosenings(
-    before: Budget, now: Budget | None, metrics: Mapping[str, Metric]
-) -> tuple[Loosening, ...]:
+def loosenings(before: Budget, now: Budget | None, metrics: Mapping[str, Metric]) -> tuple[Loosening, ...]:
     """List what ``now`` asks less than ``before``, in the order of the older file."""
     places = dict(now.places()) if now else {}
     changes = list(_dropped(before, places))
@@ -76,14 +75,14 @@ def _dropped(before: Budget, places: Mapping[str, Place]) -> Iterator[Loosening]
     gone = [path for path, _ in before.places() if path not in places]
     transforms = {path for path, _ in before.transformed()}
     for path in gone:
-        if path.rpartition("::")[0] in gone:
+        names = names_of(path)
+        if path_of(*names[:-1]) in gone:
             continue
-        below = [lost for lost in gone if lost == path or lost.startswith(f"{path}::")]
+        below = [other for other in gone if names_of(other)[: len(names)] == names]
         count = sum(held.path in below for held in before.held())
         kind = "transform" if path in transforms else "model"
         text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
-        model = path.partition("::")[0]
-        place = next((at for name, at in places.items() if name.partition("::")[0] == model),
+        place = next((at for other, at in places.items() if names_of(other)[0] == names[0]),
                      Place(before.file, 1))  # fmt: skip
         yield Loosening(place, path, None, None, f"{kind} dropped", count, None, text)
 
@@ -135,9 +134,7 @@ class _Subject:
         """Something that is no longer asked."""
         return self._said(what, before, after, f"budget loosened: {words}")
 
-    def moved(
-        self, what: str, before: Number, after: Number, end: str = "", texts: Texts | None = None
-    ) -> Loosening:
+    def moved(self, what: str, before: Number, after: Number, end: str = "", texts: Texts | None = None) -> Loosening:
         """A bound that moved: "budget loosened +14.3 %: params 3.5 M -> 4.0 M"."""
         share = Fraction(after - before) / Fraction(before) if before else None
         percent = None if share is None else f"{'+' if share > 0 else ''}{percentage(share)[:-1]}"
@@ -149,12 +146,7 @@ class _Subject:
         return self._said(what, before, after, text, percent)
 
     def _said(
-        self,
-        what: str,
-        before: LimitSetting,
-        after: LimitSetting,
-        text: str,
-        percent: str | None = None,
+        self, what: str, before: LimitSetting, after: LimitSetting, text: str, percent: str | None = None
     ) -> Loosening:
         name, metric = self.limit.name, self.limit.metric
         return Loosening(self.place, self.path, name, metric, what, before, after, text, percent)
@@ -182,9 +174,7 @@ def _of_limit(subject: _Subject, before: Limit, now: Limit) -> Iterator[Loosenin
         if now.max is None:
             yield _end_removed(subject, "max", before.max, now)
         elif now.max > before.max:
-            yield subject.moved(
-                "max raised", before.max, now.max, "", (before.written, now.written)
-            )
+            yield subject.moved("max raised", before.max, now.max, "", (before.written, now.written))
     if before.min is not None:
         if now.min is None:
             yield _end_removed(subject, "min", before.min, now)
@@ -257,9 +247,7 @@ class Redefinition:
     text: str
 
 
-def redefinitions(
-    before: Budget, now: Budget | None, transforms: Mapping[str, Transform]
-) -> tuple[Redefinition, ...]:
+def redefinitions(before: Budget, now: Budget | None, transforms: Mapping[str, Transform]) -> tuple[Redefinition, ...]:
     """List what limits that stay are held on instead, in the order of today's file.
 
     transforms is the table that both files were read by. What a model says for itself and its
@@ -295,10 +283,7 @@ def _of_model(was: ModelBudget | None, now: ModelBudget, held: set[str]) -> Iter
 
 
 def _of_transforms(
-    earlier: Mapping[str, TransformCheck],
-    now: ModelBudget,
-    held: set[str],
-    known: Mapping[str, Transform],
+    earlier: Mapping[str, TransformCheck], now: ModelBudget, held: set[str], known: Mapping[str, Transform]
 ) -> Iterator[Redefinition]:
     """Compare a model's transforms; a variant may have stood in a transform's place."""
     for path, check in _transforms(now).items():
@@ -310,7 +295,7 @@ def _of_transforms(
 
 
 def _transforms(model: ModelBudget) -> dict[str, TransformCheck]:
-    return {f"{model.path}::{check.name}": check for check in model.transforms}
+    return {path_of(model.path, check.name): check for check in model.transforms}
 
 
 def _of_transform(
@@ -331,9 +316,7 @@ def _redefined(kind: str, path: str, what: str, texts: BothTexts, place: Place) 
     """One key in words: "model changed: dtype none -> bfloat16: its limits are held ..."."""
     key = "" if what == kind else f" {what}"
     before, after = (text or "none" for text in texts)
-    return Redefinition(
-        place, path, what, *texts, f"{kind} changed:{key} {before} -> {after}: {ELSE}"
-    )
+    return Redefinition(place, path, what, *texts, f"{kind} changed:{key} {before} -> {after}: {ELSE}")
 
 
 # What differs.

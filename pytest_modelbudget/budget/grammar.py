@@ -19,16 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pytest_modelbudget.budget.budget import Place
-from pytest_modelbudget.budget.yaml_text import (
-    Block,
-    Listing,
-    Node,
-    Problem,
-    Refused,
-    Text,
-    shown,
-    suggestion,
-)
+from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion
 from pytest_modelbudget.errors import BudgetError, UnitError
 from pytest_modelbudget.registry import Tables
 
@@ -282,9 +273,7 @@ class Grammar:
         if self.needs and not set(self.needs) & entries.keys():
             reading.refuse(entry.place, self.lacking.format(name=shown(entry.key.text)))
         values = {
-            known.key: known.form.read(entries[known.key], reading)
-            for known in self.fields
-            if known.key in entries
+            known.key: known.form.read(entries[known.key], reading) for known in self.fields if known.key in entries
         }
         return Values(self, entry.key, entries, values)
 
@@ -415,9 +404,7 @@ def refused(message: str) -> Form[Any]:
     return Form(lambda entry, reading: reading.refuse(entry.place, message), {})
 
 
-def listed(
-    item: Form[Value], expected: str, *, empty: str = "", name: str = ""
-) -> Form[tuple[Value, ...]]:
+def listed(item: Form[Value], expected: str, *, empty: str = "", name: str = "") -> Form[tuple[Value, ...]]:
     """A list of one form; empty is what is wrong with none."""
 
     def read(entry: Entry, reading: Reading) -> tuple[Value, ...]:
@@ -456,6 +443,4 @@ def named(
 
     of_names = {"propertyNames": names} if names is not None else {}
     mapping = {"type": "object", "minProperties": 1, **of_names}
-    return Form(
-        read, {**mapping, "additionalProperties": item.reference}, name, uses=(item,), **writing
-    )
+    return Form(read, {**mapping, "additionalProperties": item.reference}, name, uses=(item,), **writing)

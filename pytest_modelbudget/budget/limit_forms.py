@@ -40,10 +40,7 @@ NOT_WRITTEN: Written = (None, "")
 
 def _amounts(unit: str) -> list[Schema]:
     """Quantities of a unit, for editors."""
-    return [
-        {"type": "integer", "minimum": 0},
-        {"type": "string", "pattern": quantity_pattern(unit)},
-    ]
+    return [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": quantity_pattern(unit)}]
 
 
 # What all limits say.
@@ -55,11 +52,7 @@ def _op_name(word: Text, key: str, reading: Reading) -> str:
     raise BudgetError(f"{shown(word.text)} is no op name: write it as the report does, aten::foo")
 
 
-OP_NAME = spelled(
-    "an op name such as aten::foo",
-    _op_name,
-    {"type": "string", "pattern": f"^{OP_NAME_PATTERN}$"},
-)
+OP_NAME = spelled("an op name such as aten::foo", _op_name, {"type": "string", "pattern": f"^{OP_NAME_PATTERN}$"})
 OP_NAMES = listed(OP_NAME, "a list of op names such as [aten::foo]", name="op_names")
 _LEVELS = " or ".join(level.value for level in Level)
 LEVELS = one_word(
@@ -69,12 +62,8 @@ LEVELS = one_word(
     name="level",
     meaning=Level,
 )
-LEVEL = Field(
-    "level", LEVELS, "error fails the check when over, warn does not", default=Level.ERROR
-)
-ALLOWED = Field(
-    "allow_unmeasured", OP_NAMES, "ops accepted without a formula: aten::foo", default=()
-)
+LEVEL = Field("level", LEVELS, "error fails the check when over, warn does not", default=Level.ERROR)
+ALLOWED = Field("allow_unmeasured", OP_NAMES, "ops accepted without a formula: aten::foo", default=())
 
 
 # Limits on an amount.
@@ -126,19 +115,8 @@ def limit_grammar(key: str, unit: str) -> Grammar:
         (
             Field("max", most, "the largest value that is within, itself included"),
             Field("min", least, "the smallest value that is within, itself included"),
-            Field(
-                "grow",
-                _growth(key, unit),
-                "how much more than its locked value it may be",
-                offered=grows,
-            ),
-            Field(
-                "floor",
-                _floor(key, unit),
-                "growth that is within however little grow is",
-                default=0,
-                offered=grows,
-            ),
+            Field("grow", _growth(key, unit), "how much more than its locked value it may be", offered=grows),
+            Field("floor", _floor(key, unit), "growth that is within however little grow is", default=0, offered=grows),
             LEVEL,
             ALLOWED,
         ),
@@ -272,9 +250,7 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Gr
     return Grammar("limits", tuple(fields), reserved, least=1)
 
 
-def limits_form(
-    metrics: Mapping[str, Metric], *, scoped: bool = False
-) -> Form[tuple[AnyLimit, ...]]:
+def limits_form(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Form[tuple[AnyLimit, ...]]:
     """The limits of a model, or of a part of it."""
     grammar = limits_grammar(metrics, scoped=scoped)
 
@@ -308,9 +284,7 @@ def scopes_form(metrics: Mapping[str, Metric]) -> Form[tuple[AnyLimit, ...]]:
 
     def read(entry: Entry, reading: Reading) -> tuple[AnyLimit, ...]:
         scopes = by_glob.read(entry, reading) or {}
-        return tuple(
-            replace(limit, scope=glob) for glob, limits in scopes.items() for limit in limits
-        )
+        return tuple(replace(limit, scope=glob) for glob, limits in scopes.items() for limit in limits)
 
     return Form(read, by_glob.schema, "scopes", uses=by_glob.uses)
 
@@ -318,18 +292,8 @@ def scopes_form(metrics: Mapping[str, Metric]) -> Form[tuple[AnyLimit, ...]]:
 def limit_fields(metrics: Mapping[str, Metric]) -> tuple[Field, ...]:
     """The keys of whatever limits stand below: a model, a variant, a transform."""
     return (
-        Field(
-            "limits",
-            limits_form(metrics),
-            "metric: quantity, or metric: {max, min, grow, level}",
-            default=(),
-        ),
-        Field(
-            "scopes",
-            scopes_form(metrics),
-            "limits on a part of the model, by a glob on module paths",
-            default=(),
-        ),
+        Field("limits", limits_form(metrics), "metric: quantity, or metric: {max, min, grow, level}", default=()),
+        Field("scopes", scopes_form(metrics), "limits on a part of the model, by a glob on module paths", default=()),
         ALLOWED,
     )
 

@@ -93,9 +93,7 @@ def lock_path(budget: AnyPath) -> AnyPath:
     return budget.with_name(name + SUFFIX)
 
 
-def locked_value(
-    measurement: Measurement, parts: Sequence[Part], versions: Mapping[str, str]
-) -> LockedValue | None:
+def locked_value(measurement: Measurement, parts: Sequence[Part], versions: Mapping[str, str]) -> LockedValue | None:
     """The value that a lock holds of a measured number; None of a mere lower bound."""
     if not measurement.complete:
         return None

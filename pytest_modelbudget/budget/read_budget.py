@@ -10,14 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    Budget,
-    Loosen,
-    ModelBudget,
-    Place,
-    TransformCheck,
-)
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Loosen, ModelBudget, Place, TransformCheck
 from pytest_modelbudget.budget.grammar import (
     RESERVED,
     Entry,
@@ -45,18 +38,9 @@ from pytest_modelbudget.budget.source_forms import (
     target_fields,
 )
 from pytest_modelbudget.budget.transform_forms import transform_form
-from pytest_modelbudget.budget.yaml_text import (
-    Block,
-    BudgetFileError,
-    Node,
-    Problem,
-    Refused,
-    Text,
-    shown,
-    tree,
-)
+from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.registry import Tables
 
@@ -66,9 +50,7 @@ SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
 HELD = ("limits", "scopes", "transforms")  # the keys that hold a model to anything
 _MARKED = re.compile(rf"^(?:\ufeff|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
-_MISSPELT = re.compile(
-    r"^\ufeff?[\"']?(model[-_ ]?budgets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE
-)
+_MISSPELT = re.compile(r"^\ufeff?[\"']?(model[-_ ]?budgets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
 _FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -185,15 +167,9 @@ def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) ->
 VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
 _LOOSEN = " or ".join(loosen.value for loosen in Loosen)
 LOOSEN = one_word(
-    [loosen.value for loosen in Loosen],
-    _LOOSEN,
-    f"'loosen' is {_LOOSEN}, not {{word}}",
-    name="loosen",
-    meaning=Loosen,
+    [loosen.value for loosen in Loosen], _LOOSEN, f"'loosen' is {_LOOSEN}, not {{word}}", name="loosen", meaning=Loosen
 )
-DEFAULTS_GRAMMAR = Grammar(
-    "the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *RESERVED)
-)
+DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *RESERVED))
 
 
 def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
@@ -223,7 +199,7 @@ def model_grammar(tables: Tables) -> Grammar:
     return Grammar(
         "a model",
         (
-            *target_fields(tables.front_ends),
+            *target_fields(tables.formats),
             *ARGUMENT_FIELDS,
             INPUTS_FIELD,
             DTYPE_FIELD,
@@ -232,7 +208,7 @@ def model_grammar(tables: Tables) -> Grammar:
             Field("variants", variants, "the same model under other inputs, own limits"),
         ),
         reserved=RESERVED,
-        more={"allOf": [_one_source(tables.front_ends), {"anyOf": held_by}]},
+        more={"allOf": [_one_source(tables.formats), {"anyOf": held_by}]},
     )
 
 
@@ -244,14 +220,14 @@ def _held_fields(tables: Tables) -> tuple[Field, ...]:
     return (*limit_fields(tables.metrics), Field("transforms", by_name, about, default={}))
 
 
-def _one_source(front_ends: Mapping[str, FrontEnd]) -> Schema:
+def _one_source(formats: Mapping[str, Format]) -> Schema:
     """The schema of one source, with arguments under callables only."""
     sources = []
-    for key, front_end in front_ends.items():
-        others = [other for other in front_ends if other != key]
-        if is_path_format(front_end):
+    for key, model_format in formats.items():
+        others = [other for other in formats if other != key]
+        if is_path_format(model_format):
             others += ["args", "kwargs", "dtype"]
-        if not front_end.brings_inputs:
+        if not model_format.brings_inputs:
             others.append("dims")
         absent = [{"required": [other]} for other in others]
         sources.append({"required": [key], "not": {"anyOf": absent}})
@@ -271,15 +247,8 @@ def file_grammar(tables: Tables) -> Grammar:
         "a budget file",
         (
             Field(MARKER, VERSION_FORM, "the version of this format", required=True),
-            Field(
-                "defaults",
-                DEFAULTS,
-                "what models say that do not say it themselves",
-                default=Defaults(),
-            ),
-            Field(
-                "models", models, "every model by a name of your choice", required=True, default={}
-            ),
+            Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
+            Field("models", models, "every model by a name of your choice", required=True, default={}),
             Field("loosen", LOOSEN, about_loosen, default=Loosen.WARN),
         ),
         reserved=RESERVED,
@@ -319,18 +288,16 @@ def _budget(
         yield ModelBudget(model.text, place, source, limits, name, transforms, places)
 
 
-def _must_fit(
-    check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading
-) -> None:
+def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading) -> None:
     """Refuse a transform that has a variant's name, or does not know the model's format."""
     variants = values.entries["variants"].value if "variants" in values else None
     entries = variants.entries if isinstance(variants, Block) else ()
     if check.name in {key.text for key, _ in entries}:
         message = f"a transform may not be called {shown(check.name)}: a variant is called so"
         reading.refuse(check.place, message)
-    engines = reading.tables.transforms[check.transform].engines
-    if source is not None and source.format not in engines:
-        formats = ", ".join(engines)
+    transform, formats_known = reading.tables.transforms[check.transform], reading.tables.formats
+    if source is not None and not transform.takes(formats_known[source.format]):
+        formats = ", ".join(each.key for each in formats_known.values() if transform.takes(each))
         message = f"'{check.transform}' knows models under {formats}, not under {source.format}"
         reading.refuse(check.declared_at["transform"], message)
 

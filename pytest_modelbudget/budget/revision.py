@@ -22,9 +22,7 @@ from pytest_modelbudget.errors import BudgetError
 FETCH = "fetch it (in GitHub Actions: actions/checkout with fetch-depth: 2)"
 DEEPEN = "fetch more of it (in GitHub Actions: check out the merge commit with fetch-depth: 2)"
 # Set in git's hooks, where they would make every folder the top of a repository.
-HOOK_VARIABLES = frozenset(
-    {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
-)
+HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"})
 
 
 class BaseError(BudgetError):
@@ -165,9 +163,7 @@ def _git_bytes(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> bytes
     kept = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
     environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        run = subprocess.run(
-            ["git", *words], cwd=folder, env=environment, capture_output=True, check=False
-        )
+        run = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, check=False)
     except OSError as error:
         raise BaseError(f"git cannot be run: {error.strerror or error}") from error
     if run.returncode not in ends or (run.returncode == 128 and _is_trouble(run.stderr)):

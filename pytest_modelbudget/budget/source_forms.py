@@ -31,14 +31,8 @@ from pytest_modelbudget.budget.grammar import (
 )
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.source import (
-    InputSpec,
-    InputSpecs,
-    ModelSource,
-    TensorSpec,
-    names_attribute,
-)
-from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
+from pytest_modelbudget.formats.table import Format
 
 MOST_DIMENSIONS = 16
 LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
@@ -207,9 +201,7 @@ def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
     node = entry.value
     if isinstance(node, Listing):
         return InputSpecs(_arguments(node.items, reading))
-    is_spec = isinstance(node, Block) and any(
-        key.text in {"dtype", "shape"} for key, _ in node.entries
-    )
+    is_spec = isinstance(node, Block) and any(key.text in {"dtype", "shape"} for key, _ in node.entries)
     if isinstance(node, Block) and not is_spec:
         if not node.entries:
             reading.refuse(node.place, "expected inputs by name, found an empty mapping")
@@ -282,13 +274,7 @@ def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
 
 
 ARGS = Form(_read_args, {"type": "array"}, "values", lambda args: plain_text(list(args)))
-KWARGS = Form(
-    _read_kwargs,
-    {"type": "object"},
-    "named_values",
-    lambda kwargs: plain_text(dict(kwargs)),
-    _texts_by_name,
-)
+KWARGS = Form(_read_kwargs, {"type": "object"}, "named_values", lambda kwargs: plain_text(dict(kwargs)), _texts_by_name)
 DIMS = named(
     whole_number(
         "a size: a whole number",
@@ -310,14 +296,14 @@ _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
 _WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
 
 
-def is_path_format(front_end: FrontEnd) -> bool:
+def is_path_format(model_format: Format) -> bool:
     """Whether the format's target is a file, and not a module's attribute."""
-    return bool(front_end.suffixes)
+    return bool(model_format.suffixes)
 
 
-def target_form(front_end: FrontEnd) -> Form[str]:
+def target_form(model_format: Format) -> Form[str]:
     """The target under a format's key: a module's attribute, or a file inside the project."""
-    problem_of = partial(_path_problem, front_end) if is_path_format(front_end) else _no_attribute
+    problem_of = partial(_path_problem, model_format) if is_path_format(model_format) else _no_attribute
 
     def meaning(word: Text, key: str, reading: Reading) -> str:
         problem = problem_of(word.text, reading)
@@ -325,7 +311,7 @@ def target_form(front_end: FrontEnd) -> Form[str]:
             raise BudgetError(problem)
         return word.text
 
-    return spelled(f"{front_end.key}: a {front_end.target}", meaning, SOME_TEXT, "target")
+    return spelled(f"{model_format.key}: a {model_format.target}", meaning, SOME_TEXT, "target")
 
 
 def _no_attribute(target: str, reading: Reading) -> str | None:
@@ -333,9 +319,7 @@ def _no_attribute(target: str, reading: Reading) -> str | None:
     if names_attribute(target) and not target.endswith(_WEIGHT_SUFFIXES):
         return None
     if target.endswith(_WEIGHT_SUFFIXES) or "/" in target or "\\" in target:
-        others = [
-            front for front in reading.tables.front_ends.values() if target.endswith(front.suffixes)
-        ]
+        others = [front for front in reading.tables.formats.values() if target.endswith(front.suffixes)]
         other = "".join(f", or for such a model file {front.key}:" for front in others)
         return (
             f"{shown(target)} is a file, and a state dict is no model: name a factory that "
@@ -346,7 +330,7 @@ def _no_attribute(target: str, reading: Reading) -> str | None:
     return f"{shown(target)} is no module:attribute: {guess}"
 
 
-def _path_problem(front_end: FrontEnd, target: str, reading: Reading) -> str | None:
+def _path_problem(model_format: Format, target: str, reading: Reading) -> str | None:
     """Say why a target is no path of that format inside the project, or None. Opens nothing."""
     if not target.isprintable():
         return f"{shown(target)} holds characters that no path should have"
@@ -356,8 +340,8 @@ def _path_problem(front_end: FrontEnd, target: str, reading: Reading) -> str | N
     if not PurePosixPath(path).is_relative_to(reading.root) or target.endswith("/"):
         return f"{shown(target)} lies outside the project: a model file must stay inside it"
     suffix = PurePosixPath(target).suffix
-    for other in reading.tables.front_ends.values():
-        if suffix in other.suffixes and suffix not in front_end.suffixes:
+    for other in reading.tables.formats.values():
+        if suffix in other.suffixes and suffix not in model_format.suffixes:
             kind = other.target.removeprefix("path of ")
             return f"{shown(target)} is {kind}: write it under {other.key}:"
     return None
@@ -367,9 +351,7 @@ def _path_problem(front_end: FrontEnd, target: str, reading: Reading) -> str | N
 
 INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
 DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
-DIMS_FIELD = Field(
-    "dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={}
-)
+DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
 ARGUMENT_FIELDS = (
     Field("args", ARGS, "positional arguments of the callable under torch:", default=()),
     Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
@@ -378,9 +360,9 @@ ARGUMENT_FIELDS = (
 RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD)
 
 
-def target_fields(front_ends: Mapping[str, FrontEnd]) -> tuple[Field, ...]:
+def target_fields(formats: Mapping[str, Format]) -> tuple[Field, ...]:
     """The keys that name a model, one for each format."""
-    return tuple(Field(key, target_form(front), front.target) for key, front in front_ends.items())
+    return tuple(Field(key, target_form(front), front.target) for key, front in formats.items())
 
 
 def source_texts(source: ModelSource) -> dict[str, Texts]:
@@ -393,24 +375,24 @@ def source_texts(source: ModelSource) -> dict[str, Texts]:
 
 def formats_named(values: Values, reading: Reading) -> list[str]:
     """The keys of formats that a model gives; one, if it is right."""
-    return [key for key in values.entries if key in reading.tables.front_ends]
+    return [key for key in values.entries if key in reading.tables.formats]
 
 
 def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> None:
     """A file holds its weights in the type that it was saved in."""
-    if "dtype" in values and is_path_format(reading.tables.front_ends[format]):
+    if "dtype" in values and is_path_format(reading.tables.formats[format]):
         message = f"'dtype' converts modules, and {format}: names a file: save it in that type"
         reading.refuse(values.place("dtype"), message)
 
 
-def _refuse_what_does_not_fit(front_end: FrontEnd, values: Values, reading: Reading) -> None:
+def _refuse_what_does_not_fit(model_format: Format, values: Values, reading: Reading) -> None:
     for key in ("args", "kwargs"):
-        if key in values and is_path_format(front_end):
-            message = f"'{key}' is for a callable, and {front_end.key}: names a file: remove it"
+        if key in values and is_path_format(model_format):
+            message = f"'{key}' is for a callable, and {model_format.key}: names a file: remove it"
             reading.refuse(values.place(key), message)
-    refuse_dtype_of_a_file(front_end.key, values, reading)
-    if "dims" in values and not front_end.brings_inputs:
-        message = f"'dims' binds symbols that a file brings: under {front_end.key}: write inputs"
+    refuse_dtype_of_a_file(model_format.key, values, reading)
+    if "dims" in values and not model_format.brings_inputs:
+        message = f"'dims' binds symbols that a file brings: under {model_format.key}: write inputs"
         reading.refuse(values.place("dims"), message)
 
 
@@ -431,22 +413,22 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
         message = f"'{second}' is a second source beside '{formats[0]}': a model has one"
         reading.refuse(values.place(second), message)
     if not formats:
-        keys = " or ".join(f"{known}:" for known in reading.tables.front_ends)
+        keys = " or ".join(f"{known}:" for known in reading.tables.formats)
         reading.refuse(key.place, f"the model {shown(key.text)} names no source: give {keys}")
     if len(formats) != 1:
         return None
-    front_end = reading.tables.front_ends[formats[0]]
-    _refuse_what_does_not_fit(front_end, values, reading)
+    model_format = reading.tables.formats[formats[0]]
+    _refuse_what_does_not_fit(model_format, values, reading)
     inputs = values["inputs"]
-    if inputs is None and not front_end.brings_inputs:
+    if inputs is None and not model_format.brings_inputs:
         if defaults.inputs is None and "variants" not in values and not defaults.is_broken:
             needs = "give inputs such as float32 1x3x224x224, on the model or under defaults"
             reading.refuse(key.place, f"the model {shown(key.text)} has no inputs: {needs}")
         inputs = defaults.inputs
-    default_dtype = None if is_path_format(front_end) else defaults.dtype
-    target = values[front_end.key]
+    default_dtype = None if is_path_format(model_format) else defaults.dtype
+    target = values[model_format.key]
     return target and ModelSource(
-        front_end.key,
+        model_format.key,
         target,
         inputs or InputSpecs(),
         args=values["args"],
@@ -464,9 +446,9 @@ def declared_places(source: ModelSource, values: Values, defaults: Defaults) -> 
     return {**places, **values.places, "source": values.place(source.format)}
 
 
-def second_source(front_ends: Mapping[str, FrontEnd]) -> Form[ModelSource]:
+def second_source(formats: Mapping[str, Format]) -> Form[ModelSource]:
     """A model to compare with: its source alone; its inputs are those of the first."""
-    fields = (*target_fields(front_ends), *ARGUMENT_FIELDS, DTYPE_FIELD)
+    fields = (*target_fields(formats), *ARGUMENT_FIELDS, DTYPE_FIELD)
     grammar = Grammar("a second model", fields, RESERVED)
 
     def read(entry: Entry, reading: Reading) -> ModelSource | None:
@@ -475,22 +457,22 @@ def second_source(front_ends: Mapping[str, FrontEnd]) -> Form[ModelSource]:
             return None
         formats = formats_named(values, reading)
         if len(formats) != 1:
-            keys = " or ".join(f"{key}:" for key in reading.tables.front_ends)
+            keys = " or ".join(f"{key}:" for key in reading.tables.formats)
             message = f"a comparison needs one second model: give {keys}"
             reading.refuse(entry.value.place, message)
             return None
-        front_end = reading.tables.front_ends[formats[0]]
-        _refuse_what_does_not_fit(front_end, values, reading)
+        model_format = reading.tables.formats[formats[0]]
+        _refuse_what_does_not_fit(model_format, values, reading)
         run_on = {key: values[key] for key in ("args", "kwargs", "dtype")}
-        target = values[front_end.key]
-        return target and ModelSource(front_end.key, target, **run_on, base=reading.folder)
+        target = values[model_format.key]
+        return target and ModelSource(model_format.key, target, **run_on, base=reading.folder)
 
     schema: Schema = {
         "type": "object",
-        "oneOf": [{"required": [key]} for key in front_ends],
+        "oneOf": [{"required": [key]} for key in formats],
         "additionalProperties": False,
         "properties": {
-            **dict.fromkeys(front_ends, SOME_TEXT),
+            **dict.fromkeys(formats, SOME_TEXT),
             **{known.key: known.form.schema for known in ARGUMENT_FIELDS},
             "dtype": FLOATING_TYPE.reference,
         },
@@ -500,7 +482,5 @@ def second_source(front_ends: Mapping[str, FrontEnd]) -> Form[ModelSource]:
 
 def _second_source_texts(source: ModelSource) -> Texts:
     return {
-        f"{key} {name}".rstrip(): text
-        for key, texts in source_texts(source).items()
-        for name, text in texts.items()
+        f"{key} {name}".rstrip(): text for key, texts in source_texts(source).items() for name, text in texts.items()
     }

@@ -34,7 +34,7 @@ from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, show
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import names_attribute
-from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
 
@@ -89,9 +89,7 @@ def _bounds(values: Values, reading: Reading) -> dict[Bound, Fraction]:
 BOUND_FIELDS = tuple(Field(bound.value, _number(bound), about) for bound, about in BOUNDS.items())
 OUTPUT_GRAMMAR = Grammar("the bounds of an output", BOUND_FIELDS)
 OUTPUT = OUTPUT_GRAMMAR.form(_bounds, "output")
-OUTPUTS = named(
-    OUTPUT, "outputs: a mapping of names to bounds", names={"minLength": 1}, name="output_bounds"
-)
+OUTPUTS = named(OUTPUT, "outputs: a mapping of names to bounds", names={"minLength": 1}, name="output_bounds")
 
 
 # Claims.
@@ -99,11 +97,7 @@ OUTPUTS = named(
 
 def _whole_numbers(least: int) -> Form[tuple[int, ...]]:
     return listed(
-        whole_number(
-            least=least,
-            most=2**31 - 1,
-            refusal=f"{{key}} of {{number}}: it must be at least {least}",
-        ),
+        whole_number(least=least, most=2**31 - 1, refusal=f"{{key}} of {{number}}: it must be at least {least}"),
         "{key}: a list of whole numbers",
         empty="{key} is empty: name at least one",
         name="whole_numbers",
@@ -112,11 +106,7 @@ def _whole_numbers(least: int) -> Form[tuple[int, ...]]:
 
 _KINDS = [kind.value for kind in Kind]
 KIND = one_word(
-    _KINDS,
-    f"a kind of claim: {', '.join(_KINDS)}",
-    "{word} is no kind of claim: {guess}",
-    name="kind",
-    meaning=Kind,
+    _KINDS, f"a kind of claim: {', '.join(_KINDS)}", "{word} is no kind of claim: {guess}", name="kind", meaning=Kind
 )
 SEEDS_FORM = _whole_numbers(0)
 CLAIM_GRAMMAR = Grammar(
@@ -124,9 +114,7 @@ CLAIM_GRAMMAR = Grammar(
     (
         Field("kind", KIND, "which test decides", required=True),
         Field("seeds", SEEDS_FORM, "seeds of the inputs; 0, 1 and 2", default=()),
-        Field(
-            "batch", _whole_numbers(1), "sizes of the first dimension of inputs: [1, 3]", default=()
-        ),
+        Field("batch", _whole_numbers(1), "sizes of the first dimension of inputs: [1, 3]", default=()),
         Field("same_non_finite", FLAG, "accept NaN and Inf at identical positions", default=False),
         *BOUND_FIELDS,
         Field("outputs", OUTPUTS, "bounds of single outputs, by name", default={}),
@@ -161,9 +149,7 @@ def _read_equivalence(entry: Entry, reading: Reading) -> EquivalenceCheck | None
     return EquivalenceCheck(entry.place, claim) if claim else None
 
 
-EQUIVALENCE = Form(
-    _read_equivalence, {"anyOf": [KIND.reference, CLAIM.schema]}, "equivalence", uses=(KIND, CLAIM)
-)
+EQUIVALENCE = Form(_read_equivalence, {"anyOf": [KIND.reference, CLAIM.schema]}, "equivalence", uses=(KIND, CLAIM))
 
 
 # Settings of a transform: the forms that stand for what transforms say of them.
@@ -229,37 +215,31 @@ def _plain_texts(value: object) -> Texts:
     return {"": plain_text(value)}
 
 
-SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, FrontEnd]], Form[Any]]] = {
+SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Form[Any]]] = {
     SettingForm.TILE: lambda setting, _: _tile(setting),
     SettingForm.WORD: lambda setting, _: one_word(
-        setting.words,
-        f"{{key}}: {' or '.join(setting.words)}",
-        "{word} is no value of {key}: {guess}",
+        setting.words, f"{{key}}: {' or '.join(setting.words)}", "{word} is no value of {key}: {guess}"
     ),
     SettingForm.GLOBS: lambda setting, _: _globs(setting),
     SettingForm.INTEGER: lambda setting, _: whole_number(),
     SettingForm.FLAG: lambda setting, _: replace(FLAG, name=""),
-    SettingForm.TARGET: lambda setting, _: spelled(
-        "{key}: package.module:callable", _callable, SOME_TEXT
-    ),
+    SettingForm.TARGET: lambda setting, _: spelled("{key}: package.module:callable", _callable, SOME_TEXT),
     SettingForm.VALUES: lambda setting, _: Form(
-        lambda entry, reading: plain_value(entry.value, reading),
-        {"type": "object"},
-        texts=_plain_texts,
+        lambda entry, reading: plain_value(entry.value, reading), {"type": "object"}, texts=_plain_texts
     ),
-    SettingForm.SOURCE: lambda setting, front_ends: second_source(front_ends),
+    SettingForm.SOURCE: lambda setting, formats: second_source(formats),
 }
 
 
-def setting_field(setting: Setting, front_ends: Mapping[str, FrontEnd]) -> Field:
+def setting_field(setting: Setting, formats: Mapping[str, Format]) -> Field:
     """The key of one setting, under the form that the transform gives it."""
-    form = SETTING_FORMS[setting.form](setting, front_ends)
+    form = SETTING_FORMS[setting.form](setting, formats)
     return Field(setting.key, form, setting.about, setting.required, setting.default)
 
 
-def settings_grammar(transform: Transform, front_ends: Mapping[str, FrontEnd]) -> Grammar:
+def settings_grammar(transform: Transform, formats: Mapping[str, Format]) -> Grammar:
     """The settings of one transform."""
-    fields = tuple(setting_field(setting, front_ends) for setting in transform.settings)
+    fields = tuple(setting_field(setting, formats) for setting in transform.settings)
     return Grammar(f"'{transform.key}'", fields)
 
 
@@ -280,16 +260,16 @@ def settings_texts(check: TransformCheck, transform: Transform) -> dict[str, Tex
 Settings = tuple[Mapping[str, object], Mapping[str, Place]]
 
 
-def _settings_form(transform: Transform, front_ends: Mapping[str, FrontEnd]) -> Form[Settings]:
+def _settings_form(transform: Transform, formats: Mapping[str, Format]) -> Form[Settings]:
     """Every setting, those that are not given at their defaults, and where the file says which."""
     if transform.whole is not None:
-        whole = setting_field(transform.whole, front_ends)
+        whole = setting_field(transform.whole, formats)
 
         def read_whole(entry: Entry, reading: Reading) -> Settings:
             return {whole.key: whole.form.read(entry, reading)}, {"transform": entry.place}
 
         return Form(read_whole, whole.form.schema, uses=whole.form.uses)
-    grammar = settings_grammar(transform, front_ends)
+    grammar = settings_grammar(transform, formats)
 
     def read(entry: Entry, reading: Reading) -> Settings:
         values = grammar.read(entry, reading)
@@ -303,7 +283,7 @@ def transform_grammar(tables: Tables) -> Grammar:
     """The keys of one entry under transforms: one transform, what is held, and how."""
     about = "that the outputs are still the same: exact_algebra, or {kind: lossy, sqnr: 30}"
     keys = (
-        Field(key, _settings_form(transform, tables.front_ends), transform.about)
+        Field(key, _settings_form(transform, tables.formats), transform.about)
         for key, transform in tables.transforms.items()
     )
     return Grammar(
@@ -336,9 +316,7 @@ def _transform(values: Values, reading: Reading) -> TransformCheck | None:
         _must_have_a_bound(equivalence, transform, reading)
     settings, declared_at = values[transform.key]
     limits = held_limits(values)
-    return TransformCheck(
-        name.text, name.place, transform.key, settings, equivalence, limits, declared_at
-    )
+    return TransformCheck(name.text, name.place, transform.key, settings, equivalence, limits, declared_at)
 
 
 def _must_have_a_bound(check: EquivalenceCheck, transform: Transform, reading: Reading) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 
+from pytest_modelbudget.budget.address import path_of
 from pytest_modelbudget.budget.budget import Budget, HeldLimit, Limit
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
@@ -67,7 +68,7 @@ def update(
 def _edit(held: HeldLimit, end: str, quantity: str) -> Edit:
     limit = held.limit
     part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
-    return Edit((*held.keys, *part, limit.metric, end), quantity, "::".join(held.check))
+    return Edit((*held.keys, *part, limit.metric, end), quantity, path_of(*held.check))
 
 
 def _quantities(
@@ -108,14 +109,10 @@ def _growth(limit: Limit, value: Number, against: Baseline) -> Iterator[tuple[st
         yield "grow", snug_quantity(Fraction(value - locked) / locked, "%", like="2%")
 
 
-def updated_lock(
-    mode: UpdateMode, budget: Budget, measured: Mapping[CheckKey, LockedValue], lock: Lock
-) -> Lock:
+def updated_lock(mode: UpdateMode, budget: Budget, measured: Mapping[CheckKey, LockedValue], lock: Lock) -> Lock:
     """The lock after an update; numbers of limits that did not run are kept."""
     declared = {held.check for held in budget.held()}
-    values = {
-        (path, name): value for path, model in lock.models.items() for name, value in model.items()
-    }
+    values = {(path, name): value for path, model in lock.models.items() for name, value in model.items()}
     if mode is UpdateMode.TRIM:
         values = {key: value for key, value in values.items() if key in declared}
     for key, today in measured.items():

@@ -51,11 +51,7 @@ def is_red(outcome: Outcome, level: Level) -> bool:
 
 
 def judge(
-    limit: Limit,
-    measurement: Measurement,
-    *,
-    scopes: Iterable[str] = (),
-    baseline: Baseline = NO_BASELINE,
+    limit: Limit, measurement: Measurement, *, scopes: Iterable[str] = (), baseline: Baseline = NO_BASELINE
 ) -> Verdict:
     """Hold a measurement against its limit; exactly at the limit is within.
 
@@ -292,10 +288,7 @@ def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -
         return f"{_label(limit)} {actual} or more   unmeasured: {_named(missing)}"
     actual, bound = readable_pair(part.value, held, part.unit)
     end = "max" if limit.max is not None else "min"
-    return (
-        f"{_label(limit)} {actual} or more, {end} {bound}   "
-        f"unmeasured: {_named(missing)}; {_accepting(missing)}"
-    )
+    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}; {_accepting(missing)}"
 
 
 def _unknown_ratio(limit: Limit, missing: Sequence[UnmeasuredOp]) -> str:

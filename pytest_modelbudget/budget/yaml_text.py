@@ -175,9 +175,7 @@ def _converted(node: yaml.Node, file: str, problems: list[Problem]) -> Node:
     return Block(_entries(node, file, problems), place)
 
 
-def _entries(
-    node: yaml.MappingNode, file: str, problems: list[Problem]
-) -> tuple[tuple[Text, Node], ...]:
+def _entries(node: yaml.MappingNode, file: str, problems: list[Problem]) -> tuple[tuple[Text, Node], ...]:
     entries: dict[str, tuple[Text, Node]] = {}
     for key_node, value_node in node.value:
         key = _converted(key_node, file, problems)

@@ -48,9 +48,7 @@ def _forget_output() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Commands and their options."""
-    top = argparse.ArgumentParser(
-        prog="modelbudget", description="What a neural network costs, layer by layer."
-    )
+    top = argparse.ArgumentParser(prog="modelbudget", description="What a neural network costs, layer by layer.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     add_show(commands.add_parser("show", help="a model's layer table and totals"))
     add_explain(commands.add_parser("explain", help="an operation's formula with its numbers"))
@@ -71,5 +69,5 @@ def print_schema(options: argparse.Namespace) -> int:
         print(report_schema_text().rstrip())
         return DONE
     registry = tables()
-    print(schema_text(registry.metrics, registry.front_ends, registry.transforms).rstrip())
+    print(schema_text(registry.metrics, registry.formats, registry.transforms).rstrip())
     return DONE

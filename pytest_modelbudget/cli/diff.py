@@ -42,6 +42,4 @@ def _report(name: str) -> Report:
     try:
         return from_json(Report, document)
     except InputError as error:
-        raise InputError(
-            f"{name} is no report of this version: write it with --model-budget-json ({error})"
-        ) from error
+        raise InputError(f"{name} is no report of this version: write it with --model-budget-json ({error})") from error

@@ -21,9 +21,7 @@ def add_explain(command: argparse.ArgumentParser) -> None:
     command.add_argument("metric", metavar="METRIC", help="such as macs, params or bandwidth")
     add_source(command)
     command.add_argument(
-        "scope",
-        metavar="SCOPE",
-        help=f"a module's path, such as layer4.0.conv1, or '{MODEL}' for all of it",
+        "scope", metavar="SCOPE", help=f"a module's path, such as layer4.0.conv1, or '{MODEL}' for all of it"
     )
     command.set_defaults(command=explain)
 

@@ -14,7 +14,7 @@ from pytest_modelbudget.cli.exit_codes import DONE, UNMEASURED
 from pytest_modelbudget.cli.source_words import add_source, shown_model, source_of
 from pytest_modelbudget.errors import InputError, UnitError
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.draft_budget import budget_text
@@ -26,13 +26,9 @@ FOLDER = "budgets"  # where a printed budget is taken to be saved
 def add_init(command: argparse.ArgumentParser) -> None:
     """The options of ``init``."""
     add_source(command)
-    command.add_argument(
-        "--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%"
-    )
+    command.add_argument("--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%")
     command.add_argument("--name", metavar="NAME", help="what the budget calls the model")
-    command.add_argument(
-        "--output", metavar="FILE", help="write the budget there, where nothing is yet"
-    )
+    command.add_argument("--output", metavar="FILE", help="write the budget there, where nothing is yet")
     command.set_defaults(command=init)
 
 
@@ -48,7 +44,7 @@ def init(options: argparse.Namespace) -> int:
     text = budget_text(
         options.name or _name(str(source.target)),
         source,
-        _target(source, path, registry.front_ends),
+        _target(source, path, registry.formats),
         registry.metrics,
         model.measurements,
         headroom=headroom,
@@ -61,7 +57,7 @@ def init(options: argparse.Namespace) -> int:
         print(f"{path} written: pytest --model-budget {quote(str(path))} holds it")
     else:
         print(text, end="")
-    return DONE if all(each.complete for each in model.measurements.values()) else UNMEASURED
+    return DONE if all(number.complete for number in model.measurements.values()) else UNMEASURED
 
 
 def _share(text: str) -> Fraction:
@@ -78,9 +74,9 @@ def _name(target: str) -> str:
     return Path(target).stem
 
 
-def _target(source: ModelSource, path: Path, front_ends: Mapping[str, FrontEnd]) -> str:
+def _target(source: ModelSource, path: Path, formats: Mapping[str, Format]) -> str:
     """The model's target, a file's path as seen from the budget."""
     target = str(source.target)
-    if not front_ends[source.format].suffixes:
+    if not formats[source.format].suffixes:
         return target
     return Path(os.path.relpath(source.base / target, source.base / path.parent)).as_posix()

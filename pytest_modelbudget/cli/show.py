@@ -11,13 +11,7 @@ from pytest_modelbudget.cli.source_words import add_source, shown_model, source_
 from pytest_modelbudget.gate.measuring import CostedModel
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.layers import layer_table, layer_text
-from pytest_modelbudget.reports.show import (
-    census_text,
-    layer_record,
-    op_record,
-    ops_text,
-    totals_text,
-)
+from pytest_modelbudget.reports.show import census_text, layer_record, op_record, ops_text, totals_text
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
 
@@ -44,7 +38,7 @@ def show(options: argparse.Namespace) -> int:
     model = shown_model(source_of(options, registry), registry)
     as_json = options.format == "json"
     print(record_text(model, options) if as_json else table_text(model, options))
-    return DONE if all(each.complete for each in model.measurements.values()) else UNMEASURED
+    return DONE if all(number.complete for number in model.measurements.values()) else UNMEASURED
 
 
 def table_text(model: CostedModel, options: argparse.Namespace) -> str:
@@ -55,8 +49,8 @@ def table_text(model: CostedModel, options: argparse.Namespace) -> str:
     else:
         shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
-    said = "\n".join(filter(None, [traced, *model.loaded.notes]))
-    return "\n\n".join(filter(None, [*shown, totals_text(model.measurements, width), said]))
+    remarks = "\n".join(filter(None, [traced, *model.loaded.notes]))
+    return "\n\n".join(filter(None, [*shown, totals_text(model.measurements, width), remarks]))
 
 
 def record_text(model: CostedModel, options: argparse.Namespace) -> str:

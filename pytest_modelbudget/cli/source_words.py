@@ -73,7 +73,7 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     words = Words(Reading(base, base, registry))
     key = source_format(options.source, registry)
     inputs = words.inputs(options.input)
-    if not inputs and not registry.front_ends[key].brings_inputs:
+    if not inputs and not registry.formats[key].brings_inputs:
         raise InputError(f"{options.source} needs inputs: --input 'float32 1x3x224x224'")
     return ModelSource(
         key,

@@ -1,33 +1,22 @@
-"""Two models run on the same inputs, in both steps, and what they gave handed to the judge.
+"""Whether two models compute the same: which weights can prove it, the runs, and the judgement.
 
-Nothing here knows a framework: a model is whatever runs on named arrays.
+The one driver. It knows no framework: a model is whatever runs on named arrays, and a change is
+whatever makes a second model of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pytest_modelbudget.equivalence.changed import Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
-from pytest_modelbudget.equivalence.divergence import Divergence, worst_element
-from pytest_modelbudget.equivalence.figures import ALGEBRA, odd_kinds, reals, relative_error
-from pytest_modelbudget.equivalence.inputs import (
-    SCALES,
-    Batch,
-    Returned,
-    Row,
-    Runs,
-    Specs,
-    UnstackableError,
-    batch_of,
-    families_of,
-    joined,
-    resized,
-    runs_of,
-    scale_note,
-)
+from pytest_modelbudget.equivalence.divergence import Divergence
+from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
+from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
 from pytest_modelbudget.equivalence.judgement import (
     ALL_FAMILIES,
     ROUNDING,
@@ -37,251 +26,302 @@ from pytest_modelbudget.equivalence.judgement import (
     algebra_error,
     judged,
 )
-from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.equivalence.layers import Search, WrongLayers, divergence_of, first_divergence, first_rounding
+from pytest_modelbudget.equivalence.products import disagreement, keeps
+from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, Results, original_runs
+from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError
+from pytest_modelbudget.formats.model import (
+    DRAWN,
+    LayerOutput,
+    LayerPair,
+    Model,
+    Run,
+    RunnableModel,
+    Watch,
+    must_run,
+    no_layers,
+)
 from pytest_modelbudget.graph.tensor import least_precise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pytest_modelbudget.formats.model import Arrays
+
     Values = NDArray[Any]
 
 
-Results = Sequence[Sequence[Returned]]  # of every batch, for each of its rows
+def compare(original: Model, remake: Remake, claim: Claim) -> Equivalence:
+    """Hold what a change makes of a model to a claim, on weights that can prove something.
 
-
-@dataclass(frozen=True, slots=True)
-class OriginalRuns:
-    """A model on every row of every batch: in float64, and as it is stored.
-
-    Results stand in the order of their batch's rows. notes say what was particular about inputs.
+    remake makes the change to the model as it is loaded, and to redrawn and float64 copies of it.
+    What cannot be run is unknown. Raises SourceError where the original cannot be loaded, and
+    TransformError for models that do not run at all, or lack weights that must be their own.
     """
+    first = must_run(original)
+    changed = remake(first)
+    second = must_run(changed.model)
+    missing = "" if changed.follows else first.missing or second.missing
+    if missing:
+        raise TransformError(missing)
 
-    batches: Sequence[Batch]
-    exact: Results
-    stored: Results
-    notes: tuple[str, ...]
+    def judge(claim: Claim) -> Equivalence:
+        return Verification(claim, Pair(first, changed, remake)).result()
 
-    @property
-    def names(self) -> frozenset[str]:
-        """All outputs."""
-        return frozenset(each.name for each in self.exact[0][0].outputs)
-
-    def still(self) -> frozenset[str]:
-        """Outputs that no input moves; those of integers only if nothing else moves."""
-        moving = {name for results in self.exact for name in _moving(results)}
-        outputs = self.exact[0][0].outputs
-        if moving:
-            outputs = tuple(each for each in outputs if each.values.dtype.kind not in "biuO")
-        return frozenset(each.name for each in outputs if each.name not in moving)
-
-    def zero(self) -> frozenset[str]:
-        """Arrays with no element, or none other than zero."""
-        results = [found for batch in self.exact for found in batch]
-        rows = zip(*(found.outputs for found in results), strict=False)
-        return frozenset(
-            row[0].name
-            for row in rows
-            if row[0].values.ndim and not any(each.values.any() for each in row)
-        )
+    try:
+        return changed.floor.verify(claim, judge) if changed.floor else judge(claim)
+    finally:
+        first.release()
+        second.release()
 
 
-def original_runs(claim: Claim, model: Runs, specs: Specs, *, stacks: bool) -> OriginalRuns:
-    """Run a model on inputs as large as its own type stands.
+class Verification:
+    """Finds the weights that can prove something, and judges on those."""
 
-    specs are the inputs' types and shapes. stacks says that rows may be run as one, which only
-    exact algebra does: the second model of another claim may round all rows on one scale. Raises
-    TransformError where the model does not run.
-    """
-    rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
-    stacks = stacks and claim.kind is Kind.EXACT_ALGEBRA
-    for scale in SCALES:
-        drawn = [
-            batch_of(each, rows, scale, stacks=stacks) for each in resized(specs, claim.batches)
-        ]
-        batches, exact = zip(*(_exact(batch, model) for batch in drawn), strict=True)
-        stored = [each.run(model, float64=False) for each in batches]
-        if not _overflows(exact, stored):
-            break
-    return OriginalRuns(batches, exact, stored, scale_note(scale))
+    def __init__(self, claim: Claim, pair: Pair) -> None:
+        self._claim = claim
+        self._pair = pair
+        self._may_draw = pair.changed.follows and pair.original.can_be_redrawn
 
-
-def _exact(batch: Batch, model: Runs) -> tuple[Batch, list[Returned]]:
-    """Float64 results, and the batch: stacked only where each row gives what it gives alone."""
-    if batch.stacked is not None:
+    def result(self) -> Equivalence:
+        """The judgement; what cannot be run is unknown."""
         try:
-            found = batch.run_together(model, float64=True)
-            pairs = zip(
-                (found[each] for each in batch.firsts), found[len(batch.alone) :], strict=True
-            )
-            if all(_agree(together, alone) for together, alone in pairs):
-                return batch, found
-        except (TransformError, UnstackableError):
-            pass
-        batch = batch.one_by_one()
-    return batch, batch.run(model, float64=True)
+            return self._judged()
+        except SourceError:
+            raise  # the original itself cannot be loaded
+        except ModelBudgetError as error:
+            weights, seeds = self._pair.original.weights, self._claim.seeds
+            kind = self._claim.kind
+            return Equivalence(Outcome.UNKNOWN, kind, str(error), weights, seeds=seeds)
 
+    def _judged(self) -> Equivalence:
+        """On weights as they are, or on drawn ones where those make more outputs move."""
+        inputs = self._pair.original.inputs
+        if self._pair.changed.by_position and inputs.no_arrays:
+            raise TransformError(f"{inputs.no_arrays[0]}: ONNX Runtime takes no such input")
+        if self._may_draw and self._pair.original.draws_its_weights():
+            self._pair = self._pair.redrawn()
+        try:
+            comparison = again = self._comparison()
+            still = comparison.before.still()
+            is_drawn = self._pair.original.weights == DRAWN
+            if still and self._may_draw and not is_drawn:
+                self._pair = self._pair.redrawn()
+                again = self._comparison()
+        except TransformError as error:  # the original itself does not run
+            return self._by_layers(error)
+        if not self._may_draw and not is_drawn:
+            return comparison.equivalence()
+        if again.before.still() >= still:
+            self._pair = comparison.pair
+            return comparison.equivalence(constant=still)
+        return again.equivalence(constant=again.before.still())
 
-def _agree(together: Returned, alone: Returned) -> bool:
-    """Whether two float64 runs gave the same: numbers up to their rounding."""
-    return together.structure == alone.structure and all(
-        _are_close(x.values, y.values) for x, y in zip(together.outputs, alone.outputs, strict=True)
-    )
+    def _comparison(self) -> Comparison:
+        """The original, run."""
+        return Comparison(self._claim, self._pair, original_runs(self._claim, self._pair))
 
+    def _by_layers(self, error: TransformError) -> Equivalence:
+        """The judgement on the changed layers alone, where the network does not run."""
+        if self._claim.kind is not Kind.EXACT_ALGEBRA or self._pair.shared.pairs is no_layers:
+            raise error
+        layers = self._layer_runs()
+        if not all(layer.moves for layer in layers) and self._pair.original.weights != DRAWN:
+            self._pair = self._pair.redrawn()
+            layers = self._layer_runs()
+        result = judged(
+            self._claim,
+            (pair for layer in layers for pair in layer.pairs),
+            structure=self._pair.second.differences_from(self._pair.original),
+            weights=self._pair.original.weights,
+            basis=Basis.LAYERS,
+            notes=(f"layers only: {error}",),
+        )
+        still = next((layer.scope for layer in layers if not layer.moves), None)
+        if still is not None and result.outcome is Outcome.WITHIN:
+            words = f"layer '{still}' does not move with its inputs: nothing could be seen"
+            return replace(result, outcome=Outcome.UNKNOWN, reason=words)
+        wrong = next((each for each in result.outputs if each.outcome is Outcome.OVER), None)
+        if wrong is None or wrong.algebra is None:
+            return result
+        divergence = Divergence(wrong.name, wrong.algebra, wrong.worst)
+        return replace(result, first_divergence=divergence)
 
-def _are_close(values: Values, others: Values) -> bool:
-    if values.shape != others.shape:
-        return False
-    if values.dtype.kind not in "fc":
-        return bool((values == others).all())
-    return bool((odd_kinds(values) == odd_kinds(others)).all()) and (
-        relative_error(reals(others), reals(values)) <= ALGEBRA
-    )
-
-
-def _overflows(exact: Results, stored: Results) -> bool:
-    """Whether a model overflows in its own type where it does not in float64."""
-    return any(
-        bool((~_is_finite(y.values) & _is_finite(x.values)).any())
-        for before, after in zip(exact, stored, strict=True)
-        for wide, own in zip(before, after, strict=True)
-        for x, y in zip(wide.outputs, own.outputs, strict=True)
-        if y.values.dtype.kind not in "biuO"
-    )
-
-
-def _is_finite(values: Values) -> Values:
-    import numpy as np
-
-    known: Values = values if values.dtype.kind in "fc" else values.astype(np.float64)
-    return np.asarray(np.isfinite(known))
-
-
-def _moving(results: Sequence[Returned]) -> Iterator[str]:
-    """Outputs that differ between two rows by more than rounding, or are NaN or Inf."""
-    first = results[0]
-    for other in results[1:]:
-        for x, y in zip(first.outputs, other.outputs, strict=False):
-            if _is_other(x.values, y.values):
-                yield x.name
-
-
-def _is_other(values: Values, than: Values) -> bool:
-    import numpy as np
-
-    if values.shape != than.shape:
-        return True
-    size = float(np.abs(than).max()) if than.size else 0.0
-    return not (np.abs(values - 1.0 * than) <= 1e-9 * size).all()
-
-
-DRAWN, LOADED = "drawn, seed 0", "as loaded"  # what a report says of the weights of a run
-MOST_ROUNDINGS = 64  # of a weight, through all layers of a network
-Search = Callable[[Mapping[str, "Values"]], Divergence | None]
+    def _layer_runs(self) -> list[LayerRuns]:
+        dtype = self._pair.original.dtype
+        return [layer_runs(pair, self._claim, dtype) for pair in self._pair.shared.pairs()]
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
-    """Both models, and what is known of them.
+class LayerRuns:
+    """One changed layer's runs in both models, a pair for each family of inputs.
 
-    dtype is the least precise floating type that the original stores. divergence looks
-    for the first layer that differs in float64 on some inputs, rounding for the first one that
-    rounds more than step 2 allows. differences name what already
-    distinguishes the two without a run, and disagreements what runs of the second have executed
-    otherwise than its graph says. other_weights tells whether the second stores other values
-    than the first, which may have been rounded on another way. wrong_layers are rewritten layers
-    that the float64 runs found to differ: an activation behind one may hide it from all outputs.
+    moves says that the original gives something else on other inputs, or is fed nothing at all.
     """
 
-    original: Runs
-    transformed: Runs
-    dtype: str
-    divergence: Search
-    rounding: Search
-    partial_sums: Callable[[], int] = lambda: 1
-    differences: tuple[str, ...] = ()
-    disagreements: Callable[[], Iterable[str]] = tuple
-    other_weights: Callable[[], bool] = lambda: False
-    wrong_layers: Callable[[], Sequence[OutputPair]] = tuple
-    notes: tuple[str, ...] = ()
+    scope: str
+    moves: bool
+    pairs: tuple[OutputPair, ...]
 
 
-@dataclass(frozen=True, slots=True)
+def layer_runs(layer: LayerPair, claim: Claim, dtype: str) -> LayerRuns:
+    """Float64 outputs of one layer alone, on inputs drawn in its true shapes."""
+    specs = {**layer.original.inputs.specs, **layer.changed.inputs.specs}
+    rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
+    inputs = [drawn(specs, row, SCALES[0]) for row in rows]
+    before, after = (
+        [_only(model.run(values), layer.scope) for values in inputs] for model in (layer.original, layer.changed)
+    )
+    moves = not specs or any(relative_error(x, y) > ALGEBRA for x, y in pairwise(before))
+    pairs = []
+    for family in dict.fromkeys(row.family for row in rows):
+        was, now = (
+            joined([values for values, row in zip(runs, rows, strict=True) if row.family == family])
+            for runs in (before, after)
+        )
+        if was.shape != now.shape:
+            words = f"layer '{layer.scope}' gives {now.shape} in place of {was.shape}"
+            raise TransformError(words)
+        pairs.append(OutputPair(layer.scope, family, dtype, was, now, None, None))
+    return LayerRuns(layer.scope, moves, tuple(pairs))
+
+
+def _only(run: Run, scope: str) -> Values:
+    """The one value that a layer gives. Raises TransformError where that is no tensor."""
+    if len(run.outputs) != 1:
+        raise TransformError(f"layer '{scope}' gives a sequence, which is not compared alone")
+    return run.outputs[0].values
+
+
+MOST_ROUNDINGS = 64  # of a weight, through all layers of a network
+
+
 class Comparison:
     """Both models on all inputs of a claim, after the first has been run."""
 
-    claim: Claim
-    sides: Sides
-    before: OriginalRuns
+    def __init__(self, claim: Claim, pair: Pair, before: OriginalRuns) -> None:
+        self.pair = pair
+        self.before = before
+        self._claim = claim
+        self._replaced, self._remade = (WrongLayers(pair.original.dtype) for _ in range(2))
 
-    def equivalence(self, weights: str, *, constant: frozenset[str] = frozenset()) -> Equivalence:
+    def equivalence(self, *, constant: frozenset[str] = frozenset()) -> Equivalence:
         """Run the second model, and judge.
 
         constant are outputs that no weights would make move, so that their values say it all.
         Where another one is zero throughout, it may be for the weights that it has.
         """
+        claim, weights = self._claim, self.pair.original.weights
         still, names = self.before.still(), self.before.names
         unseen = still if still == names else (still & self.before.zero()) - constant
-        if still == names or (self.claim.kind is Kind.EXACT_ALGEBRA and unseen):
+        if still == names or (claim.kind is Kind.EXACT_ALGEBRA and unseen):
             words = f"{_these(unseen, names)} not move with its inputs: nothing could be seen"
-            return Equivalence(
-                Outcome.UNKNOWN, self.claim.kind, words, weights, seeds=self.claim.seeds
-            )
+            return Equivalence(Outcome.UNKNOWN, claim.kind, words, weights, seeds=claim.seeds)
         after = self._second_runs()
         wrong = self._wrong_layers(after)
-        sides = self.sides
-        pairs, noted = without_rounded_weights(
-            (*self._pairs(after), *wrong), sides.dtype, sides.other_weights
+        pairs, rounded = without_rounded_weights(
+            (*self._pairs(after), *wrong), self.pair.original.dtype, self.pair.stores_other_weights
         )
-        told = (f"{_these(still, names)} not move with its inputs",) if still else ()
-        found = judged(
-            self.claim,
+        unmoved = (f"{_these(still, names)} not move with its inputs",) if still else ()
+        notes = (*self.pair.original.inputs.notes, *self.pair.changed.notes, *self.before.notes)
+        result = judged(
+            claim,
             pairs,
             structure=after.structure,
             weights=weights,
             basis=Basis.NETWORK if all(p.algebra is not None for p in pairs) else Basis.NOTHING,
-            partial_sums=sides.partial_sums(),
-            notes=(*sides.notes, *self.before.notes, *told, *after.notes, *noted),
+            partial_sums=self.pair.measured.partial_sums,
+            notes=(*notes, *unmoved, *after.notes, *rounded),
         )
-        if found.outcome is not Outcome.OVER or after.structure:
-            return found
-        return replace(found, first_divergence=self._first_difference(found, wrong))
+        if result.outcome is not Outcome.OVER or after.structure:
+            return result
+        return replace(result, first_divergence=self._first_difference(result, wrong))
 
     def _second_runs(self) -> SecondRuns:
         """Run the second model, unless it is known to be another one already."""
-        sides, before = self.sides, self.before
-        if sides.differences:
-            return SecondRuns((), None, sides.differences)
-        stored = [each.run(sides.transformed, float64=False) for each in before.batches]
+        pair, before = self.pair, self.before
+        differences = pair.second.differences_from(pair.original)
+        if differences:
+            return SecondRuns((), None, differences)
+        stored = [batch.run(self._run_stored) for batch in before.batches]
         structure = [*_unlike(before.stored, stored, types=True)]
         exact: Results | None = None
         notes: tuple[str, ...] = ()
-        if self.claim.kind is Kind.EXACT_ALGEBRA:
+        if self._claim.kind is Kind.EXACT_ALGEBRA:
             exact, notes = self._exact_runs()
             structure += _unlike(before.exact, exact or before.exact, types=False)
-        structure += sides.disagreements()
+        structure += (*self._disagreements(stored), *self._replaced.shapes())
         return SecondRuns(stored, exact, tuple(dict.fromkeys(structure)), notes)
+
+    def _run_stored(self, inputs: Arrays) -> Run:
+        watch = Watch(counts=self.pair.measured.promised is not None)
+        return self._run_second(self.pair.second, inputs, watch)
+
+    def _run_second(self, model: RunnableModel, inputs: Arrays, watch: Watch) -> Run:
+        """A run of the second model, whose inputs and outputs may have names of their own."""
+        if not self.pair.changed.by_position:
+            return model.run(inputs, watch)
+        own = model.inputs.specs
+        if len(own) != len(inputs):
+            words = f"the second model takes {len(own)} inputs, the first {len(inputs)}"
+            raise TransformError(words)
+        run = model.run(dict(zip(own, inputs.values(), strict=True)), watch)
+        outputs = self.before.stored[0][0].outputs
+        if len(run.outputs) != len(outputs):
+            return run
+        renamed = (replace(mine, name=theirs.name) for mine, theirs in zip(run.outputs, outputs, strict=True))
+        return replace(run, outputs=tuple(renamed), structure="")
 
     def _exact_runs(self) -> tuple[Results | None, tuple[str, ...]]:
         """The second model in float64; None, and why, where it cannot run so."""
         try:
-            runs = [each.run(self.sides.transformed, float64=True) for each in self.before.batches]
+            runs = [batch.run(self._run_exact) for batch in self.before.batches]
         except TransformError as error:
             return None, (f"precision only: {error}",)
         return runs, ()
 
+    def _run_exact(self, inputs: Arrays) -> Run:
+        """A float64 run, in which every layer that was changed is held to what it was."""
+        shared, kept = self.pair.shared, self.before.shared.take(inputs)
+        given = {name: kept[name] for name in shared.given}
+        watch = Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
+        run = self._run_second(self.pair.exact_second, inputs, watch)
+        for name, scope in shared.layers.items():
+            for before, after in zip(_tensors(kept[name]), _tensors(run.values[name]), strict=False):
+                if before.shape == after.shape:  # else one name for two things
+                    self._remade.compare(scope, before, after)
+        return replace(run, values={})
+
+    def _disagreements(self, stored: Results) -> Iterator[str]:
+        """What runs have multiplied otherwise than the graph says.
+
+        A model may loop over its rows: where no run so far kept the promise, inputs of the very
+        shapes that the graph was measured on decide.
+        """
+        promised = self.pair.measured.promised
+        runs = [run.executed for batch in stored for run in batch if run.executed is not None]
+        if promised is None or not runs or any(keeps(run, promised) for run in runs):
+            return
+        inputs = drawn(self.pair.original.inputs.specs, Row(FAMILIES[0], 0), SCALES[0])
+        executed = self._run_stored(inputs).executed
+        assert executed is not None, "a model that counted what it multiplies does so again"
+        words = disagreement(executed, promised)
+        if words:
+            yield words
+
     def _wrong_layers(self, after: SecondRuns) -> Sequence[OutputPair]:
-        """Rewritten layers that step 1 finds wrong, in the order of execution."""
-        if self.claim.kind is not Kind.EXACT_ALGEBRA or after.structure:
+        """Changed layers that step 1 finds wrong, in the order of execution."""
+        if self._claim.kind is not Kind.EXACT_ALGEBRA or after.structure:
             return ()
-        return self.sides.wrong_layers()
+        return (*self._replaced.pairs(), *self._remade.pairs())
 
     def _pairs(self, after: SecondRuns) -> Iterator[OutputPair]:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""
         if after.structure:
             return
-        before = self.before
+        before, own = self.before, self.pair.original.dtype
         for index, output in enumerate(before.stored[0][0].outputs):
-            dtype = least_precise((self.sides.dtype, output.dtype)) or output.dtype
+            dtype = least_precise((own, output.dtype)) or output.dtype
             for family in dict.fromkeys(row.family for row in before.batches[0].rows):
                 pooled = partial(_pooled, before.batches, family, index)
                 yield OutputPair(
@@ -294,24 +334,55 @@ class Comparison:
                     pooled(after.stored),
                 )
 
-    def _first_difference(
-        self, found: Equivalence, wrong: Sequence[OutputPair]
-    ) -> Divergence | None:
-        """The layer where two models part: in float64, else by what they round."""
-        over = [record for record in found.outputs if record.outcome is Outcome.OVER]
+    def _first_difference(self, result: Equivalence, wrong: Sequence[OutputPair]) -> Divergence | None:
+        """The layer where two models part: in float64, else by what they round.
+
+        An operation that was compared in place, on the input of the one that stood there, decides.
+        """
+        over = [record for record in result.outputs if record.outcome is Outcome.OVER]
         if all(each.algebra is not None and each.algebra <= ALGEBRA for each in over):
-            return self._searched(self.sides.rounding)
+            return self._searched(self.rounding)
         is_hidden = all(each.family == ALL_FAMILIES for each in over)
-        seen = None if is_hidden else self._searched(self.sides.divergence)
+        in_place = is_hidden or self._replaced.pairs()
+        seen = None if in_place else self._searched(self.divergence)
         return seen or next(map(divergence_of, wrong), None)
 
     def _searched(self, search: Search) -> Divergence | None:
         """What a search finds on the first inputs that show something."""
         try:
-            found = (search(inputs) for batch in self.before.batches for inputs in batch.calls())
-            return next(filter(None, found), None)
+            calls = (inputs for batch in self.before.batches for inputs in batch.calls())
+            return next(filter(None, map(search, calls)), None)
         except TransformError:  # a side that runs as a whole and not layer by layer
             return None
+
+    def divergence(self, inputs: Arrays) -> Divergence | None:
+        """The first layer that differs in float64."""
+        before = _layers(self.pair.exact.run, inputs)
+        second = partial(self._run_second, self.pair.exact_second)
+        return first_divergence(before, _layers(second, inputs, [each.name for each in before]))
+
+    def rounding(self, inputs: Arrays) -> Divergence | None:
+        """The first layer that rounds more than step 2 allows."""
+        exact, stored = (_layers(m.run, inputs) for m in (self.pair.exact, self.pair.original))
+        second = partial(self._run_second, self.pair.second)
+        after = _layers(second, inputs, [each.name for each in stored])
+        sums = self.pair.measured.partial_sums
+        return first_rounding(exact, stored, after, self.pair.original.dtype, sums)
+
+
+def _layers(
+    run: Callable[[Arrays, Watch], Run], inputs: Arrays, names: Collection[str] = ()
+) -> tuple[LayerOutput, ...]:
+    return run(inputs, Watch(layers=names)).layers
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """A tensor, or those of a sequence."""
+    if isinstance(value, list):
+        for part in value:
+            yield from _tensors(part)
+    elif hasattr(value, "dtype"):
+        yield value
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,29 +396,6 @@ class SecondRuns:
     exact: Results | None
     structure: tuple[str, ...]
     notes: tuple[str, ...] = ()
-
-
-def comparison(claim: Claim, sides: Sides, specs: Specs, *, stacks: bool) -> Comparison:
-    """Run the first of two models, as ``original_runs`` does."""
-    return Comparison(claim, sides, original_runs(claim, sides.original, specs, stacks=stacks))
-
-
-def telling(loaded: Comparison, drawn: Callable[[], Comparison]) -> Equivalence:
-    """The judgement on weights as they are, or on drawn ones where those make more outputs move."""
-    still = loaded.before.still()
-    if not still:
-        return loaded.equivalence(LOADED)
-    redrawn = drawn()
-    if redrawn.before.still() >= still:
-        return loaded.equivalence(LOADED, constant=still)
-    return redrawn.equivalence(DRAWN, constant=redrawn.before.still())
-
-
-def divergence_of(pair: OutputPair) -> Divergence:
-    """A layer that step 1 finds wrong, as the place where two models part."""
-    assert pair.algebra is not None, "a layer is judged by its float64 runs"
-    worst = worst_element(pair.reference, pair.algebra)
-    return Divergence(pair.name, algebra_error(pair), worst)
 
 
 def without_rounded_weights(
@@ -367,7 +415,7 @@ def without_rounded_weights(
     return alone, (note,)
 
 
-def differences(before: Returned, after: Returned, *, types: bool = True) -> Iterator[str]:
+def differences(before: Run, after: Run, *, types: bool = True) -> Iterator[str]:
     """How the outputs of two runs differ in containers, number, names, order, shapes and types."""
     if before.structure and after.structure and before.structure != after.structure:
         yield f"{after.structure} in place of {before.structure}"
@@ -393,16 +441,16 @@ def _these(names: frozenset[str], every: frozenset[str]) -> str:
     """Outputs of the original as the beginning of a sentence."""
     if names == every:
         return "the original's outputs do"
-    told = ", ".join(f"'{name}'" for name in sorted(names))
-    return f"the original's output {told} does" if len(names) == 1 else (
-        f"the original's outputs {told} do")  # fmt: skip
+    listed = ", ".join(f"'{name}'" for name in sorted(names))
+    return f"the original's output {listed} does" if len(names) == 1 else (
+        f"the original's outputs {listed} do")  # fmt: skip
 
 
 def _pooled(batches: Sequence[Batch], family: str, index: int, results: Results) -> Values:
     """One output over all runs of a family, rows first."""
     return joined([
-        found.outputs[index].values
+        run.outputs[index].values
         for batch, each in zip(batches, results, strict=True)
-        for row, found in zip(batch.rows, each, strict=True)
+        for row, run in zip(batch.rows, each, strict=True)
         if row.family == family
     ])  # fmt: skip

@@ -34,11 +34,11 @@ class Figures:
     p99_abs: float
 
 
-def figures(reference: Reals, found: Reals) -> Figures:
+def figures(reference: Reals, values: Reals) -> Figures:
     """Distances over all elements; the last dimension is the one that top-1 looks along."""
     import numpy as np
 
-    error = np.abs(found - reference)
+    error = np.abs(values - reference)
     if not error.size:
         return Figures(0.0, 0.0, float("inf"), 1.0, None, 0.0)
     mse = float(np.mean(error * error))
@@ -47,8 +47,8 @@ def figures(reference: Reals, found: Reals) -> Figures:
         max_abs=float(error.max()),
         mse=mse,
         sqnr=decibels(power, mse),
-        cosine=cosine(reference, found),
-        top1=top1(reference, found),
+        cosine=cosine(reference, values),
+        top1=top1(reference, values),
         p99_abs=float(np.quantile(error, 0.99)),
     )
 
@@ -62,23 +62,23 @@ def decibels(power: float, noise: float) -> float:
     return 10 * log10(power / noise) if power else -inf
 
 
-def cosine(reference: Reals, found: Reals) -> float:
+def cosine(reference: Reals, values: Reals) -> float:
     """The cosine of the angle between two outputs taken as vectors."""
     import numpy as np
 
-    lengths = float(np.linalg.norm(reference) * np.linalg.norm(found))
+    lengths = float(np.linalg.norm(reference) * np.linalg.norm(values))
     if not lengths:
-        return 1.0 if not reference.any() and not found.any() else 0.0
-    return float(np.vdot(reference, found) / lengths)
+        return 1.0 if not reference.any() and not values.any() else 0.0
+    return float(np.vdot(reference, values) / lengths)
 
 
-def top1(reference: Reals, found: Reals) -> float | None:
+def top1(reference: Reals, values: Reals) -> float | None:
     """The share of rows whose largest element is the same one in both."""
     import numpy as np
 
     if reference.ndim < 2 or reference.shape[-1] < 2:
         return None
-    return float(np.mean(reference.argmax(-1) == found.argmax(-1)))
+    return float(np.mean(reference.argmax(-1) == values.argmax(-1)))
 
 
 ALGEBRA = 1e-10  # the relative error that step 1 allows float64 runs of the same function
@@ -105,16 +105,16 @@ def odd_kinds(values: Values) -> Values:
     return kinds
 
 
-def relative_error(reference: Values, found: Values) -> float:
-    """‖found - reference‖ / ‖reference‖; 0 where both are zero.
+def relative_error(reference: Values, values: Values) -> float:
+    """‖values - reference‖ / ‖reference‖; 0 where both are zero.
 
     inf where only the reference is zero, where NaN is on the way, and for other shapes.
     """
     import numpy as np
 
-    if reference.shape != found.shape:
+    if reference.shape != values.shape:
         return inf
-    error = float(np.linalg.norm((1.0 * found - reference).ravel()))
+    error = float(np.linalg.norm((1.0 * values - reference).ravel()))
     size = float(np.linalg.norm(reference.ravel()))
     if not size or error != error:
         return inf if error else 0.0
@@ -128,9 +128,9 @@ def rms(values: Values) -> float:
     return float(np.sqrt(np.mean(values * values))) if values.size else 0.0
 
 
-def rmse(reference: Values, found: Values) -> float:
+def rmse(reference: Values, values: Values) -> float:
     """Root of the mean square error, NaN and Inf left out."""
-    return rms(reals(found) - reference)
+    return rms(reals(values) - reference)
 
 
 FEWEST = 100  # elements of a tensor of which few can differ

@@ -5,12 +5,13 @@ A run takes arrays by name. What a model is, and how it runs, is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.model import Run
 from pytest_modelbudget.formats.source import TensorSpec
 
 if TYPE_CHECKING:
@@ -61,9 +62,7 @@ def runs_of(families: tuple[str, ...], seeds: tuple[int, ...]) -> list[tuple[str
     return [(family, seed) for family in families for seed in seeds]
 
 
-def drawn_values(
-    spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]
-) -> NDArray[Any]:
+def drawn_values(spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]) -> NDArray[Any]:
     """Values of one input, as float64 or int64: the same for one name, family and seed.
 
     Integers are uniform in [low, high), 0 and 1 where a spec gives no range.
@@ -100,31 +99,7 @@ Specs = Mapping[str, TensorSpec]
 ALONE_TOO = (FAMILIES[0], ZEROS, INTEGERS)  # families of which a stacked row is run alone as well
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One output of a run: its name, the type that the model gives it, and its values."""
-
-    name: str
-    dtype: str
-    values: Values
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """All outputs of a run, in their order.
-
-    structure spells the containers around them; it is "" in a format that has none.
-    """
-
-    outputs: tuple[Output, ...]
-    structure: str = ""
-
-
-class Runs(Protocol):
-    """A model that runs on arrays by name, in its own types or upcast to float64."""
-
-    def run(self, inputs: Mapping[str, Values], *, float64: bool) -> Returned:
-        """What it returns. Raises TransformError where the model cannot run."""
+Runner = Callable[[Mapping[str, "Values"]], Run]  # a model on arrays, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,29 +150,28 @@ class Batch:
         if self.stacked is not None:
             yield self.stacked
 
-    def run(self, model: Runs, *, float64: bool) -> list[Returned]:
+    def run(self, runner: Runner) -> list[Run]:
         """What a model returns for each of ``rows``; one that takes no stacked ones runs on each.
 
         Raises TransformError where it does not run on one row.
         """
         if self.stacked is None:
-            return [model.run(inputs, float64=float64) for inputs in self.alone]
+            return [runner(inputs) for inputs in self.alone]
         try:
-            return self.run_together(model, float64=float64)
+            return self.run_together(runner)
         except (TransformError, UnstackableError):
-            found = [model.run(inputs, float64=float64) for inputs in self.alone]
-            return found + [found[position] for position in self.firsts]
+            runs = [runner(inputs) for inputs in self.alone]
+            return runs + [runs[position] for position in self.firsts]
 
-    def run_together(self, model: Runs, *, float64: bool) -> list[Returned]:
+    def run_together(self, runner: Runner) -> list[Run]:
         """The results of one run on stacked rows, then those of the rows that are run alone too.
 
         Raises TransformError where the model does not take them, UnstackableError where an output
         has no part for each row.
         """
         assert self.stacked is not None
-        together = list(_unstacked(model.run(self.stacked, float64=float64), len(self.alone)))
-        firsts = (self.alone[position] for position in self.firsts)
-        return together + [model.run(inputs, float64=float64) for inputs in firsts]
+        together = list(_unstacked(runner(self.stacked), len(self.alone)))
+        return together + [runner(self.alone[position]) for position in self.firsts]
 
 
 def batch_of(specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool) -> Batch:
@@ -211,9 +185,7 @@ def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
     import numpy as np
 
     return {
-        name: drawn_values(spec, name, row.family, row.seed, scale=scale).astype(
-            np.dtype(spec.dtype)
-        )
+        name: drawn_values(spec, name, row.family, row.seed, scale=scale).astype(np.dtype(spec.dtype))
         for name, spec in specs.items()
     }
 
@@ -222,10 +194,7 @@ def resized(specs: Specs, sizes: tuple[int, ...]) -> list[Specs]:
     """The specs as they are, or with each of these sizes as first dimension."""
     if not sizes:
         return [specs]
-    return [
-        {name: replace(spec, shape=(size, *spec.shape[1:])) for name, spec in specs.items()}
-        for size in sizes
-    ]
+    return [{name: replace(spec, shape=(size, *spec.shape[1:])) for name, spec in specs.items()} for size in sizes]
 
 
 def joined(parts: Sequence[Values]) -> Values:
@@ -244,20 +213,16 @@ def _stacked(rows: Sequence[Mapping[str, Values]]) -> Mapping[str, Values]:
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
-def _unstacked(returned: Returned, rows: int) -> Iterator[Returned]:
+def _unstacked(run: Run, rows: int) -> Iterator[Run]:
     """What each row gave; raises UnstackableError where an output has no part for each."""
     import numpy as np
 
-    outputs = returned.outputs
+    outputs = run.outputs
     for output in outputs:
         if output.values.ndim == 0 or output.values.shape[0] % rows:
             raise UnstackableError(output.name)
     parts = [np.split(output.values, rows) for output in outputs]
     for row in range(rows):
         yield replace(
-            returned,
-            outputs=tuple(
-                replace(output, values=part[row])
-                for output, part in zip(outputs, parts, strict=True)
-            ),
+            run, outputs=tuple(replace(output, values=part[row]) for output, part in zip(outputs, parts, strict=True))
         )

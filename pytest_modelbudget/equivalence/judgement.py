@@ -13,7 +13,6 @@ figures that they declare.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -22,7 +21,7 @@ from math import inf, isnan, sqrt
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
-from pytest_modelbudget.equivalence.divergence import Divergence, Watched, Worst, worst_element
+from pytest_modelbudget.equivalence.divergence import Divergence, Worst, worst_element
 from pytest_modelbudget.equivalence.figures import (
     ALGEBRA,
     Figures,
@@ -136,21 +135,17 @@ def judged(
         basis = Basis.DECLARED
     records = tuple(_record(claim, pair, basis, partial_sums) for pair in pairs)
     outcome, reason = _verdict(claim, records, structure)
-    return Equivalence(
-        outcome, claim.kind, reason, weights, basis, claim.seeds, records, notes=notes
-    )
+    return Equivalence(outcome, claim.kind, reason, weights, basis, claim.seeds, records, notes=notes)
 
 
-def _verdict(
-    claim: Claim, records: tuple[OutputRecord, ...], structure: Sequence[str]
-) -> tuple[Outcome, str]:
+def _verdict(claim: Claim, records: tuple[OutputRecord, ...], structure: Sequence[str]) -> tuple[Outcome, str]:
     if structure:
         return Outcome.OVER, f"the outputs are not the same: {'; '.join(structure)}"
     for outcome in (Outcome.OVER, Outcome.UNKNOWN):
-        found = [record for record in records if record.outcome is outcome]
-        if found:
-            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            first = found[0]
+        such = [record for record in records if record.outcome is outcome]
+        if such:
+            more = f" (and {len(such) - 1} more)" if len(such) > 1 else ""
+            first = such[0]
             where = f"output '{first.name}', {first.family} inputs"
             if first.family == ALL_FAMILIES:
                 where = f"layer '{first.name}'"
@@ -168,17 +163,17 @@ def _verdict(
 def _all_within(records: tuple[OutputRecord, ...]) -> str:
     algebra = [record.algebra for record in records if record.algebra is not None]
     precision = [record.precision for record in records if record.precision is not None]
-    found = []
+    words = []
     if algebra:
-        found.append(f"algebra {max(algebra):.1e} of {ALGEBRA:.0e}")
+        words.append(f"algebra {max(algebra):.1e} of {ALGEBRA:.0e}")
     if precision:
-        found.append(f"precision {max(precision):.2f} of 1")
-    if not found:
-        found.append(f"SQNR {min(record.figures.sqnr for record in records):.1f} dB or more")
+        words.append(f"precision {max(precision):.2f} of 1")
+    if not words:
+        words.append(f"SQNR {min(record.figures.sqnr for record in records):.1f} dB or more")
     names = len({record.name for record in records})
     families = len({record.family for record in records})
-    found += [several(names, "output"), several(families, "input family", "input families")]
-    return ", ".join(found)
+    words += [several(names, "output"), several(families, "input family", "input families")]
+    return ", ".join(words)
 
 
 # One output under one family.
@@ -223,9 +218,9 @@ def _shown(pair: OutputPair) -> tuple[Values, Values]:
 
 
 def _figures(pair: OutputPair) -> Figures:
-    found = figures(*_shown(pair))
+    distances = figures(*_shown(pair))
     # There is no largest complex number.
-    return replace(found, top1=None) if pair.reference.dtype.kind == "c" else found
+    return replace(distances, top1=None) if pair.reference.dtype.kind == "c" else distances
 
 
 def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _Said:
@@ -235,9 +230,9 @@ def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _
         return broken
     if pair.reference.dtype.kind in "biu":
         # There is no rounding in them: float64 runs decide; where there are none, the others do.
-        found = pair.algebra if pair.algebra is not None else pair.transformed
-        assert found is not None
-        return _same_integers(pair.reference, found)
+        values = pair.algebra if pair.algebra is not None else pair.transformed
+        assert values is not None
+        return _same_integers(pair.reference, values)
     algebra = None
     if pair.algebra is not None:
         algebra = relative_error(reference, reals(pair.algebra))
@@ -270,9 +265,7 @@ def _precise(pair: OutputPair, partial_sums: int, algebra: float | None) -> _Sai
     if pair.dtype not in ROUNDING:
         return _Said(Outcome.UNKNOWN, f"nothing is known about rounding in {pair.dtype}", algebra)
     reference = reals(pair.reference)
-    allowed = precision_limit(
-        rms(reference), rmse(reference, pair.original), pair.dtype, partial_sums
-    )
+    allowed = precision_limit(rms(reference), rmse(reference, pair.original), pair.dtype, partial_sums)
     error = rmse(reference, pair.transformed)
     share = error / allowed if allowed else (inf if error else 0.0)
     if share <= 1:
@@ -288,10 +281,10 @@ def precision_limit(size: float, own_error: float, dtype: str, partial_sums: int
     return (1 + root) * own_error + 8 * root * (roundoff * size + smallest)
 
 
-def _same_integers(reference: Values, found: Values) -> _Said:
+def _same_integers(reference: Values, values: Values) -> _Said:
     import numpy as np
 
-    wrong = int(np.count_nonzero(reference != found))
+    wrong = int(np.count_nonzero(reference != values))
     if wrong:
         return _Said(Outcome.OVER, f"{wrong:,} of {reference.size:,} integers differ")
     return _Said(Outcome.WITHIN, "", 0.0)
@@ -308,14 +301,14 @@ def _declared(claim: Claim, pair: OutputPair) -> _Said:
     if pair.reference.dtype.kind in "biu" and Bound.MAX_ABS not in bounds:
         before, after = _shown(pair)
         return _same_integers(before, after)
-    found = _figures(pair)
-    missed = list(_missed(bounds, found))
+    distances = _figures(pair)
+    missed = list(_missed(bounds, distances))
     return _Said(Outcome.OVER, "; ".join(missed)) if missed else _Said(Outcome.WITHIN)
 
 
-def _missed(bounds: Mapping[Bound, Fraction], found: Figures) -> Iterator[str]:
+def _missed(bounds: Mapping[Bound, Fraction], distances: Figures) -> Iterator[str]:
     for bound, held in bounds.items():
-        value: float | None = getattr(found, bound.value)
+        value: float | None = getattr(distances, bound.value)
         if value is None:
             yield f"{bound.value} is not defined for it: rows have one element"
         elif isnan(value) or (value < held if bound.is_least else value > held):
@@ -334,18 +327,15 @@ def _non_finite(claim: Claim, pair: OutputPair) -> _Said | None:
         words = f"the original itself gives {_count(odd):,} NaN or Inf in float64"
         return _Said(Outcome.UNKNOWN, words)
     stored = odd if pair.original is None else odd_kinds(pair.original)
-    for values, own, run in (
-        (pair.algebra, odd, "float64"),
-        (pair.transformed, stored, pair.dtype),
-    ):
+    for values, own, run in ((pair.algebra, odd, "float64"), (pair.transformed, stored, pair.dtype)):
         if values is None:
             continue
-        found = odd_kinds(values)
-        more = (found > 0) & (own == 0)
+        kinds = odd_kinds(values)
+        more = (kinds > 0) & (own == 0)
         if more.any():
             words = f"{_count(more):,} NaN or Inf in {run} where the original has none"
             return _Said(Outcome.OVER, words)
-        if ((found != own) & (odd > 0)).any():
+        if ((kinds != own) & (odd > 0)).any():
             return _Said(Outcome.OVER, f"NaN or Inf of the original are others in {run}")
     if ((stored > 0) & (odd == 0)).any():
         return _Said(Outcome.UNKNOWN, f"the original itself overflows in {pair.dtype}")
@@ -363,62 +353,3 @@ def algebra_error(pair: OutputPair) -> float:
     if (odd_kinds(pair.reference) != odd_kinds(pair.algebra)).any():
         return inf
     return relative_error(reals(pair.reference), reals(pair.algebra))
-
-
-def first_rounding(
-    reference: Watched, original: Watched, transformed: Watched, dtype: str, partial_sums: int
-) -> Divergence | None:
-    """The first layer of both models whose error is above what step 2 allows outputs.
-
-    reference and original are the first model's layers in float64 and in dtype, transformed those
-    of the second in dtype. Layers are matched by name, and by how often it has come before.
-    """
-    if dtype not in ROUNDING:
-        return None
-    exact, found = _by_call(reference), _by_call(transformed)
-    for call, own in _by_call(original).items():
-        if call not in exact or call not in found:
-            continue
-        right, other = exact[call], found[call]
-        if right.dtype.kind != "f" or not right.shape == own.shape == other.shape:
-            continue
-        allowed = precision_limit(rms(right), rmse(right, own), dtype, partial_sums)
-        if rmse(right, other) > allowed:
-            return Divergence(call[0], relative_error(right, other), worst_element(right, other))
-    return None
-
-
-def _by_call(layers: Watched) -> Mapping[tuple[str, int], Values]:
-    seen: Counter[str] = Counter()
-    found = {}
-    for scope, values in layers:
-        found[scope, seen[scope]] = values
-        seen[scope] += 1
-    return found
-
-
-class WrongLayers:
-    """Compares layers while two models run in float64; of each one keeps what first differs."""
-
-    def __init__(self, dtype: str) -> None:
-        self._dtype = dtype
-        self._found: dict[str, OutputPair] = {}
-        self._shapes: dict[str, str] = {}
-
-    def compare(self, scope: str, original: Values, transformed: Values) -> None:
-        """Look at what a layer gave in both models, on one call."""
-        if original.shape != transformed.shape:
-            was, now = list(original.shape), list(transformed.shape)
-            self._shapes.setdefault(scope, f"layer '{scope}' gives {now} and gave {was}")
-            return
-        pair = OutputPair(scope, ALL_FAMILIES, self._dtype, original, transformed, None, None)
-        if scope not in self._found and algebra_error(pair) > ALGEBRA:
-            self._found[scope] = pair
-
-    def pairs(self) -> tuple[OutputPair, ...]:
-        """Layers whose values differ, in the order of execution."""
-        return tuple(self._found.values())
-
-    def shapes(self) -> Iterator[str]:
-        """Layers whose shapes differ, in one line each."""
-        yield from self._shapes.values()

@@ -1,11 +1,22 @@
-"""A model after its format has stopped mattering."""
+"""A model after its format has stopped mattering: what is measured of it, and how it runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Values = NDArray[Any]
+    Arrays = Mapping[str, Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +35,29 @@ class LayerCall:
     leaf: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A measured model: its graph, its layers in call order, and how the graph was obtained.
+class Model(Protocol):
+    """What is measured of a model: its graph, its layers in call order, how both were obtained.
 
     traced is "meta" (no compute), "fake" (no compute, with devices and constants kept) or "real"
     (one run on seeded inputs, where data decides the shapes); "" for formats that are read.
     notes say what a reader of the numbers must know, such as "recorded under no_grad".
     """
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def traced(self) -> str: ...
+    @property
+    def layers(self) -> tuple[LayerCall, ...]: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that can be measured and not run."""
 
     graph: Graph
     format: str
@@ -52,3 +78,223 @@ class Change:
     operation: str
     became: str = ""
     why: str = ""
+
+
+# Running.
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnInputs:
+    """What is drawn for each input of a model, by name.
+
+    stacks says that rows may be stacked along the first axis, resizes that this axis may have any
+    size. no_arrays names inputs that other frameworks do not take, and why. notes say what a reader
+    must know of the values.
+    """
+
+    specs: Mapping[str, TensorSpec]
+    stacks: bool = False
+    resizes: bool = True
+    no_arrays: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of a run: its name, the type that the model gives it, and its values."""
+
+    name: str
+    dtype: str
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOutput:
+    """What a layer gave in a run: a floating tensor, under the name that it has there.
+
+    readers are the positions of those layers that read it, where they are known; is_output says
+    that a caller gets it, too.
+    """
+
+    name: str
+    scope: str
+    values: Values
+    readers: tuple[int, ...] = ()
+    is_output: bool = False
+
+
+# An operator, and the shape of the weight that it reads: () of one without a name, None untold.
+Product = tuple[str, "tuple[int, ...] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run returned, and what was seen of it on the way.
+
+    structure spells the containers around the outputs; it is "" in a format that has none. values
+    are those that were watched by name, layers the outputs of layers, executed what was multiplied.
+    """
+
+    outputs: tuple[Output, ...]
+    structure: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    layers: tuple[LayerOutput, ...] = ()
+    executed: Counter[Product] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a run is looked at for beside its outputs; a model may know nothing of it.
+
+    names are values on the way. given are values of another run, which need not be computed again.
+    layers asks for the outputs of layers: of those with these names and of the last of each layer,
+    of all where no name fits. compare gets the scope of each operation that took another's place,
+    what that one gives, and what this one does. counts asks what is multiplied.
+    """
+
+    names: Collection[str] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    layers: Collection[str] | None = None
+    compare: Callable[[str, Values, Values], None] | None = None
+    counts: bool = False
+
+
+UNWATCHED = Watch()
+LOADED, DRAWN = "as loaded", "drawn, seed 0"  # what a report says of the weights of a run
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPair:
+    """One changed layer, cut out of both models: its scope, and what it was and is."""
+
+    scope: str
+    original: RunnableModel
+    changed: RunnableModel
+
+
+def no_layers() -> Iterator[LayerPair]:
+    """Layers of models that none can be cut out of."""
+    raise TransformError("no layer of it can be run alone")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What is known of two models without a run.
+
+    given are names of values that the first
+    hands to the second, layers the scopes, by name, of values that both have and compute otherwise.
+    pairs cuts the changed layers out of both. Nothing known is nothing shared.
+    """
+
+    given: tuple[str, ...] = ()
+    layers: Mapping[str, str] = field(default_factory=dict)
+    pairs: Callable[[], Iterator[LayerPair]] = no_layers
+
+
+NOTHING_SHARED = Shared()
+
+
+class RunnableModel:
+    """A model that runs on arrays by name, and so can be compared and changed.
+
+    engine names the framework that it runs on, for transforms of that framework's models; "" leaves
+    them those of its own format. weights says whether they are as loaded, or drawn; missing why
+    they could not be loaded. dtype is the least precise floating type that it stores, "" where it
+    has none. A model that cannot be redrawn is judged on the weights that it has.
+    """
+
+    engine: ClassVar[str] = ""
+    weights: str = LOADED
+    missing: str = ""
+    can_be_redrawn: ClassVar[bool] = False
+
+    @property
+    def measured(self) -> LoadedModel:
+        """What is measured of it, worked out when it is asked for."""
+        raise NotImplementedError
+
+    @property
+    def graph(self) -> Graph:
+        return self.measured.graph
+
+    @property
+    def format(self) -> str:
+        return self.measured.format
+
+    @property
+    def traced(self) -> str:
+        return self.measured.traced
+
+    @property
+    def layers(self) -> tuple[LayerCall, ...]:
+        return self.measured.layers
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.measured.notes
+
+    @property
+    def inputs(self) -> DrawnInputs:
+        """What it is run on."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> str:
+        raise NotImplementedError
+
+    def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
+        """All outputs, in their order. Raises TransformError where the model cannot run."""
+        raise NotImplementedError
+
+    def in_float64(self) -> RunnableModel:
+        """The same model, every weight upcast and every operation in float64.
+
+        Raises TransformError where that cannot be.
+        """
+        raise TransformError(f"a {self.format} model does not run in float64")
+
+    def redrawn(self) -> RunnableModel:
+        """The same model with other weights, drawn from seed 0 at a scale that keeps it alive."""
+        raise TransformError(f"a {self.format} model cannot be redrawn")
+
+    def is_factory(self) -> bool:
+        """Whether loading it again makes another model, perhaps with other weights."""
+        return False
+
+    def draws_its_weights(self) -> bool:
+        """Whether loading it fills its weights at random."""
+        return False
+
+    @property
+    def drawn_names(self) -> frozenset[str]:
+        """Under which names redrawing draws."""
+        return frozenset()
+
+    def counted_products(self) -> Counter[Product] | None:
+        """What its graph multiplies, where its runs can be held to that."""
+        return None
+
+    def stored(self) -> Mapping[str, Callable[[], Values]]:
+        """What reads the values of each stored floating tensor, by name."""
+        return {}
+
+    def differences_from(self, original: RunnableModel) -> tuple[str, ...]:
+        """How its inputs and outputs are declared otherwise than the original's."""
+        return ()
+
+    def shared_with(self, original: RunnableModel) -> Shared:
+        """What this model is known to share with the one that it was made from."""
+        return NOTHING_SHARED
+
+    def release(self) -> None:
+        """Forget what can be made again: weights that were built, sessions."""
+
+
+def must_run(model: Model) -> RunnableModel:
+    """The model as one that runs. Raises TransformError for one that can only be measured."""
+    if isinstance(model, RunnableModel):
+        return model
+    raise TransformError(
+        f"a {model.format} model can be measured and not run, so that its outputs cannot be "
+        "compared: leave out 'equivalence'"
+    )

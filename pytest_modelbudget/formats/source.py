@@ -52,7 +52,7 @@ class InputSpecs:
 class ModelSource:
     """Where a model comes from, and what it is run on.
 
-    format is a key of the front-end table. target is "module:attribute" (called with args and
+    format is a key of the table of formats. target is "module:attribute" (called with args and
     kwargs), a file path (relative to base), or, from Python code, a module or factory itself.
     dtype converts the model's floating-point parameters and buffers; dims binds symbols.
     """
@@ -76,12 +76,12 @@ def resolved(target: str) -> object:
     if not colon or not module_name or not attribute:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
     with user_code(f"importing {module_name}", SourceError):
-        found: object = _imported(module_name)
+        named: object = _imported(module_name)
     for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise SourceError(f"{module_name} has no '{name}'{_suggestion(name, found)}")
-        found = getattr(found, name)
-    return found
+        if not hasattr(named, name):
+            raise SourceError(f"{module_name} has no '{name}'{_suggestion(name, named)}")
+        named = getattr(named, name)
+    return named
 
 
 def _imported(name: str) -> object:
@@ -90,9 +90,7 @@ def _imported(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise
-        raise SourceError(
-            f"there is no module '{error.name}': is it installed, or on the pythonpath?"
-        ) from error
+        raise SourceError(f"there is no module '{error.name}': is it installed, or on the pythonpath?") from error
 
 
 def _suggestion(name: str, owner: object) -> str:
@@ -140,10 +138,10 @@ KINDS = {
 
 def must_be(path: Path, kind: str) -> None:
     """Raises SourceError, saying what the file is, unless it is of this kind."""
-    found = kind_of_file(path)
-    if found != kind:
+    actual = kind_of_file(path)
+    if actual != kind:
         wanted = KINDS[kind].partition(":")[0]
-        raise SourceError(f"{path.name} is not {wanted}; it is {KINDS[found]}")
+        raise SourceError(f"{path.name} is not {wanted}; it is {KINDS[actual]}")
 
 
 def kind_of_file(path: Path) -> str:

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pytest_modelbudget.errors import MissingExtraError
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.errors import ExtensionError, MissingExtraError
+from pytest_modelbudget.formats.model import Model
 
 if TYPE_CHECKING:
     from pytest_modelbudget.formats.source import ModelSource
     from pytest_modelbudget.ops.table import OpTable
 
 
-Load = Callable[["ModelSource", "OpTable"], LoadedModel]
+Load = Callable[["ModelSource", "OpTable"], Model]
 
 
 @dataclass(frozen=True, slots=True)
-class FrontEnd:
+class Format:
     """One model format: its key, what its target is, and where its reader lives.
 
-    The reader's module is named and not imported, because it brings a framework in. A format that
-    brings_inputs needs none from the budget, whose dims then bind the symbols of the file's own.
-    extra is the framework that reads it, which is also the name of the extra that installs it.
+    The reader's module is named and not imported, because it brings a framework in; it has one
+    function, load(source, rules) → Model. A format that brings_inputs needs none from the budget,
+    whose dims then bind the symbols of the file's own. extra is the framework that reads it, which
+    is also the name of the extra that installs it. engine is what its models run on: transforms
+    know models by it. A format without one has transforms of its own.
     """
 
     key: str
@@ -33,9 +35,17 @@ class FrontEnd:
     suffixes: tuple[str, ...] = ()
     brings_inputs: bool = False
     extra: str = ""
+    engine: str = ""
 
-    def load(self, source: ModelSource, rules: OpTable) -> LoadedModel:
-        """The model's graph; imports the framework, or raises MissingExtraError without it."""
+    def __post_init__(self) -> None:
+        if not self.engine:
+            object.__setattr__(self, "engine", self.key)
+
+    def load(self, source: ModelSource, rules: OpTable) -> Model:
+        """The model, not read further than it must be; imports the framework that it needs.
+
+        Raises MissingExtraError without that.
+        """
         try:
             reader: Load = import_module(self.module).load
         except ModuleNotFoundError as error:
@@ -46,34 +56,41 @@ class FrontEnd:
         return reader(source, rules)
 
 
-FRONT_ENDS: tuple[FrontEnd, ...] = (
-    FrontEnd("torch", "module:attribute", "pytest_modelbudget.torch_models.module", extra="torch"),
-    FrontEnd(
+FORMATS: tuple[Format, ...] = (
+    Format("torch", "module:attribute", "pytest_modelbudget.torch_models.module", extra="torch", engine="torch"),
+    Format(
         "torchscript",
         "path of a TorchScript file",
         "pytest_modelbudget.torch_models.script",
         suffixes=(".pt", ".pth", ".ts", ".torchscript"),
         extra="torch",
+        engine="torch",
     ),
-    FrontEnd(
+    Format(
         "exported",
         "path of an exported program",
         "pytest_modelbudget.torch_models.exported",
         suffixes=(".pt2",),
         brings_inputs=True,
         extra="torch",
+        engine="torch",
     ),
-    FrontEnd(
+    Format(
         "onnx",
         "path of an ONNX model",
-        "pytest_modelbudget.onnx_models.graph_reader",
+        "pytest_modelbudget.onnx_models.model",
         suffixes=(".onnx",),
         brings_inputs=True,
         extra="onnx",
+        engine="onnx",
     ),
 )
 
 
-def frontend_table() -> Mapping[str, FrontEnd]:
-    """Front ends by their key."""
-    return {front_end.key: front_end for front_end in FRONT_ENDS}
+def format_table(extensions: Iterable[Format] = ()) -> Mapping[str, Format]:
+    """Formats by key, the project's own first; a key that is taken is refused."""
+    table: dict[str, Format] = {}
+    for known in (*FORMATS, *extensions):
+        if table.setdefault(known.key, known) is not known:
+            raise ExtensionError(f"the format '{known.key}' is declared twice")
+    return table

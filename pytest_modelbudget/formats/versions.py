@@ -12,8 +12,8 @@ FRAMEWORKS = ("pytest-modelbudget", "torch", "torchvision", "onnx", "onnxruntime
 def environment() -> dict[str, str]:
     """Versions that the numbers may depend on, read without importing any of the packages."""
     versions = {"python": platform.python_version()}
-    found = {package: installed_version(package) for package in FRAMEWORKS}
-    return versions | {package: number for package, number in found.items() if number}
+    numbers = {package: installed_version(package) for package in FRAMEWORKS}
+    return versions | {package: number for package, number in numbers.items() if number}
 
 
 @cache

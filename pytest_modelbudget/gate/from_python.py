@@ -18,26 +18,14 @@ from pytest_modelbudget.budget.transform_forms import amount_of, wanted_for
 from pytest_modelbudget.budget.yaml_text import Text, suggestion, tree
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import (
-    BudgetError,
-    InputError,
-    ModelBudgetError,
-    SourceError,
-    TransformError,
-)
-from pytest_modelbudget.formats.source import (
-    InputSpec,
-    InputSpecs,
-    ModelSource,
-    TensorSpec,
-    names_attribute,
-)
+from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.gate.measuring import first_on_path, measure_model
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.transforms.transform import Job
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -57,7 +45,7 @@ def model_source(
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base.
 
-    Raises SourceError for what no front end reads, and InputError for what is no input.
+    Raises SourceError for what no format reads, and InputError for what is no input.
     """
     specs = input_specs(inputs, registry)
     key = source_format(source, registry)
@@ -66,14 +54,14 @@ def model_source(
 
 
 def source_format(source: object, registry: Tables) -> str:
-    """The key of the front end that reads a source, told by its look; raises SourceError."""
+    """The key of the format of a source, told by its look; raises SourceError."""
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
     suffix = Path(source).suffix
-    for front_end in registry.front_ends.values():
-        if suffix in front_end.suffixes:
-            return front_end.key
-    known = ", ".join(each for front in registry.front_ends.values() for each in front.suffixes)
+    for model_format in registry.formats.values():
+        if suffix in model_format.suffixes:
+            return model_format.key
+    known = ", ".join(end for each in registry.formats.values() for end in each.suffixes)
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
 
 
@@ -84,27 +72,24 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
     if isinstance(inputs, InputSpecs):
         return inputs
     if isinstance(inputs, Mapping):
-        return InputSpecs(named={str(name): _spec(each, registry) for name, each in inputs.items()})
+        return InputSpecs(named={str(name): _spec(spec, registry) for name, spec in inputs.items()})
     if isinstance(inputs, (list, tuple)):
-        return InputSpecs(tuple(_spec(each, registry) for each in inputs))
+        return InputSpecs(tuple(_spec(spec, registry) for spec in inputs))
     return InputSpecs((_spec(inputs, registry),))
 
 
-def _spec(given: object, registry: Tables) -> InputSpec:
-    if isinstance(given, TensorSpec):
-        return given
-    if isinstance(given, str):
-        return _written_spec(given, registry)
-    if isinstance(given, (list, tuple)):
-        return tuple(_spec(each, registry) for each in given)
-    shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
+def _spec(spec: object, registry: Tables) -> InputSpec:
+    if isinstance(spec, TensorSpec):
+        return spec
+    if isinstance(spec, str):
+        return _written_spec(spec, registry)
+    if isinstance(spec, (list, tuple)):
+        return tuple(_spec(inner, registry) for inner in spec)
+    shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:
-        raise InputError(
-            f"a {type(given).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or "
-            "a tensor"
-        )
+        raise InputError(f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor")
     sizes = tuple(int(size) for size in shape)
-    return TensorSpec(str(dtype).removeprefix("torch."), sizes, *_value_range(given, str(dtype)))
+    return TensorSpec(str(dtype).removeprefix("torch."), sizes, *_value_range(spec, str(dtype)))
 
 
 def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
@@ -165,7 +150,7 @@ class Measurements(Mapping[str, Measurement]):
         return len(self._measurements)
 
     def __repr__(self) -> str:
-        numbers = (f"{key}: {each.value} {each.unit}" for key, each in self.items())
+        numbers = (f"{key}: {number.value} {number.unit}" for key, number in self.items())
         return f"<Measurements {', '.join(numbers)}>"
 
 
@@ -191,9 +176,7 @@ def measure(
     """
     registry, here = tables(), Path.cwd()
     model = measure_model(
-        model_source(
-            source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here
-        ),
+        model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here),
         registry,
         root=here,
     )
@@ -232,26 +215,26 @@ def check_equivalence(
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
     with first_on_path(here):
-        job = Job(first, {COMPARE: second}, registry.ops)
-        applied = registry.transforms[COMPARE].applied(job)
+        applied = apply_transform(first, COMPARE, {COMPARE: second}, registry)
+        assert applied.changed.model.graph, "the second model can be read"
         try:
             with user_code("comparing the outputs", TransformError):
-                found = applied.verify(claim)
+                result = applied.verify(claim)
         except (SourceError, InputError):
             raise  # the original or its inputs cannot be read; the other model was read above
         except ModelBudgetError as error:
             return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
-    if found.first_divergence is None:
-        return found
+    if result.first_divergence is None:
+        return result
     repeat = f"check_equivalence(original, transformed, inputs, seeds={tuple(claim.seeds)})"
-    return replace(found, first_divergence=found.first_divergence.repeated_by(repeat))
+    return replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
 
 
 def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Claim:
-    kinds = [each.value for each in Kind]
+    kinds = [kind.value for kind in Kind]
     if kind not in kinds:
         raise InputError(f"{kind!r} is no kind of claim: {suggestion(str(kind), kinds)}")
-    names = [each.value for each in Bound]
+    names = [bound.value for bound in Bound]
     if not isinstance(bounds, Mapping):
         raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
     for name in bounds:

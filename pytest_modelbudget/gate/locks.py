@@ -10,37 +10,17 @@ from typing import Any
 from pytest_modelbudget.budget.address import Address, path_of
 from pytest_modelbudget.budget.budget import AnyLimit, Budget, Loosen, Place
 from pytest_modelbudget.budget.changes import Loosening, loosenings, redefinitions
-from pytest_modelbudget.budget.lock_file import (
-    UPDATE,
-    Baselines,
-    Lock,
-    LockedValue,
-    lock_path,
-    lock_text,
-    read_value,
-)
+from pytest_modelbudget.budget.lock_file import UPDATE, Baselines, Lock, LockedValue, lock_path, lock_text, read_value
 from pytest_modelbudget.budget.read_budget import budget_text
 from pytest_modelbudget.budget.revision import BaseError, BaseRevision, short, text_at
 from pytest_modelbudget.budget.update import CheckKey, Update, UpdateMode, update
-from pytest_modelbudget.budget.yaml_text import (
-    BudgetFileError,
-    Edit,
-    edited,
-    replace_file,
-    scalar_at,
-    tree,
-)
+from pytest_modelbudget.budget.yaml_text import BudgetFileError, Edit, edited, replace_file, scalar_at, tree
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports.assembly import loosened_limit, redefined_model
 from pytest_modelbudget.reports.cases import cases
-from pytest_modelbudget.reports.record import (
-    LockReport,
-    LoosenedLimit,
-    RedefinedModel,
-    Report,
-)
+from pytest_modelbudget.reports.record import LockReport, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.units import readable_pair
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
@@ -62,14 +42,9 @@ def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedVal
 
 
 def lock_reports(
-    report: Report,
-    numbers: Numbers,
-    files: Iterable[Path],
-    baselines: Baselines,
-    *,
-    all_needed: bool,
+    report: Report, numbers: Numbers, files: Iterable[Path], baselines: Baselines, *, all_needed: bool
 ) -> list[LockReport]:
-    """What became of each lock file, in the order of the files.
+    """The state of each lock file, in the order of the files.
 
     One that does not exist is only spoken of where limits grow from it, or all_needed.
     """
@@ -90,9 +65,7 @@ def lock_reports(
     return locks
 
 
-def _state(
-    path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines
-) -> tuple[str, str]:
+def _state(path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines) -> tuple[str, str]:
     """(state, text) of the lock in the working tree, seen from what was measured."""
     file, here = baselines.shown(lock_path(path)), baselines.in_working_tree(path)
     if here.problem:
@@ -195,11 +168,7 @@ def _first_line(error: BudgetError) -> str:
 
 
 def written(
-    mode: UpdateMode,
-    path: Path,
-    measured: Mapping[CheckKey, LockedValue],
-    baselines: Baselines,
-    registry: Tables,
+    mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables
 ) -> Iterator[str]:
     """Writes one budget file and its lock; a line for each thing that changed.
 
@@ -249,7 +218,7 @@ def _said(planned: Update, text: str, file: str) -> Iterator[str]:
 
 
 def _changes_counted(before: Lock, after: Lock) -> str:
-    """How many numbers were added, changed and removed."""
+    """The number of values that were added, changed and removed."""
     old, new = _values(before), _values(after)
     counts = {
         "added": len(new.keys() - old.keys()),
@@ -260,6 +229,4 @@ def _changes_counted(before: Lock, after: Lock) -> str:
 
 
 def _values(lock: Lock) -> dict[CheckKey, LockedValue]:
-    return {
-        (path, name): value for path, model in lock.models.items() for name, value in model.items()
-    }
+    return {(path, name): value for path, model in lock.models.items() for name, value in model.items()}

@@ -12,17 +12,10 @@ from time import perf_counter
 
 from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
-from pytest_modelbudget.budget.verdict import (
-    NO_BASELINE,
-    Verdict,
-    judge,
-    judge_ops,
-    known_scopes,
-    with_blame,
-)
+from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.scopes import is_in_scope
@@ -33,7 +26,7 @@ from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.registry import Tables
 
-Profile = Callable[[LoadedModel, CostedGraph], str]
+Profile = Callable[[Model, CostedGraph], str]
 
 
 @contextmanager
@@ -59,7 +52,7 @@ class CostedModel:
     failures holds the other metrics, by key.
     """
 
-    loaded: LoadedModel
+    loaded: Model
     costed: CostedGraph
     census: tuple[OpCount, ...]
     measurements: Mapping[str, Measurement]
@@ -73,11 +66,12 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     Raises ModelBudgetError where it cannot be loaded, or an operation's rule raises.
     """
     with first_on_path(root), user_code("loading the model", SourceError):
-        loaded = registry.front_ends[source.format].load(source, registry.ops)
+        loaded = registry.formats[source.format].load(source, registry.ops)
+        loaded.graph  # noqa: B018  # a model is read when its graph is asked for
     return costed(loaded, registry)
 
 
-def costed(loaded: LoadedModel, registry: Tables) -> CostedModel:
+def costed(loaded: Model, registry: Tables) -> CostedModel:
     """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
     graph = CostedGraph(loaded.graph, registry.ops)
     with user_code("working out what each operation costs", ExtensionError):
@@ -95,12 +89,7 @@ def costed(loaded: LoadedModel, registry: Tables) -> CostedModel:
 
 @collection_paused()
 def measure_model(
-    source: ModelSource,
-    registry: Tables,
-    *,
-    root: Path,
-    with_parts: bool = False,
-    profile: Profile | None = None,
+    source: ModelSource, registry: Tables, *, root: Path, with_parts: bool = False, profile: Profile | None = None
 ) -> MeasuredModel:
     """The numbers of a model, or why there are none; its graph is gone.
 
@@ -118,9 +107,7 @@ def measure_model(
     return replace(measured, profile=profile(model.loaded, model.costed))
 
 
-def without_graph(
-    model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False
-) -> MeasuredModel:
+def without_graph(model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False) -> MeasuredModel:
     """All that is kept of a model when its graph goes; began is when its measuring did."""
     return MeasuredModel(
         model.loaded.format,
@@ -159,9 +146,7 @@ class MeasuredModels:
         """The measured model of a source; inputs and arguments belong to it."""
         key = (_key(source), with_parts)
         if key not in self._known:
-            model = measure_model(
-                source, self.registry, root=self.root, with_parts=with_parts, profile=self._profile
-            )
+            model = measure_model(source, self.registry, root=self.root, with_parts=with_parts, profile=self._profile)
             self._known[key] = (source, model)
         return self._known[key][1]
 
@@ -194,9 +179,7 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     return with_blame(verdict, model.parts.get(limit.metric, ()))
 
 
-def lockable(
-    verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]
-) -> LockedValue | None:
+def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]) -> LockedValue | None:
     """The number of a check as a lock file holds it; without a model, not what it is made of.
 
     None where the number is not known, or a lower bound.

@@ -1,74 +1,122 @@
-"""Transform → measure → verify: a changed model beside the one that it was made from."""
+"""Transform → measure → compare: a changed model beside the one that it was made from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
 from pytest_modelbudget.budget.budget import TransformCheck
+from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
+from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ModelBudgetError, TransformError
-from pytest_modelbudget.formats.model import Change
+from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.measuring import (
-    collection_paused,
-    costed,
-    first_on_path,
-    without_graph,
-)
+from pytest_modelbudget.gate.measuring import collection_paused, costed, first_on_path, without_graph
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.transforms.transform import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A model, what a transform made of it, and the same change to copies of it."""
+
+    original: Model
+    changed: Changed
+    remake: Remake
+
+    def verify(self, claim: Claim) -> Equivalence:
+        """Hold the outputs to a claim."""
+        return compare(self.original, self.remake, claim)
+
+    def release(self) -> None:
+        """Forget what measuring has built."""
+        for model in (self.original, self.changed.model):
+            if isinstance(model, RunnableModel):
+                model.release()
+
+
+def apply_transform(source: ModelSource, key: str, settings: Mapping[str, object], registry: Tables) -> Applied:
+    """What a transform makes of the model that a source names.
+
+    Raises SourceError where that cannot be loaded, and TransformError where the transform cannot be
+    applied to it.
+    """
+    apply = registry.transforms[key].applied_to(registry.formats[source.format])
+    original = registry.formats[source.format].load(source, registry.ops)
+    loaded = {
+        name: second_model(value, source, registry) if isinstance(value, ModelSource) else value
+        for name, value in settings.items()
+    }
+    changed = apply(original, loaded)
+
+    def remake(model: Model) -> Changed:
+        return changed if model is original else apply(model, loaded)
+
+    return Applied(original, changed, remake)
+
+
+def second_model(second: ModelSource, first: ModelSource, registry: Tables) -> Model:
+    """A model beside another one: on the inputs of that one, unless it brings its own.
+
+    Raises TransformError where neither can be.
+    """
+    format = registry.formats[second.format]
+    if format.brings_inputs:
+        second = replace(second, dims=second.dims or first.dims)
+    elif first.inputs or not registry.formats[first.format].brings_inputs:
+        second = replace(second, inputs=first.inputs)
+    else:
+        raise TransformError(
+            f"compare: a {first.format} model that brings its own inputs is compared with one that does, "
+            "such as another ONNX file"
+        )
+    return format.load(second, registry.ops)
 
 
 @dataclass(frozen=True, slots=True)
 class TransformedModel:
-    """The numbers of a transformed model, what changed, and a way to hold its outputs to a claim.
+    """The numbers of a transformed model, what changed, and both models to be compared.
 
-    verify is None where the transform could not be applied; measured then holds the failure.
+    applied is None where the transform could not be applied; measured then holds the failure.
     """
 
     measured: MeasuredModel
     changes: tuple[Change, ...] = ()
-    verify: Callable[[Claim], Equivalence] | None = None
+    applied: Applied | None = None
 
 
 @collection_paused()
 def transformed_model(
-    source: ModelSource,
-    check: TransformCheck,
-    using: Tables,
-    *,
-    root: Path,
-    with_parts: bool = False,
+    source: ModelSource, check: TransformCheck, registry: Tables, *, root: Path, with_parts: bool = False
 ) -> TransformedModel:
     """A model after a transform, measured; or why it could not be.
 
     with_parts keeps what each number is made of, for a lock file to be written or compared.
     """
     began = perf_counter()
-    transform = using.transforms[check.transform]
     try:
         with first_on_path(root), user_code(f"applying {check.transform}", TransformError):
-            applied = transform.applied(Job(source, check.settings, using.ops))
-        model = costed(applied.loaded, using)
+            applied = apply_transform(source, check.transform, check.settings, registry)
+            model = costed(applied.changed.model, registry)
     except ModelBudgetError as error:
         failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
         return TransformedModel(failed)
-    measured = without_graph(model, began, using, with_parts=with_parts)
-    return TransformedModel(measured, applied.changes, applied.verify)
+    measured = without_graph(model, began, registry, with_parts=with_parts)
+    applied.release()
+    return TransformedModel(measured, applied.changed.changes, applied)
 
 
 def verified(model: TransformedModel, claim: Claim, *, root: Path) -> Equivalence:
     """Whether a transformed model's outputs are still the same; what cannot be run is unknown."""
-    if model.verify is None:
+    if model.applied is None:
         return Equivalence(Outcome.UNKNOWN, claim.kind, str(model.measured.failure))
     try:
         with first_on_path(root), user_code("comparing the outputs", TransformError):
-            return model.verify(claim)
+            return model.applied.verify(claim)
     except ModelBudgetError as error:
         return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)

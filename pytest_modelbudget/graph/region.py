@@ -55,11 +55,7 @@ def region(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Reg
         return Region(offset, (), 0)
     if strides == contiguous_strides(shape):
         return Region(offset, ((1, elements),) if elements > 1 else (), elements)
-    steps = sorted(
-        (stride, size)
-        for stride, size in zip(strides, shape, strict=True)
-        if size > 1 and stride != 0
-    )
+    steps = sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1 and stride != 0)
     runs: list[tuple[int, int]] = []
     touched = 1
     for stride, size in steps:

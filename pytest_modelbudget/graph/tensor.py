@@ -185,6 +185,5 @@ def _union_nbytes(tensors: Iterable[Tensor]) -> int:
     for tensor in tensors:
         by_width.setdefault(tensor.dtype.bits, []).append(tensor)
     return sum(
-        nbytes_of(distinct_elements(tensor.region for tensor in group), group[0].dtype)
-        for group in by_width.values()
+        nbytes_of(distinct_elements(tensor.region for tensor in group), group[0].dtype) for group in by_width.values()
     )

@@ -6,14 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from pytest_modelbudget.metrics.costs import NO_RULE, Cost, CostedGraph, CostOf, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import (
-    ByFormula,
-    Measurement,
-    Metric,
-    Term,
-    shares_of,
-    unmeasured_ops,
-)
+from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, shares_of, unmeasured_ops
 
 FLOPS_CONVENTION = "flops/1"
 
@@ -37,9 +30,7 @@ def flops(costed: CostedGraph) -> Measurement:
     return _computed("FLOP", costed, op_flops, convention=FLOPS_CONVENTION)
 
 
-def _computed(
-    unit: str, costed: CostedGraph, cost: CostOf, convention: str | None = None
-) -> Measurement:
+def _computed(unit: str, costed: CostedGraph, cost: CostOf, convention: str | None = None) -> Measurement:
     contributions = list(costed.known(cost))
     return Measurement(
         sum(value for _, value in contributions),
@@ -83,8 +74,7 @@ def census(costed: CostedGraph) -> tuple[OpCount, ...]:
     for cost in costed.costs:
         places[cost.kind, cost.op.name][cost.op.scope] += cost.op.times
     return tuple(
-        OpCount(kind, name, sum(counts.values()), tuple(counts.items()))
-        for (kind, name), counts in places.items()
+        OpCount(kind, name, sum(counts.values()), tuple(counts.items())) for (kind, name), counts in places.items()
     )
 
 

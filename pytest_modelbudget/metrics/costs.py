@@ -116,20 +116,13 @@ def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
         op,
         rule.kind,
         macs=_evaluated(rule, rule.macs, op, bound, absent=rule.because),
-        flops=_evaluated(
-            rule, rule.flops, op, bound, absent=f"convention flops/1 has no figure for {rule.kind}"
-        ),
+        flops=_evaluated(rule, rule.flops, op, bound, absent=f"convention flops/1 has no figure for {rule.kind}"),
         traffic=_ruled_traffic(op, rule, bound, dead),
     )
 
 
 def _evaluated(
-    rule: OpRule,
-    formula: Callable[..., int] | None,
-    op: Op,
-    bound: Mapping[str, Operand],
-    *,
-    absent: str,
+    rule: OpRule, formula: Callable[..., int] | None, op: Op, bound: Mapping[str, Operand], *, absent: str
 ) -> Cost:
     """The value of one formula; ``absent`` says why there is none."""
     if formula is None:
@@ -144,9 +137,7 @@ def _evaluated(
         return Unknown(str(error))
 
 
-def _ruled_traffic(
-    op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: frozenset[Storage]
-) -> Traffic | Unknown:
+def _ruled_traffic(op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: frozenset[Storage]) -> Traffic | Unknown:
     if op.unsized or (rule.reads is None and rule.writes is None):
         return _traffic(op, dead)
     try:
@@ -160,10 +151,7 @@ def _ruled_traffic(
 
 
 def _traffic(
-    op: Op,
-    dead: frozenset[Storage],
-    rows: Mapping[Tensor, int] = NO_ROWS,
-    written: int | None = None,
+    op: Op, dead: frozenset[Storage], rows: Mapping[Tensor, int] = NO_ROWS, written: int | None = None
 ) -> Traffic | Unknown:
     """Each distinct operand region once (or the rows named), and the outputs that matter."""
     if op.is_view or op.is_shape_computation:

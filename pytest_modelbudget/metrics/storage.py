@@ -9,13 +9,7 @@ from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.region import distinct_elements
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import (
-    ByWeight,
-    Measurement,
-    Metric,
-    UnmeasuredOp,
-    shares_of,
-)
+from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, shares_of
 
 STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
 MOST_NAMED = 3  # stored tensors that one line names
@@ -86,9 +80,7 @@ def unknown_readers(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
     for weight in costed.graph.weights:
         if weight.unknown_reader is not None:
             read[weight.unknown_reader.op, weight.scope].append(weight)
-    return tuple(
-        UnmeasuredOp(op, 1, scope, _undeclared(weights)) for (op, scope), weights in read.items()
-    )
+    return tuple(UnmeasuredOp(op, 1, scope, _undeclared(weights)) for (op, scope), weights in read.items())
 
 
 def _undeclared(weights: Sequence[Weight]) -> str:
@@ -108,9 +100,7 @@ def _listed(words: Sequence[str]) -> str:
     return f"{named} and {rest} more" if rest > 0 else named
 
 
-def _stored(
-    unit: str, amounts: WeightAmounts, unmeasured: tuple[UnmeasuredOp, ...] = ()
-) -> Measurement:
+def _stored(unit: str, amounts: WeightAmounts, unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
     contributions = [(weight.scope, amount) for weight, amount in amounts]
     value = sum(share for _, share in contributions)
     return Measurement(value, unit, shares=shares_of(contributions), unmeasured=unmeasured)
@@ -146,17 +136,8 @@ TRAINABLE_PARAMS = Metric(
     how=ByWeight(trainable_elements),
 )
 WEIGHT_MEMORY = Metric(
-    "weight_memory",
-    "B",
-    "bytes of those parameters as stored",
-    weight_memory,
-    how=ByWeight(weight_nbytes),
+    "weight_memory", "B", "bytes of those parameters as stored", weight_memory, how=ByWeight(weight_nbytes)
 )
 MODEL_SIZE = Metric(
-    "model_size",
-    "B",
-    "weight_memory plus persistent buffers",
-    model_size,
-    how=ByWeight(saved_nbytes),
-    drafted=True,
+    "model_size", "B", "weight_memory plus persistent buffers", model_size, how=ByWeight(saved_nbytes), drafted=True
 )

@@ -9,12 +9,7 @@ from pytest_modelbudget.metrics.compute import FLOPS, MACS, OPS
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.metrics.peak_activation import PEAK_ACTIVATION
 from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, TRAINABLE_PARAMS, WEIGHT_MEMORY
-from pytest_modelbudget.metrics.traffic import (
-    ARITHMETIC_INTENSITY,
-    BANDWIDTH,
-    BANDWIDTH_FLOOR,
-    TOTAL_ACTIVATION,
-)
+from pytest_modelbudget.metrics.traffic import ARITHMETIC_INTENSITY, BANDWIDTH, BANDWIDTH_FLOOR, TOTAL_ACTIVATION
 
 METRICS: tuple[Metric, ...] = (
     PARAMS,

@@ -52,12 +52,7 @@ def bandwidth(costed: CostedGraph) -> Measurement:
 def total_activation(costed: CostedGraph) -> Measurement:
     """Bytes that all ops write: bandwidth's write part."""
     written = [(scope, traffic.write) for scope, traffic in _moved(costed)]
-    return Measurement(
-        sum(value for _, value in written),
-        "B",
-        shares=shares_of(written),
-        unmeasured=_unmoved(costed),
-    )
+    return Measurement(sum(value for _, value in written), "B", shares=shares_of(written), unmeasured=_unmoved(costed))
 
 
 def bandwidth_floor(costed: CostedGraph) -> Measurement:
@@ -76,9 +71,7 @@ def _unsized_edges(graph: Graph) -> tuple[UnmeasuredOp, ...]:
     edges = [("input", tensor) for tensor in graph.inputs]
     edges += [("output", tensor) for tensor in graph.outputs]
     return unmeasured_ops(
-        (f"{edge} {tensor.name}", "", tensor.storage.unsized)
-        for edge, tensor in edges
-        if tensor.storage.unsized
+        (f"{edge} {tensor.name}", "", tensor.storage.unsized) for edge, tensor in edges if tensor.storage.unsized
     )
 
 
@@ -128,8 +121,7 @@ def arithmetic_intensity(costed: CostedGraph) -> Measurement:
         return Measurement(Fraction(0), "FLOP/B", unmeasured=missing)
     per_scope = {share.scope: share.value for share in computed.shares}
     ratios = tuple(
-        Share(share.scope, Fraction(2 * int(per_scope.get(share.scope, 0)), int(share.value)))
-        for share in moved.shares
+        Share(share.scope, Fraction(2 * int(per_scope.get(share.scope, 0)), int(share.value))) for share in moved.shares
     )
     return Measurement(Fraction(*pair), "FLOP/B", shares=ratios, unmeasured=missing, unreduced=pair)
 

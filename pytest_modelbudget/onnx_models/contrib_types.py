@@ -104,7 +104,7 @@ def _product(code: int = 0) -> TypesOf:
         x = _turned(call.sizes(0), call.integer("transA"), call.integer("transBatchA"))
         y = _turned(call.sizes(1), call.integer("transB"), call.integer("transBatchB"))
         rank = max(len(x), len(y))
-        batches = [(1,) * (rank - len(each)) + each[:-2] for each in (x, y)]
+        batches = [(1,) * (rank - len(shape)) + shape[:-2] for shape in (x, y)]
         batch = tuple(max(sizes) for sizes in zip(*batches, strict=True))
         return (ValueType(code or call.code(0), (*batch, x[-2], y[-1])),)
 
@@ -125,14 +125,11 @@ def _packed_product(call: Call) -> Results:
 def _projected(call: Call) -> Results:
     """Attention, QAttention: (b, l, v) and the cache (2, b, h, s, e)."""
     batch, length, _ = call.sizes(0)
-    given = call.attributes.get("qkv_hidden_sizes")
+    widths = call.attributes.get("qkv_hidden_sizes")
     third = call.sizes(1)[1] // 3
-    width = int(given[2]) if isinstance(given, tuple) else third
+    width = int(widths[2]) if isinstance(widths, tuple) else third
     heads = call.integer("num_heads")
-    past = max(
-        (size.sizes[3] for size in call.operands[2:] if size.sizes and len(size.sizes) == 5),
-        default=0,
-    )
+    past = max((size.sizes[3] for size in call.operands[2:] if size.sizes and len(size.sizes) == 5), default=0)
     code = call.code(0) if call.code(0) in _FLOATS else call.code(2)
     cache = (2, batch, heads, past + length, width // heads)
     return ValueType(code, (batch, length, width)), ValueType(code, cache)
@@ -204,11 +201,7 @@ def _convolved(*, weight: int = 0, channels_last: bool = False) -> TypesOf:
             shape = call.sizes(weight)
             kernel, channels = kernel or (shape[1:-1] if channels_last else shape[2:]), shape[0]
         windows = _windows(call, space, kernel)
-        return (
-            ValueType(
-                call.code(0), (x[0], *windows, channels) if last else (x[0], channels, *windows)
-            ),
-        )
+        return (ValueType(call.code(0), (x[0], *windows, channels) if last else (x[0], channels, *windows)),)
 
     return types
 
@@ -222,10 +215,7 @@ def _windows(call: Call, space: Sizes, kernel: Sizes) -> Sizes:
         return tuple(-(-size // step) for size, step in zip(space, strides, strict=True))
     pads = _integers(call, "pads", (0,) * (2 * rank)) if padding == "NOTSET" else (0,) * (2 * rank)
     dilations = _integers(call, "dilations", (1,) * rank)
-    room = [
-        size + pads[i] + pads[rank + i] - dilations[i] * (kernel[i] - 1) - 1
-        for i, size in enumerate(space)
-    ]
+    room = [size + pads[i] + pads[rank + i] - dilations[i] * (kernel[i] - 1) - 1 for i, size in enumerate(space)]
     if call.integer("ceil_mode"):
         return tuple(-(-free // step) + 1 for free, step in zip(room, strides, strict=True))
     return tuple(free // step + 1 for free, step in zip(room, strides, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -14,13 +15,14 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from pytest_modelbudget.errors import InputError, SourceError, TransformError
 from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.graph.tensor import nbytes_of
 from pytest_modelbudget.onnx_models.program import (
     VALUE_FIELDS,
     all_graphs,
     dtype_of,
-    elements_of,
     strip_values,
     with_graph,
+    write_sizes,
 )
 from pytest_modelbudget.onnx_models.weights import masks
 from pytest_modelbudget.ops.table import OpTable
@@ -54,18 +56,17 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
         proto.ParseFromString(content)
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
-    tensors = tuple(_stored(all_graphs(proto.graph), proto.functions))
+    graphs = tuple(all_graphs(proto.graph))
+    tensors = tuple(_stored(graphs, proto.functions))
     for tensor in tensors:
         _refuse_impossible(tensor, path)
-    model = ReadModel(proto, masks(proto, rules))
+    model = ReadModel(proto, masks(graphs, rules))
     for tensor in tensors:
         _lighten(tensor, path.parent)
     return model
 
 
-def _stored(
-    graphs: Iterable[onnx.GraphProto], functions: Iterable[onnx.FunctionProto]
-) -> Iterator[TensorProto]:
+def _stored(graphs: Iterable[onnx.GraphProto], functions: Iterable[onnx.FunctionProto]) -> Iterator[TensorProto]:
     """Every tensor that the file stores, inside bodies and functions too."""
     for graph in graphs:
         yield from graph.initializer
@@ -89,8 +90,7 @@ def _in_attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
 def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
     if min(tensor.dims, default=0) < 0:
         raise SourceError(
-            f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: "
-            f"{list(tensor.dims)}"
+            f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: {list(tensor.dims)}"
         )
     if tensor.data_location == TensorProto.EXTERNAL and not _is_below(_location(tensor)):
         raise SourceError(
@@ -120,7 +120,7 @@ def _values_file(tensor: TensorProto, folder: Path) -> Path | None:
 def _lighten(tensor: TensorProto, folder: Path) -> None:
     """Drop the values of a tensor, but for the few that may decide a shape."""
     external = tensor.data_location == TensorProto.EXTERNAL
-    is_large = elements_of(tensor) > MOST_ELEMENTS_KEPT
+    is_large = prod(tensor.dims) > MOST_ELEMENTS_KEPT
     if is_large:
         for field in VALUE_FIELDS:
             tensor.ClearField(field)
@@ -136,7 +136,7 @@ def _lighten(tensor: TensorProto, folder: Path) -> None:
 def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy without the values of its initialisers, but for small ones."""
     stored = (
-        tensor if elements_of(tensor) <= MOST_ELEMENTS_KEPT else strip_values(tensor)
+        tensor if prod(tensor.dims) <= MOST_ELEMENTS_KEPT else strip_values(tensor)
         for tensor in model.graph.initializer
     )
     return with_graph(model, model.graph.node, stored)
@@ -199,12 +199,8 @@ def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> Non
     if unknown:
         known = ", ".join(sorted(symbols - {""})) or "none at all"
         raise InputError(f"dims: no input of {file} has a dimension '{unknown[0]}': {known}")
-    if not dims:
-        return
-    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
-        for dimension in value.type.tensor_type.shape.dim:
-            if dimension.dim_param in dims:
-                dimension.dim_value = dims[dimension.dim_param]
+    if dims:
+        write_sizes(proto.graph, dims)
 
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message
@@ -219,7 +215,7 @@ def write_model(model: onnx.ModelProto, path: Path, *, largest: int = LARGEST_ME
 
     Raises TransformError where the file cannot be written.
     """
-    weights = sum(nbytes_of(tensor) for tensor in model.graph.initializer)
+    weights = sum(_nbytes(tensor) for tensor in model.graph.initializer)
     beside = weights + ROOM_FOR_NODES > largest
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -239,12 +235,10 @@ def _write_values(model: onnx.ModelProto, data: Path) -> list[TensorProto]:
     stored = []
     with data.open("wb") as file:
         for tensor in model.graph.initializer:
-            if nbytes_of(tensor) < LEAST_BESIDE or tensor.data_location == TensorProto.EXTERNAL:
+            if _nbytes(tensor) < LEAST_BESIDE or tensor.data_location == TensorProto.EXTERNAL:
                 stored.append(tensor)
                 continue
-            values = (
-                tensor.raw_data or numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
-            )
+            values = tensor.raw_data or numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
             file.write(bytes(-file.tell() % PAGE))
             place = {"location": data.name, "offset": file.tell(), "length": file.write(values)}
             outside = strip_values(tensor)
@@ -285,6 +279,6 @@ def _drawn(k: int, n: int, bias: bool, dtype: str, seed: int) -> dict[str, Any]:
     return {name: array.astype(dtype) for name, array in arrays.items()}
 
 
-def nbytes_of(tensor: TensorProto) -> int:
+def _nbytes(tensor: TensorProto) -> int:
     """Bytes of a stored tensor's values, whether they lie in the file or beside it."""
-    return -(-elements_of(tensor) * dtype_of(tensor.data_type).bits // 8)
+    return nbytes_of(prod(tensor.dims), dtype_of(tensor.data_type))

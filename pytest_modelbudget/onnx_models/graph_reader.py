@@ -26,6 +26,7 @@ from pytest_modelbudget.onnx_models.program import (
     Program,
     StoredTensor,
     ValueType,
+    all_graphs,
     dtype_of,
     weight_name,
 )
@@ -79,8 +80,7 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
     results = body.outputs[1:]
     carried = list(zip(node.outputs, results, inputs, strict=False))
     stacked = [
-        Stacked(result, name)
-        for result, name in zip(node.outputs[len(states) :], results[len(states) :], strict=True)
+        Stacked(result, name) for result, name in zip(node.outputs[len(states) :], results[len(states) :], strict=True)
     ]
     _repeat(reader, Repeated(node, body, count, fed, carried, stacked), frame)
 
@@ -115,7 +115,7 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
     states = len(node.inputs) - scanned
     scope = node.scope
     operands = [reader.operand(name, scope, frame) for name in node.inputs if name]
-    if reader.opset < SCAN_WITHOUT_BATCH or any(each.unsized for each in operands):
+    if reader.opset < SCAN_WITHOUT_BATCH or any(operand.unsized for operand in operands):
         reader.opaque(node, frame, "the length that it scans is not known before the run")
         return
     fed = {
@@ -158,10 +158,8 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
         inside.tensors[name] = tensor
         inside.types[name] = known
     reader.find_types(inside)
-    stacks = {each: _stack(inside, each, repeated.count) for each in repeated.stacked}
-    inside.placed.update(
-        (each.inside, stack.storage) for each, stack in stacks.items() if stack is not None
-    )
+    stacks = {part: _stack(inside, part, repeated.count) for part in repeated.stacked}
+    inside.placed.update((part.inside, stack.storage) for part, stack in stacks.items() if stack is not None)
     reader.read(inside)
     scope = repeated.node.scope
     grows = any(
@@ -179,12 +177,12 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
             last = reader.operand(left, scope, inside)
             frame.tensors[result] = last if repeated.count else repeated.inputs[read][0]
             frame.types[result] = inside.type(left)
-    for each, stack in stacks.items():
+    for part, stack in stacks.items():
         assert stack is not None
-        _land(reader, inside, each.inside, stack, scope)
-        if each.result:
-            frame.tensors[each.result] = stack
-            frame.types[each.result] = ValueType(inside.type(each.inside).code, stack.shape)
+        _land(reader, inside, part.inside, stack, scope)
+        if part.result:
+            frame.tensors[part.result] = stack
+            frame.types[part.result] = ValueType(inside.type(part.inside).code, stack.shape)
 
 
 def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
@@ -194,11 +192,9 @@ def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
         return None
     axis = stacked.axis % (len(known.sizes) + 1)
     shape = (*known.sizes[:axis], count, *known.sizes[axis:])
-    dtype = dtype_of(known.code)
+    dtype = known.dtype
     nbytes = dense("", shape, dtype, Storage("", 0, StorageKind.ACTIVATION)).nbytes
-    return dense(
-        stacked.result, shape, dtype, Storage(stacked.result, nbytes, StorageKind.ACTIVATION)
-    )
+    return dense(stacked.result, shape, dtype, Storage(stacked.result, nbytes, StorageKind.ACTIVATION))
 
 
 def _land(reader: GraphReader, inside: Frame, name: str, stack: Tensor, scope: str) -> None:
@@ -239,9 +235,7 @@ def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch
     inside = frame.inside(body)
     reader.find_types(inside)
     reader.read(inside)
-    outputs = tuple(
-        (reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs
-    )
+    outputs = tuple((reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs)
     ops = tuple(reader.ops[before:])
     del reader.ops[before:]
     return Branch(ops, outputs)
@@ -271,16 +265,12 @@ def _register(name: str, code: int) -> Tensor:
 
 
 ReadNode = Callable[["GraphReader", Node, Frame], None]
-CONTROL_FLOW: Mapping[str, ReadNode] = {
-    "onnx::Loop": read_loop,
-    "onnx::Scan": read_scan,
-    "onnx::If": read_if,
-}
+CONTROL_FLOW: Mapping[str, ReadNode] = {"onnx::Loop": read_loop, "onnx::Scan": read_scan, "onnx::If": read_if}
 
 
 def fresh(name: str, known: ValueType, why: str = "", storage: Storage | None = None) -> Tensor:
     """A result on memory of its own, or on the memory given; why says what hides its shape."""
-    dtype = dtype_of(known.code)
+    dtype = known.dtype
     sizes = known.sizes
     if sizes is None or known.container or not dtype.bits:
         hidden = sizes is None or bool(known.container)
@@ -293,7 +283,7 @@ def fresh(name: str, known: ValueType, why: str = "", storage: Storage | None = 
 
 def view(name: str, base: Tensor, known: ValueType, why: str) -> Tensor:
     """A tensor's memory under another name and shape."""
-    dtype = dtype_of(known.code) if known.code else base.dtype
+    dtype = known.dtype if known.code else base.dtype
     if known.sizes is None or base.storage.unsized:
         return unsized(name, dtype, base.storage, why or base.unsized)
     strides = base.strides
@@ -305,7 +295,7 @@ def view(name: str, base: Tensor, known: ValueType, why: str) -> Tensor:
 def shape_tensor(name: str, known: ValueType) -> Tensor:
     """A value that only leads to shapes: it takes no memory, known or not."""
     storage = Storage(name, 0, StorageKind.SHAPE)
-    return dense(name, known.sizes or (), dtype_of(known.code), storage)
+    return dense(name, known.sizes or (), known.dtype, storage)
 
 
 class GraphReader:
@@ -431,21 +421,15 @@ class GraphReader:
     def _result_types(self, node: Node, frame: Frame) -> tuple[ValueType, ...]:
         """Types of a node's results: as declared, or worked out where that leaves them open."""
         declared = tuple([frame.type(name) for name in node.outputs])
-        if declared and None not in [each.sizes for each in declared]:
+        if declared and None not in [known.sizes for known in declared]:
             return declared
         pairs = zip(declared, self.folding.types(node, frame), strict=True)
-        types = tuple(
-            known if known.sizes is not None or not other.code else other for known, other in pairs
-        )
+        types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
         frame.types.update(zip(node.outputs, types, strict=True))
         return types
 
     def _results(
-        self,
-        node: Node,
-        operands: tuple[Operand, ...],
-        types: tuple[ValueType, ...],
-        frame: Frame,
+        self, node: Node, operands: tuple[Operand, ...], types: tuple[ValueType, ...], frame: Frame
     ) -> tuple[Tensor, ...]:
         """Results on the memory where they belong; further ones of a view only where read."""
         results: list[Tensor] = []
@@ -535,9 +519,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     return loaded_model(read_model(path, rules), path.name, source.dims, rules)
 
 
-def loaded_model(
-    model: ReadModel, file: str, dims: Mapping[str, int], rules: OpTable
-) -> LoadedModel:
+def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
     """The graph of a model without weights, which is written to: its dims are bound."""
     bind_dims(model.proto, dims, file)
     reader = GraphReader(Program(with_shapes(model, file), rules), model.masks)
@@ -545,9 +527,7 @@ def loaded_model(
     return LoadedModel(graph, "onnx", notes=tuple(reader.notes))
 
 
-def measured_graph(
-    model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable
-) -> LoadedModel:
+def measured_graph(model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(weightless(model), masks(model, rules))
+    light = ReadModel(weightless(model), masks(tuple(all_graphs(model.graph)), rules))
     return loaded_model(light, name, dims, rules)

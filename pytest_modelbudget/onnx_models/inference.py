@@ -24,7 +24,6 @@ from pytest_modelbudget.onnx_models.program import (
     Node,
     ValueType,
     declared_types,
-    elements_of,
     tensor_type,
     type_proto,
     value_type,
@@ -114,7 +113,7 @@ class Folding:
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = opsets
-        self._imports = [onnx.helper.make_opsetid(*each) for each in opsets.items()]
+        self._imports = [onnx.helper.make_opsetid(*opset) for opset in opsets.items()]
 
     def value(self, name: str, frame: Frame, depth: int = 0) -> TensorProto | None:
         """A value that is the same in every run, or None."""
@@ -152,9 +151,7 @@ class Folding:
         from onnx.reference import ReferenceEvaluator
 
         inputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in operands]
-        outputs = [
-            onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.outputs if name
-        ]
+        outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.outputs if name]
         graph = onnx.helper.make_graph([node.proto], "one", inputs, outputs)
         model = onnx.helper.make_model(graph, opset_imports=self._imports)
         feeds = {name: numpy_helper.to_array(value) for name, value in operands.items()}
@@ -199,17 +196,13 @@ class Folding:
             )
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
             return nothing
-        return tuple(
-            value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs
-        )
+        return tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
 
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
         """The standard operator that gives results of the same types, with what it knows."""
         schema = onnx.defs.get_schema(standard, self._opsets.get("", 1))
-        made = onnx.helper.make_node(
-            standard, node.input[operands], node.output[: schema.max_output]
-        )
-        made.attribute.extend(each for each in node.attribute if each.name in schema.attributes)
+        made = onnx.helper.make_node(standard, node.input[operands], node.output[: schema.max_output])
+        made.attribute.extend(a for a in node.attribute if a.name in schema.attributes)
         return made
 
 
@@ -232,7 +225,7 @@ def _grows_large(operands: Iterable[TensorProto], frame: Frame, node: Node) -> b
         return any(prod(sizes) > MOST_ELEMENTS for sizes in known if sizes is not None)
     largest = 1
     for value in operands:
-        if value.data_type == TensorProto.INT64 and elements_of(value) <= 16:
+        if value.data_type == TensorProto.INT64 and prod(value.dims) <= 16:
             entries = [abs(int(entry)) or 1 for entry in numpy_helper.to_array(value).flat]
             largest = max(largest, prod(entries))
     return largest > MOST_ELEMENTS and node.operator in _GROWING

@@ -38,15 +38,9 @@ _WIDTHS = {
     "COMPLEX128": ("complex128", 128),
     "BOOL": ("bool", 8),
     "STRING": ("string", 0),
-} | {
-    f"{sign.upper()}INT{bits}": (f"{sign}int{bits}", bits)
-    for sign in ("", "u")
-    for bits in (2, 4, 8, 16, 32, 64)
-}
+} | {f"{sign.upper()}INT{bits}": (f"{sign}int{bits}", bits) for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)}
 _UNKNOWN = DType("unknown", 0)
-_DTYPES = {
-    code: DType(*_WIDTHS[name]) for name, code in TensorProto.DataType.items() if name in _WIDTHS
-}
+_DTYPES = {code: DType(*_WIDTHS[name]) for name, code in TensorProto.DataType.items() if name in _WIDTHS}
 
 
 def dtype_of(code: int) -> DType:
@@ -72,6 +66,10 @@ class ValueType:
     shape: tuple[Dimension, ...] | None = None
     container: str = ""
 
+    @property
+    def dtype(self) -> DType:
+        return dtype_of(self.code)
+
     @kept
     def sizes(self) -> tuple[int, ...] | None:
         """The shape, where every dimension is known."""
@@ -92,9 +90,7 @@ def value_type(proto: onnx.TypeProto) -> ValueType:
     tensor = proto.tensor_type
     if not tensor.HasField("shape"):
         return ValueType(tensor.elem_type)
-    return ValueType(
-        tensor.elem_type, tuple(each.dim_value or _dimension(each) for each in tensor.shape.dim)
-    )
+    return ValueType(tensor.elem_type, tuple(size.dim_value or _dimension(size) for size in tensor.shape.dim))
 
 
 def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
@@ -135,11 +131,6 @@ def tensor_type(tensor: TensorProto) -> ValueType:
     return ValueType(tensor.data_type, tuple(tensor.dims))
 
 
-def elements_of(tensor: TensorProto) -> int:
-    """Elements of a stored tensor."""
-    return prod(tensor.dims)
-
-
 def with_values(tensor: TensorProto, array: Any) -> TensorProto:
     """A stored tensor with other values, under its name and metadata."""
     made = numpy_helper.from_array(array, tensor.name)
@@ -165,7 +156,7 @@ VALUE_FIELDS = (
 
 def has_values(tensor: TensorProto) -> bool:
     """Whether the values of a tensor are in memory; one without elements has all of them."""
-    return any(getattr(tensor, name) for name in VALUE_FIELDS) or not elements_of(tensor)
+    return any(getattr(tensor, name) for name in VALUE_FIELDS) or not prod(tensor.dims)
 
 
 STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
@@ -379,7 +370,7 @@ NO_BODIES: Mapping[str, Body] = {}
 class Program:
     """A model's graph and functions; each is made when it is asked for.
 
-    rules are the project's own where none are given.
+    rules are the project's own where there are no others.
     """
 
     def __init__(self, model: onnx.ModelProto, rules: OpTable | None = None) -> None:
@@ -487,7 +478,7 @@ def attribute_value(attribute: AttributeProto) -> object:
     if kind == AttributeProto.STRING:
         return _text(attribute.s)
     if kind == AttributeProto.STRINGS:
-        return tuple(_text(each) for each in attribute.strings)
+        return tuple(_text(entry) for entry in attribute.strings)
     return None
 
 
@@ -497,9 +488,7 @@ def _text(raw: bytes) -> str:
 
 def opsets_of(model: onnx.ModelProto) -> Mapping[str, int]:
     """Version of each operator set that a model uses, by domain; the standard one is ""."""
-    return {
-        "" if each.domain in STANDARD else each.domain: each.version for each in model.opset_import
-    }
+    return {"" if opset.domain in STANDARD else opset.domain: opset.version for opset in model.opset_import}
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -568,8 +557,8 @@ def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
             if kind == AttributeProto.GRAPH:
                 yield from all_graphs(attribute.g)
             elif kind == AttributeProto.GRAPHS:
-                for each in attribute.graphs:
-                    yield from all_graphs(each)
+                for inner in attribute.graphs:
+                    yield from all_graphs(inner)
 
 
 def names_read(nodes: Iterable[NodeProto]) -> set[str]:
@@ -577,14 +566,14 @@ def names_read(nodes: Iterable[NodeProto]) -> set[str]:
     names: set[str] = set()
     for node in nodes:
         names.update(node.input)
-        for each in node.attribute:
-            if each.type == AttributeProto.GRAPH:
-                names |= _read_from_outside(each.g)
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                names |= _read_from_outside(attribute.g)
     return names
 
 
 def _read_from_outside(body: onnx.GraphProto) -> set[str]:
-    own = {each.name for each in (*body.input, *body.initializer)}
+    own = {value.name for value in (*body.input, *body.initializer)}
     own.update(name for node in body.node for name in node.output)
     return (names_read(body.node) | {value.name for value in body.output}) - own
 
@@ -601,18 +590,19 @@ def floating_arrays(model: onnx.ModelProto) -> Mapping[str, Callable[[], Any]]:
 def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:
     """A copy whose inputs and outputs have sizes in place of symbols."""
     made = with_graph(model, model.graph.node, model.graph.initializer)
-    for value in (*made.graph.input, *made.graph.output, *made.graph.value_info):
-        for size in value.type.tensor_type.shape.dim:
-            if size.dim_param in dims:
-                size.dim_value = dims[size.dim_param]
+    write_sizes(made.graph, dims)
     return made
 
 
-def with_graph(
-    model: onnx.ModelProto,
-    nodes: Iterable[NodeProto],
-    stored: Iterable[TensorProto],
-) -> onnx.ModelProto:
+def write_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
+    """Write sizes in place of symbols."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param in dims:
+                size.dim_value = dims[size.dim_param]
+
+
+def with_graph(model: onnx.ModelProto, nodes: Iterable[NodeProto], stored: Iterable[TensorProto]) -> onnx.ModelProto:
     """A copy of a model whose outermost graph has other nodes and other initialisers.
 
     All the rest (inputs, outputs, functions, metadata) stays as it is. What is replaced is never

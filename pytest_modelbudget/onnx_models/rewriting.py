@@ -81,9 +81,7 @@ class Replacement:
     ) -> tuple[str, ...]:
         """One more node with a result for each part."""
         outputs = tuple(f"{self._stem}.{part}" for part in parts)
-        node = NodeProto(
-            op_type=operator, name=f"{self._path}.{parts[0]}", input=inputs, output=outputs
-        )
+        node = NodeProto(op_type=operator, name=f"{self._path}.{parts[0]}", input=inputs, output=outputs)
         for name, value in attributes.items():
             node.attribute.append(onnx.helper.make_attribute(name, value))
         self._keep_scope(node)
@@ -196,9 +194,7 @@ def multiplies_weight(*overs: Over) -> IsOne:
 
 
 def operations_of(
-    program: Program,
-    is_one: IsOne,
-    operation_of: Callable[[Node, Program], Operation | WholeOperation],
+    program: Program, is_one: IsOne, operation_of: Callable[[Node, Program], Operation | WholeOperation]
 ) -> Iterator[Operation | WholeOperation]:
     """Every operation of some kind, in the order of the file.
 
@@ -220,9 +216,7 @@ class _Inside:
     program: Program
     is_one: IsOne
 
-    def of_node(
-        self, node: Node, owner: str, constants: AbstractSet[str]
-    ) -> Iterator[WholeOperation]:
+    def of_node(self, node: Node, owner: str, constants: AbstractSet[str]) -> Iterator[WholeOperation]:
         """What a call and the bodies of a node hold, where some values are constants."""
         if self._calls_one(node, constants):
             why = f"it calls the model's own function {node.operator}: inline that first"

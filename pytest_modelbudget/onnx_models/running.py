@@ -22,6 +22,7 @@ from onnx.reference.ops.op_average_pool import AveragePool_19
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.onnx_models.inputs import Feeds, given_inputs
 from pytest_modelbudget.onnx_models.program import (
     FLOATING,
     STANDARD,
@@ -63,14 +64,14 @@ def _bodies_run(node: NodeProto) -> bool:
 @cache
 def _kernel_types() -> Mapping[tuple[str, str], frozenset[str]]:
     """Types that any CPU kernel of an operator takes, by (domain, operator)."""
-    found: dict[tuple[str, str], set[str]] = {}
+    known: dict[tuple[str, str], set[str]] = {}
     for kernel in state.get_all_opkernel_def():
         if kernel.provider == CPU:
             domain = "" if kernel.domain in STANDARD else kernel.domain
-            types = found.setdefault((domain, kernel.op_name), set())
+            types = known.setdefault((domain, kernel.op_name), set())
             for allowed in kernel.type_constraints.values():
                 types.update(allowed)
-    return {name: frozenset(types) for name, types in found.items()}
+    return {name: frozenset(types) for name, types in known.items()}
 
 
 MOST_NODES = 400
@@ -274,14 +275,13 @@ OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Erf, Gelu]
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
 FATAL_ONLY = 4  # of ONNX Runtime's log: what it raises says the rest
-Feeds = Mapping[str, Any]  # arrays by name
 
 
 class OnnxRun:
     """A model that can be run many times; its sessions are made at the first run.
 
     watched names values beside the outputs that are handed out too; given ones are fed like inputs,
-    so that the nodes that make them need not run. A float64 run upcasts the
+    so that the nodes which only lead to them need not run. A float64 run upcasts the
     model first; nodes without a float64 kernel then run on onnx's reference.
     """
 
@@ -304,9 +304,10 @@ class OnnxRun:
         self._frame = _without_graph(model)
         self._watched = tuple(dict.fromkeys(watched))
         engine = float64_engine if float64 else runtime
+        results = {*self.outputs, *self._watched}
         self._pieces = pieces(
-            [node for node in model.graph.node if not given.issuperset(filter(None, node.output))],
-            {*self.outputs, *self._watched},
+            needed(model.graph.node, results, given) if given else model.graph.node,
+            results,
             self._weights.tensors.keys(),
             engine,
             most_nodes=most_nodes,
@@ -340,6 +341,17 @@ class OnnxRun:
         return self._weights.array(name)
 
 
+def needed(nodes: Sequence[NodeProto], results: AbstractSet[str], given: AbstractSet[str]) -> list[NodeProto]:
+    """The nodes that lead to some results, where these values are given."""
+    wanted = set(results) - given
+    kept = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.output):
+            kept.append(node)
+            wanted |= names_read((node,)) - given
+    return kept[::-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Stored tensors as arrays, upcast for a float64 run; made when they are asked for."""
@@ -352,35 +364,6 @@ class Weights:
         array = numpy_helper.to_array(tensor)
         upcast = self.float64 and tensor.data_type in FLOATING
         return array.astype("float64", copy=False) if upcast else array
-
-
-def given_inputs(model: onnx.ModelProto) -> tuple[onnx.ValueInfoProto, ...]:
-    """Inputs that a caller must give: those without a stored value."""
-    stored = {tensor.name for tensor in model.graph.initializer}
-    return tuple(value for value in model.graph.input if value.name not in stored)
-
-
-def upcast(inputs: Feeds) -> Feeds:
-    """The same values, floating ones in float64."""
-    return {
-        name: value if value.dtype.kind in "biuc" else value.astype("float64")
-        for name, value in inputs.items()
-    }
-
-
-def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A value that is a tensor, or those of a sequence 's' as 's.0', 's.1' and so on.
-
-    Raises TransformError for a map and for an optional value that is not there.
-    """
-    if isinstance(value, list):
-        for position, part in enumerate(value):
-            yield from tensors_in(f"{name}.{position}", part)
-    elif hasattr(value, "dtype"):
-        yield name, value
-    else:
-        what = type(value).__name__
-        raise TransformError(f"'{name}' is a {what}: only tensors and their sequences are compared")
 
 
 def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -409,20 +392,12 @@ def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights
     large: dict[str, Any] = {}
     for name in piece.stored:
         array = weights.array(name)
-        if (
-            piece.engine == RUNTIME
-            and array.size > MOST_ELEMENTS_INSIDE
-            and array.dtype.kind != "V"
-        ):
+        if piece.engine == RUNTIME and array.size > MOST_ELEMENTS_INSIDE and array.dtype.kind != "V":
             large[name] = array
             made.graph.initializer.append(_beside(array, name))
         else:
             made.graph.initializer.append(numpy_helper.from_array(array, name))
-    return (
-        session(made, large)
-        if piece.engine == RUNTIME
-        else ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
-    )
+    return session(made, large) if piece.engine == RUNTIME else ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
 
 
 def _beside(array: Any, name: str) -> TensorProto:
@@ -445,9 +420,7 @@ def session(model: onnx.ModelProto, large: Feeds) -> onnxruntime.InferenceSessio
     options.log_severity_level = FATAL_ONLY
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in large.values()]
     options.add_external_initializers(list(large), values)
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _type_of(value: Any) -> onnx.TypeProto:

@@ -9,7 +9,7 @@ from typing import Any
 from zlib import crc32
 
 import onnx
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import AttributeProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.graph.graph import Reader
@@ -61,9 +61,9 @@ class StoredKinds:
         is_mask = tensor.name in self._masks
         if not is_mask and tensor.shape and any(map(_is_parameter, finals)):
             return StorageKind.PARAMETER
-        if any(each.use.role.statistic for each in finals):
+        if any(final.use.role.statistic for final in finals):
             return StorageKind.BUFFER
-        if any(self._quantises_parameter(each.use) for each in finals):
+        if any(self._quantises_parameter(final.use) for final in finals):
             return StorageKind.QUANTISER
         return StorageKind.CONSTANT
 
@@ -124,25 +124,26 @@ _NUMPY_NAMES: Mapping[int, str] = {
 }
 
 
-def masks(model: onnx.ModelProto, rules: OpTable) -> frozenset[str]:
+def masks(graphs: Sequence[onnx.GraphProto], rules: OpTable) -> frozenset[str]:
     """Names of the tensors that are added and hold only 0 and −inf or the type's lowest value.
 
     At least one value must shut something out: a bias of zeros, as every fresh layer has, is a
     parameter. Only values inside the file are looked at, and of tensors that nobody adds none.
     """
-    graphs = tuple(all_graphs(model.graph))
-    added = {name for graph in graphs for node in graph.node for name in _added(node, rules)}
-    return frozenset(
-        name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor)
-    )
+    added = frozenset(_added(graphs, rules))
+    return frozenset(name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor))
 
 
-def _added(node: NodeProto, rules: OpTable) -> Iterator[str]:
-    """The operands that a node adds to others."""
-    operator = op_name(node)
-    if operator in rules:
-        roles = rules[operator].roles_of(operator, len(node.input))
-        yield from (name for name, role in zip(node.input, roles, strict=True) if role.added)
+def _added(graphs: Sequence[onnx.GraphProto], rules: OpTable) -> Iterator[str]:
+    """Names of operands that are added to others."""
+    nodes = [(op_name(node), node) for graph in graphs for node in graph.node]
+    known = {operator for operator, _ in nodes} & rules.keys()
+    adding = {name for name in known if any(role.added for role in rules[name].roles[name])}
+    for operator, node in nodes:
+        if operator in adding:
+            roles = rules[operator].roles_of(operator, len(node.input))
+            pairs = zip(node.input, roles, strict=True)
+            yield from (name for name, role in pairs if role.added)
 
 
 def _named_tensors(graphs: Sequence[onnx.GraphProto]) -> Iterator[tuple[str, TensorProto]]:
@@ -173,7 +174,7 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
     under its own name. What means something by its values (masks, shapes, scalars) stays.
     """
     graph = Program(model, rules).graph
-    kinds = StoredKinds(graph, masks(model, rules))
+    kinds = StoredKinds(graph, masks(tuple(all_graphs(model.graph)), rules))
     drawn = []
     for tensor in graph.initializers:
         proto = tensor.proto
@@ -211,4 +212,4 @@ def _fan_in(shape: tuple[int, ...], uses: Sequence[Use]) -> int:
 def without_values(model: onnx.ModelProto) -> Mapping[str, TensorProto]:
     """Stored tensors whose values lie in a file that is not there."""
     stored = model.graph.initializer
-    return {each.name: each for each in stored if each.data_location == TensorProto.EXTERNAL}
+    return {tensor.name: tensor for tensor in stored if tensor.data_location == TensorProto.EXTERNAL}

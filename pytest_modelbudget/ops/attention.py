@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.dense import LINEAR_OF
-from pytest_modelbudget.ops.role import BIAS, WEIGHT, Role
-from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, under
+from pytest_modelbudget.ops.dense import COLUMNS_OF
+from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALE, WEIGHT_ZERO_POINT, roles
+from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, under
 
 
 def attention_macs(*, query: Tensor, key: Tensor, value: Tensor, out: Tensor) -> int:
@@ -23,17 +22,13 @@ def attention_macs(*, query: Tensor, key: Tensor, value: Tensor, out: Tensor) ->
     return rows * key.shape[-2] * (query.shape[-1] + value.shape[-1])
 
 
-def attention_flops(
-    *, key: Tensor, out: Tensor, attributes: Mapping[str, object], mask: Tensor | None = None
-) -> int:
+def attention_flops(*, key: Tensor, out: Tensor, attributes: Attributes, mask: Maybe = None) -> int:
     """Per score: softmax 5, scale 1, and 1 for a mask, given or causal."""
     masked = mask is not None or bool(attributes.get("is_causal"))
     return prod(out.shape[:-1]) * key.shape[-2] * (6 + masked)
 
 
-def native_attention_macs(
-    *, query: Tensor, key: Tensor, value: Tensor, attributes: Mapping[str, object]
-) -> int:
+def native_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:
     """A whole multi-head attention: four projections around the two products.
 
     query (b, l, d), key and value (b, s, d); all projections are (d, d).
@@ -45,12 +40,7 @@ def native_attention_macs(
 
 
 def native_attention_flops(
-    *,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attributes: Mapping[str, object],
-    mask: Tensor | None = None,
+    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, mask: Maybe = None
 ) -> int:
     """Biases of the four projections, then softmax, scale and mask per score of every head."""
     heads = int(str(attributes["num_head"]))
@@ -59,116 +49,13 @@ def native_attention_flops(
     return biases + scores * (6 + (mask is not None))
 
 
-def encoder_layer_macs(*, x: Tensor, feed_forward: Tensor, attributes: Mapping[str, object]) -> int:
+def encoder_layer_macs(*, x: Tensor, feed_forward: Tensor, attributes: Attributes) -> int:
     """A whole encoder layer: self-attention, then d → f → d on every row.
 
     x (b, l, d), feed_forward (f, d).
     """
     attention = native_attention_macs(query=x, key=x, value=x, attributes=attributes)
     return attention + 2 * x.elements * feed_forward.shape[0]
-
-
-QUERY, KEY, VALUE, MASK = (Role(name, learnt=True) for name in ("query", "key", "value", "mask"))
-ATTENTION_OF = Contraction(Over.FEATURES, ("query", "key", "value"))
-ATTENTION: tuple[OpRule, ...] = (
-    OpRule(
-        kind="attention",
-        names={
-            "aten::scaled_dot_product_attention": (
-                QUERY,
-                KEY,
-                VALUE,
-                MASK,
-            ),
-            "aten::_scaled_dot_product_flash_attention": (
-                QUERY,
-                KEY,
-                VALUE,
-                Role("query_scale", learnt=True),
-                Role("key_scale", learnt=True),
-                Role("value_scale", learnt=True),
-            ),
-            "aten::_scaled_dot_product_flash_attention_for_cpu": (
-                QUERY,
-                KEY,
-                VALUE,
-                MASK,
-            ),
-            "aten::_scaled_dot_product_efficient_attention": (
-                QUERY,
-                KEY,
-                VALUE,
-                MASK,
-            ),
-            "aten::_scaled_dot_product_cudnn_attention": (
-                QUERY,
-                KEY,
-                VALUE,
-                MASK,
-            ),
-            "aten::_scaled_dot_product_attention_math": (
-                QUERY,
-                KEY,
-                VALUE,
-                MASK,
-                Role("dropout_mask", learnt=True),
-            ),
-        },
-        macs=attention_macs,
-        contracts=ATTENTION_OF,
-        flops=attention_flops,
-        because="softmax(q·kᵀ)·v: torch.nn.functional.scaled_dot_product_attention",
-    ),
-    OpRule(
-        kind="multi_head_attention",
-        names={
-            "aten::_native_multi_head_attention": (
-                "query",
-                "key",
-                "value",
-                Role("in_weight", weight=True),
-                Role("in_bias", weight=True),
-                Role("out_weight", weight=True),
-                Role("out_bias", weight=True),
-                "mask",
-            )
-        },
-        macs=native_attention_macs,
-        contracts=Contraction(Over.FEATURES, ("query", "key", "value", "in_weight", "out_weight")),
-        flops=native_attention_flops,
-        because="the fast path that scripted nn.MultiheadAttention takes: projections included",
-    ),
-    OpRule(
-        kind="transformer_encoder_layer",
-        names={
-            "aten::_transformer_encoder_layer_fwd": (
-                "x",
-                Role("in_weight", weight=True),
-                Role("in_bias", weight=True),
-                Role("out_weight", weight=True),
-                Role("out_bias", weight=True),
-                Role("norm_weight_1", weight=True),
-                Role("norm_bias_1", weight=True),
-                Role("norm_weight_2", weight=True),
-                Role("norm_bias_2", weight=True),
-                Role("feed_forward", weight=True),
-                Role("feed_forward_bias", weight=True),
-                Role("feed_back", weight=True),
-                Role("feed_back_bias", weight=True),
-                "mask",
-            )
-        },
-        macs=encoder_layer_macs,
-        contracts=Contraction(
-            Over.FEATURES, ("x", "in_weight", "out_weight", "feed_forward", "feed_back")
-        ),
-        flops=None,
-        because="the fast path that scripted nn.TransformerEncoderLayer takes, as one operator",
-    ),
-)
-
-
-Attributes = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +84,7 @@ def _heads(attributes: Attributes, name: str) -> int:
     return heads
 
 
-def _scores(
-    query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Tensor | None
-) -> Scores:
+def _scores(query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Maybe) -> Scores:
     """Attention-23: (b, h, l, e), or (b, l, h·e) with the heads as attributes."""
     past = past_key.shape[2] if past_key is not None else 0
     if len(query.shape) == 4:
@@ -211,25 +96,14 @@ def _scores(
 
 
 def attention_23_macs(
-    *,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attributes: Attributes,
-    past_key: Tensor | None = None,
+    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Maybe = None
 ) -> int:
     """Two products per head; cached keys and values count like new ones."""
     return _scores(query, key, value, attributes, past_key).macs
 
 
 def attention_23_flops(
-    *,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attributes: Attributes,
-    mask: Tensor | None = None,
-    past_key: Tensor | None = None,
+    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, mask: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Softmax, scale and mask per score, and 3 for a soft cap (quotient, tanh, product)."""
     scores = _scores(query, key, value, attributes, past_key)
@@ -238,13 +112,7 @@ def attention_23_flops(
     return scores.flops(masked) + scores.rows * scores.keys * capped
 
 
-def _multi_head_scores(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor | None,
-    attributes: Attributes,
-    past_key: Tensor | None,
-) -> Scores:
+def _multi_head_scores(query: Tensor, key: Maybe, value: Maybe, attributes: Attributes, past_key: Maybe) -> Scores:
     """MultiHeadAttention: q (b, l, h·e), all in (b, l, h, 3, e), or k and v in (b, s, h, 2, e)."""
     heads = _heads(attributes, "num_heads")
     batch, length = query.shape[:2]
@@ -263,12 +131,7 @@ def _multi_head_scores(
 
 
 def multi_head_macs(
-    *,
-    query: Tensor,
-    attributes: Attributes,
-    key: Tensor | None = None,
-    value: Tensor | None = None,
-    past_key: Tensor | None = None,
+    *, query: Tensor, attributes: Attributes, key: Maybe = None, value: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Two products per head, without projections."""
     return _multi_head_scores(query, key, value, attributes, past_key).macs
@@ -278,28 +141,22 @@ def multi_head_flops(
     *,
     query: Tensor,
     attributes: Attributes,
-    key: Tensor | None = None,
-    value: Tensor | None = None,
-    past_key: Tensor | None = None,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    padding_mask: Tensor | None = None,
+    key: Maybe = None,
+    value: Maybe = None,
+    past_key: Maybe = None,
+    bias: Maybe = None,
+    mask: Maybe = None,
+    padding_mask: Maybe = None,
 ) -> int:
     """Softmax, scale and mask per score, and the bias of queries, keys and values."""
     scores = _multi_head_scores(query, key, value, attributes, past_key)
     given = (query, key, value)
     added = sum(each.elements for each in given if each is not None) if bias is not None else 0
-    return added + scores.flops(
-        mask is not None or padding_mask is not None or bool(attributes.get("unidirectional"))
-    )
+    return added + scores.flops(mask is not None or padding_mask is not None or bool(attributes.get("unidirectional")))
 
 
 def _grouped_scores(
-    query: Tensor,
-    key: Tensor | None,
-    attributes: Attributes,
-    past_key: Tensor | None,
-    outputs: tuple[Tensor, ...],
+    query: Tensor, key: Maybe, attributes: Attributes, past_key: Maybe, outputs: tuple[Tensor, ...]
 ) -> Scores:
     """GroupQueryAttention: q (b, l, h·e), or packed (b, l, (h + 2·h')·e); keys as in the cache."""
     heads = _heads(attributes, "num_heads")
@@ -313,32 +170,20 @@ def _grouped_scores(
 
 
 def grouped_query_macs(
-    *,
-    query: Tensor,
-    attributes: Attributes,
-    outputs: tuple[Tensor, ...],
-    key: Tensor | None = None,
-    past_key: Tensor | None = None,
+    *, query: Tensor, attributes: Attributes, outputs: tuple[Tensor, ...], key: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Two products per query head; a buffer that is longer than its content counts in full."""
     return _grouped_scores(query, key, attributes, past_key, outputs).macs
 
 
 def grouped_query_flops(
-    *,
-    query: Tensor,
-    attributes: Attributes,
-    outputs: tuple[Tensor, ...],
-    key: Tensor | None = None,
-    past_key: Tensor | None = None,
+    *, query: Tensor, attributes: Attributes, outputs: tuple[Tensor, ...], key: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Softmax, scale and the causal mask per score."""
     return _grouped_scores(query, key, attributes, past_key, outputs).flops(masked=True)
 
 
-def _projected_scores(
-    x: Tensor, weight: Tensor, attributes: Attributes, past: Tensor | None
-) -> Scores:
+def _projected_scores(x: Tensor, weight: Tensor, attributes: Attributes, past: Maybe) -> Scores:
     """Attention of ONNX Runtime: x (b, l, d) · weight (d, q + k + v), then heads of both."""
     heads = _heads(attributes, "num_heads")
     sizes = attributes.get("qkv_hidden_sizes")
@@ -348,9 +193,7 @@ def _projected_scores(
     return Scores(x.shape[0] * heads * x.shape[1], keys, int(q) // heads, int(v) // heads)
 
 
-def projected_macs(
-    *, x: Tensor, weight: Tensor, attributes: Attributes, past: Tensor | None = None
-) -> int:
+def projected_macs(*, x: Tensor, weight: Tensor, attributes: Attributes, past: Maybe = None) -> int:
     """One projection to queries, keys and values together, then the two products per head."""
     rows = prod(x.shape[:2])
     return rows * weight.elements + _projected_scores(x, weight, attributes, past).macs
@@ -361,10 +204,10 @@ def projected_flops(
     x: Tensor,
     weight: Tensor,
     attributes: Attributes,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    score_bias: Tensor | None = None,
-    past: Tensor | None = None,
+    bias: Maybe = None,
+    mask: Maybe = None,
+    score_bias: Maybe = None,
+    past: Maybe = None,
 ) -> int:
     """The bias of the projection, then softmax, scale and mask per score."""
     added = prod(x.shape[:2]) * weight.shape[1] if bias is not None else 0
@@ -373,9 +216,7 @@ def projected_flops(
     return added + _projected_scores(x, weight, attributes, past).flops(masked)
 
 
-def linear_attention_macs(
-    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes
-) -> int:
+def linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:
     """A state (d_k, d_v) per head: k·vᵀ is added to it, q reads it, a delta rule reads it twice.
 
     query (b, t, h·d_k), key (b, t, h'·d_k), value (b, t, h'·d_v).
@@ -391,19 +232,54 @@ def rotary_flops(*, out: Tensor) -> int:
     return 3 * out.elements
 
 
-CONTRIB_ATTENTION: tuple[OpRule, ...] = (
+QUERY, KEY, VALUE, MASK = ATTENDED = roles("query key value mask", learnt=True)
+PAST = roles("past_key past_value", learnt=True)
+PROJECTIONS = roles("in_weight in_bias out_weight out_bias", weight=True)
+ENCODER = roles(
+    "norm_weight_1 norm_bias_1 norm_weight_2 norm_bias_2 feed_forward feed_forward_bias feed_back feed_back_bias",
+    weight=True,
+)
+ATTENTION_OF = Contraction(Over.FEATURES, ("query", "key", "value"))
+NATIVE_OF = Contraction(Over.FEATURES, ("query", "key", "value", "in_weight", "out_weight"))
+ENCODER_OF = Contraction(Over.FEATURES, ("x", "in_weight", "out_weight", "feed_forward", "feed_back"))
+ATTENTION: tuple[OpRule, ...] = (
     OpRule(
         "attention",
         under(
-            "onnx::Attention",
-            QUERY,
-            KEY,
-            VALUE,
-            MASK,
-            Role("past_key", learnt=True),
-            Role("past_value", learnt=True),
-            "lengths",
-        ),
+            "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu "
+            "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
+            ATTENDED,
+        )
+        | under(
+            "_scaled_dot_product_flash_attention",
+            (QUERY, KEY, VALUE),
+            roles("query_scale key_scale value_scale", learnt=True),
+        )
+        | under("_scaled_dot_product_attention_math", ATTENDED, roles("dropout_mask", learnt=True)),
+        "softmax(q·kᵀ)·v: torch.nn.functional.scaled_dot_product_attention",
+        macs=attention_macs,
+        contracts=ATTENTION_OF,
+        flops=attention_flops,
+    ),
+    OpRule(
+        "multi_head_attention",
+        under("_native_multi_head_attention", "query key value", PROJECTIONS, "mask"),
+        "the fast path that scripted nn.MultiheadAttention takes: projections included",
+        macs=native_attention_macs,
+        contracts=NATIVE_OF,
+        flops=native_attention_flops,
+    ),
+    OpRule(
+        "transformer_encoder_layer",
+        under("_transformer_encoder_layer_fwd", "x", PROJECTIONS, ENCODER, "mask"),
+        "the fast path that scripted nn.TransformerEncoderLayer takes, as one operator",
+        macs=encoder_layer_macs,
+        contracts=ENCODER_OF,
+        flops=None,
+    ),
+    OpRule(
+        "attention",
+        under("Attention", ATTENDED, PAST, "lengths"),
         "softmax(q·kᵀ)·v: ONNX Attention, opset 23 and later",
         macs=attention_23_macs,
         contracts=ATTENTION_OF,
@@ -411,12 +287,7 @@ CONTRIB_ATTENTION: tuple[OpRule, ...] = (
     ),
     OpRule(
         "attention",
-        under(
-            "ai.onnx.preview::FlexAttention",
-            QUERY,
-            KEY,
-            VALUE,
-        ),
+        under("ai.onnx.preview::FlexAttention", QUERY, KEY, VALUE),
         "attention whose scores run through bodies of the node, which flops/1 has no figure for",
         macs=attention_23_macs,
         contracts=ATTENTION_OF,
@@ -426,16 +297,9 @@ CONTRIB_ATTENTION: tuple[OpRule, ...] = (
         "attention",
         under(
             "com.microsoft::MultiHeadAttention",
-            QUERY,
-            KEY,
-            VALUE,
-            BIAS,
-            Role("padding_mask", learnt=True),
-            MASK,
-            Role("past_key", learnt=True),
-            Role("past_value", learnt=True),
-            "lengths",
-            "indirection",
+            (QUERY, KEY, VALUE, BIAS),
+            roles("padding_mask mask past_key past_value", learnt=True),
+            "lengths indirection",
         ),
         "softmax(q·kᵀ)·v per head, after the projections",
         macs=multi_head_macs,
@@ -446,22 +310,12 @@ CONTRIB_ATTENTION: tuple[OpRule, ...] = (
         "attention",
         under(
             "com.microsoft::GroupQueryAttention",
-            QUERY,
-            KEY,
-            VALUE,
-            Role("past_key", learnt=True),
-            Role("past_value", learnt=True),
-            "lengths",
-            "total_length",
-            Role("cosines", learnt=True),
-            Role("sines", learnt=True),
+            (QUERY, KEY, VALUE, PAST),
+            "lengths total_length",
+            roles("cosines sines", learnt=True),
             "positions",
-            MASK,
-            Role("sink", learnt=True),
-            Role("key_scale", learnt=True),
-            Role("value_scale", learnt=True),
-            WEIGHT,
-            Role("second_weight", weight=True),
+            roles("mask sink key_scale value_scale", learnt=True),
+            (WEIGHT, roles("second_weight", weight=True)),
         ),
         "softmax(q·kᵀ)·v, several query heads on one head of keys and values",
         macs=grouped_query_macs,
@@ -470,44 +324,20 @@ CONTRIB_ATTENTION: tuple[OpRule, ...] = (
     ),
     OpRule(
         "multi_head_attention",
-        under(
-            "com.microsoft::Attention",
-            "x",
-            WEIGHT,
-            BIAS,
-            "mask",
-            "past",
-            "score_bias",
-            "lengths",
-        )
+        under("com.microsoft::Attention", "x", WEIGHT, BIAS, "mask past score_bias lengths")
         | under(
             "com.microsoft::QAttention",
-            "x",
-            WEIGHT,
-            BIAS,
-            "x_scale",
-            Role("weight_scale", quantises="weight"),
-            "mask",
-            "x_zero_point",
-            Role("weight_zero_point", quantises="weight"),
-            "past",
+            ("x", WEIGHT, BIAS, "x_scale", WEIGHT_SCALE),
+            ("mask x_zero_point", WEIGHT_ZERO_POINT, "past"),
         ),
         "one projection to queries, keys and values, then softmax(q·kᵀ)·v",
         macs=projected_macs,
-        contracts=LINEAR_OF,
+        contracts=COLUMNS_OF,
         flops=projected_flops,
     ),
     OpRule(
         "linear_attention",
-        under(
-            "onnx::LinearAttention com.microsoft::LinearAttention",
-            "query",
-            "key",
-            "value",
-            "past",
-            "decay",
-            "beta",
-        ),
+        under("LinearAttention com.microsoft::LinearAttention", "query key value past decay beta"),
         "a running state per head takes the place of scores: one update and one read a step",
         macs=linear_attention_macs,
         contracts=ATTENTION_OF,
@@ -515,8 +345,8 @@ CONTRIB_ATTENTION: tuple[OpRule, ...] = (
     ),
     OpRule(
         "rotary_embedding",
-        under("onnx::RotaryEmbedding", "x", "cosines", "sines", "positions")
-        | under("com.microsoft::RotaryEmbedding", "x", "positions", "cosines", "sines"),
+        under("RotaryEmbedding", "x cosines sines positions")
+        | under("com.microsoft::RotaryEmbedding", "x positions cosines sines"),
         "pairs are turned by an angle: two products and a sum per element, nothing contracted",
         flops=rotary_flops,
     ),

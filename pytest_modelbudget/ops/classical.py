@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.elementwise import one_per_element
+from pytest_modelbudget.ops.elementwise import one_each
 from pytest_modelbudget.ops.role import CARRIED_PARTS
-from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, free, under
-
-LABELS = "entries are looked up or renamed, nothing is computed"
+from pytest_modelbudget.ops.rule import Attributes, Contraction, OpRule, Over, free, under
 
 
-def linear_model_macs(*, x: Tensor, attributes: Mapping[str, object]) -> int:
+def linear_model_macs(*, x: Tensor, attributes: Attributes) -> int:
     """Each row of x (n, k) or (k,) meets every coefficient, which the node itself holds."""
     coefficients = attributes.get("coefficients")
     if not isinstance(coefficients, Sequence):
@@ -40,35 +38,16 @@ CLASSICAL: tuple[OpRule, ...] = (
     ),
     OpRule(
         "trees",
-        under(
-            "ai.onnx.ml::TreeEnsemble ai.onnx.ml::TreeEnsembleClassifier "
-            "ai.onnx.ml::TreeEnsembleRegressor",
-            "x",
-        ),
+        under("ai.onnx.ml::TreeEnsemble ai.onnx.ml::TreeEnsembleClassifier ai.onnx.ml::TreeEnsembleRegressor", "x"),
         "comparisons along paths that the data choose: nothing is contracted",
         flops=None,
     ),
-    OpRule(
-        "scaler",
-        under("ai.onnx.ml::Scaler", "x"),
-        "a shift and a scale, element by element",
-        flops=one_per_element,
+    one_each("scaler", under("ai.onnx.ml::Scaler", "x"), "a shift and a scale, element by element"),
+    one_each(
+        "normaliser", under("ai.onnx.ml::Normalizer", "x"), "entries divided by their norm: no pairs are contracted"
     ),
-    OpRule(
-        "normaliser",
-        under("ai.onnx.ml::Normalizer", "x"),
-        "entries divided by their norm: no pairs are contracted",
-        flops=one_per_element,
-    ),
-    OpRule(
-        "comparison",
-        under("ai.onnx.ml::Binarizer ai.onnx.ml::Imputer", "x"),
-        "one comparison per element",
-        flops=one_per_element,
-    ),
-    free(
-        "cat", under("ai.onnx.ml::FeatureVectorizer", CARRIED_PARTS), "columns are put side by side"
-    ),
+    one_each("comparison", under("ai.onnx.ml::Binarizer ai.onnx.ml::Imputer", "x"), "one comparison per element"),
+    free("cat", under("ai.onnx.ml::FeatureVectorizer", CARRIED_PARTS), "columns are put side by side"),
     free(
         "labels",
         under(
@@ -76,6 +55,6 @@ CLASSICAL: tuple[OpRule, ...] = (
             "ai.onnx.ml::LabelEncoder ai.onnx.ml::OneHotEncoder ai.onnx.ml::ZipMap",
             "x",
         ),
-        LABELS,
+        "entries are looked up or renamed, nothing is computed",
     ),
 )

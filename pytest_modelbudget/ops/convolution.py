@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.dense import bias_flops
-from pytest_modelbudget.ops.role import BIAS, WEIGHT, Role
-from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, under
+from pytest_modelbudget.ops.role import BIAS, LAYER, WEIGHT, shapes
+from pytest_modelbudget.ops.rule import Attributes, Contraction, Formula, Maybe, Names, OpRule, Over, under
 
 
 def convolution_macs(*, weight: Tensor, out: Tensor) -> int:
@@ -28,9 +27,7 @@ def transposed_convolution_macs(*, x: Tensor, weight: Tensor) -> int:
     return x.elements * prod(weight.shape[1:])
 
 
-def either_convolution_macs(
-    *, x: Tensor, weight: Tensor, out: Tensor, attributes: Mapping[str, object]
-) -> int:
+def either_convolution_macs(*, x: Tensor, weight: Tensor, out: Tensor, attributes: Attributes) -> int:
     """The general operator, which is told by a flag whether it is transposed."""
     if attributes.get("transposed"):
         return transposed_convolution_macs(x=x, weight=weight)
@@ -43,112 +40,64 @@ def time_first_macs(*, weight: Tensor, out: Tensor) -> int:
     return out.elements * kernel * channels
 
 
-def fused_convolution_flops(
-    *,
-    out: Tensor,
-    attributes: Mapping[str, object],
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-) -> int:
+def fused_convolution_flops(*, out: Tensor, attributes: Attributes, bias: Maybe = None, residual: Maybe = None) -> int:
     """One operation per output element for each of bias, residual and activation."""
     activated = str(attributes.get("activation") or "none") != "none"
     return out.elements * ((bias is not None) + (residual is not None) + activated)
 
 
 CONVOLUTION_OF = Contraction(Over.CHANNELS, ("x", "weight"))
+
+
+def convolution(names: Names, because: str, *, macs: Formula = convolution_macs, flops: Formula = bias_flops) -> OpRule:
+    """A rule for a convolution, and what comes behind it."""
+    return OpRule("convolution", names, because, macs=macs, contracts=CONVOLUTION_OF, flops=flops)
+
+
 CONVOLUTION: tuple[OpRule, ...] = (
-    OpRule(
-        kind="convolution",
-        names=under(
-            "aten::conv1d aten::conv2d aten::conv3d aten::mkldnn_convolution "
-            "aten::cudnn_convolution aten::miopen_convolution aten::_conv_depthwise2d "
-            "aten::conv_depthwise3d aten::thnn_conv2d aten::slow_conv3d aten::slow_conv_dilated2d "
-            "aten::slow_conv_dilated3d onnx::Conv",
-            "x",
-            WEIGHT,
-            BIAS,
+    convolution(
+        under(
+            "conv1d conv2d conv3d mkldnn_convolution cudnn_convolution miopen_convolution "
+            "_conv_depthwise2d conv_depthwise3d thnn_conv2d slow_conv3d slow_conv_dilated2d "
+            "slow_conv_dilated3d Conv",
+            LAYER,
         ),
-        macs=convolution_macs,
-        contracts=CONVOLUTION_OF,
-        flops=bias_flops,
-        because="one multiply-add per output element and weight of its filter",
+        "one multiply-add per output element and weight of its filter",
     ),
-    OpRule(
-        kind="convolution",
-        names=under(
-            "aten::convolution aten::_convolution aten::_convolution.deprecated "
-            "aten::convolution_overrideable",
-            "x",
-            WEIGHT,
-            BIAS,
-        ),
+    convolution(
+        under("convolution _convolution _convolution.deprecated convolution_overrideable", LAYER),
+        "the operator below every convolution, as traced files call it",
         macs=either_convolution_macs,
-        contracts=CONVOLUTION_OF,
-        flops=bias_flops,
-        because="the operator below every convolution, as traced files call it",
     ),
-    OpRule(
-        kind="convolution",
-        names=under(
-            "aten::conv_transpose1d aten::conv_transpose2d aten::conv_transpose3d "
-            "aten::slow_conv_transpose2d aten::slow_conv_transpose3d "
-            "aten::cudnn_convolution_transpose onnx::ConvTranspose",
-            "x",
-            WEIGHT,
-            BIAS,
+    convolution(
+        under(
+            "conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d "
+            "slow_conv_transpose3d cudnn_convolution_transpose ConvTranspose",
+            LAYER,
         )
-        | under(
-            "com.microsoft::ConvTransposeWithDynamicPads",
-            "x",
-            WEIGHT,
-            Role("pads", shape=True),
-            BIAS,
-        ),
+        | under("com.microsoft::ConvTransposeWithDynamicPads", "x", WEIGHT, shapes("pads"), BIAS),
+        "one multiply-add per input element and weight of its filter",
         macs=transposed_convolution_macs,
-        contracts=CONVOLUTION_OF,
-        flops=bias_flops,
-        because="one multiply-add per input element and weight of its filter",
     ),
+    convolution(under("conv_tbc", LAYER), "a 1-D convolution over (time, batch, channels)", macs=time_first_macs),
     OpRule(
-        kind="convolution",
-        names={"aten::conv_tbc": ("x", WEIGHT, BIAS)},
-        macs=time_first_macs,
-        contracts=CONVOLUTION_OF,
-        flops=bias_flops,
-        because="a 1-D convolution over (time, batch, channels)",
-    ),
-    OpRule(
-        kind="deformable_convolution",
-        names={
-            "torchvision::deform_conv2d": ("x", WEIGHT, "offset", "mask", BIAS),
-            "onnx::DeformConv": ("x", WEIGHT, "offset", BIAS, "mask"),
-        },
+        "deformable_convolution",
+        under("torchvision::deform_conv2d", "x", WEIGHT, "offset mask", BIAS)
+        | under("DeformConv", "x", WEIGHT, "offset", BIAS, "mask"),
+        "a convolution over sampled positions; the sampling itself contracts nothing",
         macs=convolution_macs,
         contracts=CONVOLUTION_OF,
         flops=None,
-        because="a convolution over sampled positions; the sampling itself contracts nothing",
     ),
-    OpRule(
-        kind="convolution",
-        names=under(
-            "com.microsoft::FusedConv com.microsoft::NhwcFusedConv com.microsoft.nchwc::Conv",
-            "x",
-            WEIGHT,
-            BIAS,
-            "residual",
-        )
-        | under("com.microsoft::NhwcConv", "x", WEIGHT, BIAS),
-        macs=convolution_macs,
-        contracts=CONVOLUTION_OF,
+    convolution(
+        under("com.microsoft::FusedConv com.microsoft::NhwcFusedConv com.microsoft.nchwc::Conv", (LAYER, "residual"))
+        | under("com.microsoft::NhwcConv", LAYER),
+        "a convolution with a sum and an activation behind it, in any memory layout",
         flops=fused_convolution_flops,
-        because="a convolution with a sum and an activation behind it, in any memory layout",
     ),
-    OpRule(
-        kind="convolution",
-        names={"onnx::CausalConvWithState": ("x", WEIGHT, BIAS, "past")},
-        macs=convolution_macs,
-        contracts=CONVOLUTION_OF,
+    convolution(
+        under("CausalConvWithState", LAYER, "past"),
+        "a depthwise convolution over the present and past steps",
         flops=fused_convolution_flops,
-        because="a depthwise convolution over the present and past steps",
     ),
 )

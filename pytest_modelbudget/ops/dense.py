@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.role import BIAS, PARTS, WEIGHT, X, Y
-from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, under
-
-LINEAR_OF = Contraction(Over.FEATURES, ("x", "weight"))
-PRODUCT = Contraction(Over.FEATURES, ("x", "y"))
-BILINEAR = Contraction(Over.FEATURES, ("x", "y", "weight"))
+from pytest_modelbudget.ops.role import BIAS, LAYER, PARTS, WEIGHT, X, Y
+from pytest_modelbudget.ops.rule import (
+    Attributes,
+    Contraction,
+    Formula,
+    Maybe,
+    Names,
+    OpRule,
+    Over,
+    in_filters,
+    nothing,
+    under,
+)
 
 
 def linear_macs(*, x: Tensor, out: Tensor) -> int:
@@ -25,12 +32,12 @@ def linear_macs(*, x: Tensor, out: Tensor) -> int:
     return out.elements * (x.shape[-1] if x.shape else 1)
 
 
-def bias_flops(*, out: Tensor, bias: Tensor | None = None) -> int:
+def bias_flops(*, out: Tensor, bias: Maybe = None) -> int:
     """One addition per output element where there is a bias."""
     return out.elements if bias is not None else 0
 
 
-def activated_flops(*, out: Tensor, bias: Tensor | None = None) -> int:
+def activated_flops(*, out: Tensor, bias: Maybe = None) -> int:
     """An activation per output element, fused behind the bias."""
     return bias_flops(out=out, bias=bias) + out.elements
 
@@ -40,7 +47,7 @@ def addition_flops(*, out: Tensor) -> int:
     return out.elements
 
 
-def contracted_size(x: Tensor, attributes: Mapping[str, object]) -> int:
+def contracted_size(x: Tensor, attributes: Attributes) -> int:
     """Size that a product sums over: the last of x, unless flags turn x round.
 
     transA swaps the last two dimensions of x; transBatchA moves its first one behind the batch
@@ -51,7 +58,7 @@ def contracted_size(x: Tensor, attributes: Mapping[str, object]) -> int:
     return x.shape[0] if attributes.get("transBatchA") else x.shape[-2]
 
 
-def turned_macs(*, x: Tensor, out: Tensor, attributes: Mapping[str, object]) -> int:
+def turned_macs(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
     """A product whose operands may be transposed by flags: one multiply-add per output and k."""
     return out.elements * contracted_size(x, attributes)
 
@@ -95,7 +102,7 @@ class EinsumStep:
     elements: int
 
 
-def einsum_macs(*, parts: tuple[Tensor, ...], attributes: Mapping[str, object]) -> int:
+def einsum_macs(*, parts: tuple[Tensor, ...], attributes: Attributes) -> int:
     """Contractions of an einsum, taken left to right.
 
     A pair that shares an index which neither the result nor a later operand needs is a
@@ -107,14 +114,12 @@ def einsum_macs(*, parts: tuple[Tensor, ...], attributes: Mapping[str, object]) 
     return sum(step.elements for step in einsum_steps(parts, attributes) if step.contracts)
 
 
-def einsum_flops(*, parts: tuple[Tensor, ...], attributes: Mapping[str, object]) -> int:
+def einsum_flops(*, parts: tuple[Tensor, ...], attributes: Attributes) -> int:
     """One operation per element of each product and sum that is not a contraction."""
     return sum(step.elements for step in einsum_steps(parts, attributes) if not step.contracts)
 
 
-def einsum_steps(
-    parts: tuple[Tensor, ...], attributes: Mapping[str, object]
-) -> Iterator[EinsumStep]:
+def einsum_steps(parts: tuple[Tensor, ...], attributes: Attributes) -> Iterator[EinsumStep]:
     """The steps of an einsum, left to right; (50,30)(30,40)(40,2) contracts 60,000 + 4,000."""
     equation = str(attributes["equation"]).replace(" ", "")
     terms, result = _expanded(equation, [part.shape for part in parts])
@@ -146,9 +151,7 @@ def _expanded(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[st
         letters = "".join(terms).replace("...", "")
         result = "..." + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     ranks = [len(s) - len(t.replace("...", "")) for t, s in zip(terms, shapes, strict=True)]
-    widest = max(
-        (rank for rank, term in zip(ranks, terms, strict=True) if "..." in term), default=0
-    )
+    widest = max((rank for rank, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
     batch = [chr(0x100 + axis) for axis in range(widest)]  # letters no equation uses
     spelt = [
         term.replace("...", "".join(batch[widest - rank :]) if rank else "")
@@ -157,7 +160,7 @@ def _expanded(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[st
     return spelt, result.replace("...", "".join(batch))
 
 
-def sums_products(attributes: Mapping[str, object]) -> bool:
+def sums_products(attributes: Attributes) -> bool:
     """Whether an einsum contracts: two terms share an index that the result lacks."""
     if "equation" not in attributes:
         return True  # the call of a function decides it
@@ -167,137 +170,113 @@ def sums_products(attributes: Mapping[str, object]) -> bool:
     return bool(shared - set(result)) if arrow else bool(shared)
 
 
-EINSUM = Contraction(Over.FEATURES, ("parts",), where=sums_products)
+def in_columns(shape: Sequence[int], attributes: Attributes) -> int:
+    """The fan-in of a matrix (..., k, n) that stands behind its operand."""
+    return shape[-2] if len(shape) > 1 else shape[0]
+
+
+def in_gemm(shape: Sequence[int], attributes: Attributes) -> int:
+    """The fan-in of ONNX Gemm's weight: (k, n), or (n, k) where a flag turns it round."""
+    return (in_filters if attributes.get("transB") else in_columns)(shape, attributes)
+
+
+LINEAR_OF = Contraction(Over.FEATURES, ("x", "weight"))
+COLUMNS_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in=in_columns)
+GEMM_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in=in_gemm)
+PRODUCT_OF = Contraction(Over.FEATURES, ("x", "y"), fan_in=in_columns)
+BILINEAR_OF = Contraction(Over.FEATURES, ("x", "y", "weight"))
+EINSUM_OF = Contraction(Over.FEATURES, ("parts",), where=sums_products)
+EACH_OUTPUT = "x (..., k) · y (k, ...): one multiply-add per output and contracted element"
+
+
+def linear(
+    names: Names, because: str, *, of: Contraction = LINEAR_OF, macs: Formula = linear_macs, flops: Formula = bias_flops
+) -> OpRule:
+    """A rule for a product with a weight, and what comes behind it."""
+    return OpRule("linear", names, because, macs=macs, contracts=of, flops=flops)
+
+
+def _matmul(names: Names, because: str, *, macs: Formula = linear_macs, flops: Formula = nothing) -> OpRule:
+    return OpRule("matmul", names, because, macs=macs, contracts=PRODUCT_OF, flops=flops)
+
+
 DENSE: tuple[OpRule, ...] = (
-    OpRule(
-        kind="linear",
-        names={
-            "aten::linear": ("x", WEIGHT, BIAS),
-            "aten::mkldnn_linear": ("x", WEIGHT, BIAS),
-        },
-        macs=linear_macs,
-        contracts=LINEAR_OF,
-        flops=bias_flops,
-        because="y = x·Wᵀ + b: torch.nn.Linear",
-    ),
-    OpRule(
-        kind="linear",
-        names={
-            "aten::addmm": (BIAS, "x", WEIGHT),
-            "aten::addmm_": (BIAS, "x", WEIGHT),
-            "aten::addmv": (BIAS, "x", WEIGHT),
-            "aten::addmv_": (BIAS, "x", WEIGHT),
-        },
-        macs=linear_macs,
-        contracts=LINEAR_OF,
+    linear(under("linear mkldnn_linear", LAYER), "y = x·Wᵀ + b: torch.nn.Linear"),
+    linear(
+        under("addmm addmm_ addmv addmv_", BIAS, "x", WEIGHT),
+        "b + x·W: torch.addmm, torch.addmv",
+        of=COLUMNS_OF,
         flops=addition_flops,
-        because="b + x·W: torch.addmm, torch.addmv",
     ),
-    OpRule(
-        kind="linear",
-        names={"aten::_addmm_activation": (BIAS, "x", WEIGHT)},
-        macs=linear_macs,
-        contracts=LINEAR_OF,
+    linear(
+        under("_addmm_activation", BIAS, "x", WEIGHT),
+        "an activation of b + x·W in one kernel",
+        of=COLUMNS_OF,
         flops=activated_flops,
-        because="an activation of b + x·W in one kernel",
     ),
-    OpRule(
-        kind="matmul",
-        names=under(
-            "aten::matmul aten::mm aten::bmm aten::mv aten::dot aten::vdot aten::linalg_matmul "
-            "aten::inner aten::_int_mm",
-            X,
-            Y,
-        ),
-        macs=linear_macs,
-        contracts=PRODUCT,
-        because="x (..., k) · y (k, ...): one multiply-add per output and contracted element",
+    linear(
+        under("Gemm com.microsoft::FusedGemm", X, WEIGHT, BIAS),
+        "x·W + b, either of them transposed: ONNX Gemm",
+        of=GEMM_OF,
+        macs=turned_macs,
     ),
-    OpRule(
-        kind="matmul",
-        names=under("aten::baddbmm aten::baddbmm_", BIAS, X, Y),
-        macs=linear_macs,
-        contracts=PRODUCT,
+    _matmul(under("matmul mm bmm mv dot vdot linalg_matmul inner _int_mm", X, Y), EACH_OUTPUT),
+    _matmul(
+        under("MatMul com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", X, Y), EACH_OUTPUT, macs=turned_macs
+    ),
+    _matmul(
+        under("baddbmm baddbmm_", BIAS, X, Y),
+        "bias + x·y for each matrix of the batch: torch.baddbmm",
         flops=addition_flops,
-        because="bias + x·y for each matrix of the batch: torch.baddbmm",
     ),
-    OpRule(
-        kind="matmul",
-        names=under("aten::addbmm aten::addbmm_", BIAS, X, Y),
+    _matmul(
+        under("addbmm addbmm_", BIAS, X, Y),
+        "bias + the sum of x·y over the batch: torch.addbmm",
         macs=batch_sum_macs,
-        contracts=PRODUCT,
         flops=addition_flops,
-        because="bias + the sum of x·y over the batch: torch.addbmm",
     ),
-    OpRule(
-        kind="matmul",
-        names=under(
-            "aten::_scaled_mm aten::_weight_int8pack_mm aten::_weight_int4pack_mm "
-            "aten::_weight_int4pack_mm_for_cpu",
-            X,
-            Y,
-            "scale",
-            "other_scale",
-            BIAS,
-            "result_scale",
+    _matmul(
+        under(
+            "_scaled_mm _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu",
+            (X, Y, "scale other_scale", BIAS, "result_scale"),
         ),
-        macs=linear_macs,
-        contracts=PRODUCT,
+        "x·y over packed or scaled operands: the MACs of the float product",
         flops=bias_flops,
-        because="x·y over packed or scaled operands: the MACs of the float product",
     ),
-    OpRule(
-        kind="matmul",
-        names={"aten::_grouped_mm": (X, Y, "offsets", BIAS)},
+    _matmul(
+        under("_grouped_mm", X, Y, "offsets", BIAS),
+        "each row meets the matrix of its group: one product as large as an ungrouped one",
         macs=grouped_macs,
-        contracts=PRODUCT,
         flops=bias_flops,
-        because="each row meets the matrix of its group: one product as large as an ungrouped one",
     ),
     OpRule(
-        kind="linear",
-        names=under("onnx::Gemm com.microsoft::FusedGemm", X, WEIGHT, BIAS),
-        macs=turned_macs,
-        contracts=LINEAR_OF,
-        flops=bias_flops,
-        because="x·W + b, either of them transposed: ONNX Gemm",
-    ),
-    OpRule(
-        kind="matmul",
-        names=under("onnx::MatMul", X, Y)
-        | under("com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", X, Y),
-        macs=turned_macs,
-        contracts=PRODUCT,
-        because="x (..., k) · y (k, ...): one multiply-add per output and contracted element",
-    ),
-    OpRule(
-        kind="einsum",
-        names=under("aten::einsum onnx::Einsum", PARTS),
+        "einsum",
+        under("einsum Einsum", PARTS),
+        "sums of products over the indices of the equation, left to right",
         macs=einsum_macs,
-        contracts=EINSUM,
+        contracts=EINSUM_OF,
         flops=einsum_flops,
-        because="sums of products over the indices of the equation, left to right",
     ),
     OpRule(
-        kind="bilinear",
-        names={"aten::bilinear": ("x", "y", WEIGHT, BIAS)},
+        "bilinear",
+        under("bilinear", "x y", WEIGHT, BIAS),
+        "x1ᵀ·A·x2 + b: torch.nn.Bilinear",
         macs=bilinear_macs,
-        contracts=BILINEAR,
+        contracts=BILINEAR_OF,
         flops=bias_flops,
-        because="x1ᵀ·A·x2 + b: torch.nn.Bilinear",
     ),
     OpRule(
-        kind="bilinear",
-        names={"aten::_trilinear": ("x", WEIGHT, "y")},
+        "bilinear",
+        under("_trilinear", "x", WEIGHT, "y"),
+        "the kernel that scripted and exported bilinear layers call",
         macs=trilinear_macs,
-        contracts=BILINEAR,
-        because="the kernel that scripted and exported bilinear layers call",
+        contracts=BILINEAR_OF,
     ),
     OpRule(
-        kind="distance",
-        names=under("aten::cdist aten::_cdist_forward aten::pdist aten::_euclidean_dist", "x", "y"),
+        "distance",
+        under("cdist _cdist_forward pdist _euclidean_dist", "x y"),
+        "a kernel may compute distances as a matrix product or element by element",
         macs=None,
         flops=None,
-        because="a kernel may compute distances as a matrix product or element by element",
     ),
 )

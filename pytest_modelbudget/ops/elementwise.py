@@ -2,56 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.pooling import REQUANTISED, one_per_input
-from pytest_modelbudget.ops.role import BIAS, CARRIED, Role, X
-from pytest_modelbudget.ops.rule import OpRule, Words, under
+from pytest_modelbudget.ops.role import BIAS, CARRIED, SLOPE, Role, X, roles, shapes
+from pytest_modelbudget.ops.rule import Attributes, Maybe, Names, OpRule, Roles, Words, under
 
-# kind -> aten names; each stands for its in-place spelling (name_) too.
+# kind -> names as ``under`` reads them; each of aten stands for its in-place spelling (name_) too.
 UNARY = {
-    "relu": "relu",
+    "relu": "relu Relu",
     "relu6": "relu6",
-    "leaky_relu": "leaky_relu",
+    "leaky_relu": "leaky_relu LeakyRelu",
     "rrelu": "rrelu rrelu_with_noise",
-    "elu": "elu",
-    "selu": "selu",
-    "celu": "celu",
-    "gelu": "gelu",
-    "silu": "silu",
-    "mish": "mish",
-    "sigmoid": "sigmoid special_expit",
+    "elu": "elu Elu",
+    "selu": "selu Selu",
+    "celu": "celu Celu",
+    "gelu": "gelu Gelu",
+    "silu": "silu Swish",
+    "mish": "mish Mish",
+    "sigmoid": "sigmoid special_expit Sigmoid",
     "log_sigmoid": "log_sigmoid",
-    "hardsigmoid": "hardsigmoid",
-    "hardswish": "hardswish",
+    "hardsigmoid": "hardsigmoid HardSigmoid",
+    "hardswish": "hardswish HardSwish",
     "hardtanh": "hardtanh",
-    "hardshrink": "hardshrink",
+    "hardshrink": "hardshrink Shrink",
     "softshrink": "softshrink",
-    "softplus": "softplus",
-    "threshold": "threshold",
-    "tanh": "tanh",
-    "clamp": "clamp clip clamp_min clamp_max",
-    "abs": "abs absolute",
-    "neg": "neg negative resolve_neg resolve_conj",
-    "sign": "sign sgn signbit",
-    "exp": "exp exp2 expm1 special_exp2 special_expm1",
-    "log": "log log2 log10 log1p special_log1p",
-    "sqrt": "sqrt",
+    "softplus": "softplus Softplus",
+    "softsign": "Softsign",
+    "threshold": "threshold ThresholdedRelu",
+    "tanh": "tanh Tanh",
+    "clamp": "clamp clip clamp_min clamp_max Clip",
+    "abs": "abs absolute Abs",
+    "neg": "neg negative resolve_neg resolve_conj Neg",
+    "sign": "sign sgn signbit Sign",
+    "exp": "exp exp2 expm1 special_exp2 special_expm1 Exp",
+    "log": "log log2 log10 log1p special_log1p Log",
+    "sqrt": "sqrt Sqrt",
     "rsqrt": "rsqrt",
     "square": "square",
-    "reciprocal": "reciprocal",
-    "erf": "erf erfc erfinv special_erf special_erfc special_erfinv",
+    "reciprocal": "reciprocal Reciprocal",
+    "erf": "erf erfc erfinv special_erf special_erfc special_erfinv Erf",
     "gamma": "lgamma digamma",
-    "trigonometry": "sin cos tan asin acos atan sinh cosh asinh acosh atanh "
-    "arcsin arccos arctan sinc",
-    "rounding": "round floor ceil trunc frac fix",
-    "logical_not": "logical_not bitwise_not",
+    "trigonometry": "sin cos tan asin acos atan sinh cosh asinh acosh atanh arcsin arccos arctan "
+    "sinc Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",
+    "rounding": "round floor ceil trunc frac fix Round Floor Ceil",
+    "logical_not": "logical_not bitwise_not Not BitwiseNot",
     "logit": "logit special_logit",
     "angle": "angle",
     "degrees": "deg2rad rad2deg",
-    "isnan": "isnan isinf isfinite isposinf isneginf",
+    "isnan": "isnan isinf isfinite isposinf isneginf IsNaN IsInf",
     "nan_to_num": "nan_to_num",
 }
 # The gradient of an activation: torch.func and autograd inside a forward pass call these.
@@ -60,70 +59,39 @@ GRADIENTS = (
     "leaky_relu_backward elu_backward hardtanh_backward hardswish_backward hardsigmoid_backward "
     "mish_backward softplus_backward log_sigmoid_backward logit_backward"
 )
+ARITHMETIC = {
+    "add": "add Add",
+    "sub": "sub subtract rsub Sub",
+    "mul": "mul multiply Mul",
+    "div": "div divide true_divide floor_divide remainder fmod Div Mod",
+}
 BINARY = {
-    "add": "add",
-    "sub": "sub subtract rsub",
-    "mul": "mul multiply",
-    "div": "div divide true_divide floor_divide remainder fmod",
-    "pow": "pow float_power",
+    "pow": "pow float_power Pow",
     "maximum": "maximum minimum fmax fmin",
-    "comparison": "eq ne lt le gt ge greater greater_equal less less_equal not_equal isclose",
-    "logical": "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
-    "__and__ __or__ __xor__ __iand__ __ior__ __ixor__",
-    "shift": "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__",
+    "comparison": "eq ne lt le gt ge greater greater_equal less less_equal not_equal isclose "
+    "Equal Greater GreaterOrEqual Less LessOrEqual",
+    "logical": "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor __and__ "
+    "__or__ __xor__ __iand__ __ior__ __ixor__ And Or Xor BitwiseAnd BitwiseOr BitwiseXor",
+    "shift": "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ BitShift",
     "atan2": "atan2 arctan2 hypot copysign nextafter heaviside xlogy special_xlogy logaddexp",
     "outer": "outer ger",
     "complex": "complex polar",
 }
-TERNARY = {
-    "where": "where",
-    "masked_fill": "masked_fill",
-    "lerp": "lerp",
+REDUCTIONS = {
+    "sum": "sum nansum ReduceSum",
+    "mean": "mean nanmean ReduceMean",
+    "prod": "prod ReduceProd",
+    "variance": "var std var_mean std_mean",
+    "maximum_over": "max amax min amin aminmax argmax argmin ReduceMax ReduceMin ArgMax ArgMin",
+    "norm": "norm linalg_vector_norm linalg_norm frobenius_norm ReduceL1 ReduceL2 ReduceSumSquare",
+    "logsumexp": "logsumexp special_logsumexp ReduceLogSumExp ReduceLogSum",
+    "any_all": "any all _is_all_true _is_any_true",
+    "cumulative": "cumsum cumprod cummax cummin logcumsumexp cumsum_ cumprod_ CumSum CumProd",
+    "count_nonzero": "count_nonzero",
+    "trace": "trace",
 }
-# The same kinds by their ONNX operators.
-ONNX_UNARY = {
-    "relu": "Relu",
-    "leaky_relu": "LeakyRelu",
-    "elu": "Elu",
-    "selu": "Selu",
-    "celu": "Celu",
-    "gelu": "Gelu",
-    "silu": "Swish",
-    "mish": "Mish",
-    "sigmoid": "Sigmoid",
-    "hardsigmoid": "HardSigmoid",
-    "hardswish": "HardSwish",
-    "hardshrink": "Shrink",
-    "softplus": "Softplus",
-    "softsign": "Softsign",
-    "threshold": "ThresholdedRelu",
-    "tanh": "Tanh",
-    "clamp": "Clip",
-    "abs": "Abs",
-    "neg": "Neg",
-    "sign": "Sign",
-    "exp": "Exp",
-    "log": "Log",
-    "sqrt": "Sqrt",
-    "reciprocal": "Reciprocal",
-    "erf": "Erf",
-    "trigonometry": "Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",
-    "rounding": "Round Floor Ceil",
-    "logical_not": "Not BitwiseNot",
-    "isnan": "IsNaN IsInf",
-}
-ONNX_BINARY = {
-    "add": "Add",
-    "sub": "Sub",
-    "mul": "Mul",
-    "div": "Div Mod",
-    "pow": "Pow",
-    "comparison": "Equal Greater GreaterOrEqual Less LessOrEqual",
-    "logical": "And Or Xor BitwiseAnd BitwiseOr BitwiseXor",
-    "shift": "BitShift",
-}
-ONNX_VARIADIC = {"add": "Sum", "maximum": "Max Min", "mean_of": "Mean"}
 PLAIN = "one operation per output element; nothing is accumulated"
+REDUCED = "one operation per input element; no pairs are multiplied"
 
 
 def one_per_element(*, out: Tensor) -> int:
@@ -131,109 +99,67 @@ def one_per_element(*, out: Tensor) -> int:
     return out.elements
 
 
-def dropout_flops(*, attributes: Mapping[str, object]) -> int:
+def dropout_flops(*, attributes: Attributes) -> int:
     """Nothing at inference; a dropout that stays on draws numbers, which have no figure."""
     if attributes.get("train", attributes.get("training", False)):
         raise UnmeasurableError("dropout that stays on draws random numbers: no figure in flops/1")
     return 0
 
 
-def biased(*, out: Tensor, bias: Tensor | None = None) -> int:
+def biased(*, out: Tensor, bias: Maybe = None) -> int:
     """An activation per output element, and a sum where a bias comes with it."""
     return out.elements * (1 + (bias is not None))
 
 
-def _operands(kind: str, words: Words) -> Words:
-    """Roles of a kind: operands of the four arithmetic ones may be learnt where they are stored."""
-    if kind not in {"add", "sub", "mul", "div"}:
-        return words
+def one_each(kind: str, names: Names, because: str = PLAIN) -> OpRule:
+    """A rule for one operation per output element."""
+    return OpRule(kind, names, because, flops=one_per_element)
+
+
+def _spelt(names: str, *operands: Roles) -> dict[str, Words]:
+    """Roles by name, and by the spelling in place of each of aten's."""
+    own = under(names, *operands)
+    return own | {f"{name}_": words for name, words in own.items() if name.startswith("aten::")}
+
+
+def _operands(kind: str) -> tuple[Role, ...]:
+    """Of the four arithmetic kinds: they may be learnt where they are stored."""
     is_sum = kind in {"add", "sub"}
-    return tuple(Role(str(word), learnt=True, added=is_sum, scales=not is_sum) for word in words)
+    return roles("x y", learnt=True, added=is_sum, scales=not is_sum)
 
 
-def _onnx(names: str, *roles: str | Role) -> dict[str, Words]:
-    return dict.fromkeys((f"onnx::{name}" for name in names.split()), roles)
-
-
-def _onnx_family(table: dict[str, str], *roles: str | Role) -> tuple[OpRule, ...]:
-    return tuple(
-        OpRule(kind, _onnx(names, *_operands(kind, roles)), PLAIN, flops=one_per_element)
-        for kind, names in table.items()
-    )
-
-
-def _spelt(names: str, *roles: str | Role) -> dict[str, Words]:
-    spellings = (f"aten::{name}{suffix}" for name in names.split() for suffix in ("", "_"))
-    return dict.fromkeys(spellings, roles)
-
-
-def _family(table: dict[str, str], *roles: str) -> tuple[OpRule, ...]:
-    return tuple(
-        OpRule(kind, _spelt(names, *_operands(kind, roles)), PLAIN, flops=one_per_element)
-        for kind, names in table.items()
-    )
+def _reduction(kind: str, names: str) -> OpRule:
+    over = under(names, "x", shapes("axes"))
+    operands = {name: ("x", "y") if name.startswith("aten::") else over[name] for name in over}
+    return OpRule(kind, operands, REDUCED, flops=one_per_input)
 
 
 ELEMENTWISE: tuple[OpRule, ...] = (
-    *_family(UNARY, "x", "bound", "other_bound"),
-    *_family(BINARY, "x", "y"),
-    *_family(TERNARY, "x", "y", "z"),
-    OpRule(
-        "maximum",
-        under("aten::max.other aten::min.other", "x", "y"),
-        PLAIN,
-        flops=one_per_element,
-    ),
-    OpRule(
-        "prelu",
-        _spelt("prelu _prelu_kernel", "x", Role("slope", weight=True, scales=True)),
-        PLAIN,
-        flops=one_per_element,
-    ),
-    OpRule(
-        "addcmul",
-        _spelt("addcmul addcdiv", "x", "y", "z"),
-        "x + a·y·z (or y / z) element by element",
-        flops=one_per_element,
-    ),
-    OpRule(
-        "addr",
-        _spelt("addr", "x", "y", "z"),
-        "an outer product added to a matrix: nothing is accumulated",
-        flops=one_per_element,
-    ),
-    OpRule(
-        "glu",
-        _spelt("glu", "x"),
-        "half of the input gates the other half, element by element",
-        flops=one_per_element,
-    ),
-    *_onnx_family(ONNX_UNARY, "x", "bound", "other_bound"),
-    *_onnx_family(ONNX_BINARY, "x", "y"),
-    *_onnx_family({"prelu": "PRelu"}, "x", Role("slope", weight=True, scales=True)),
-    *_onnx_family({"where": "Where"}, "condition", "x", "y"),
-    *_onnx_family(ONNX_VARIADIC, "*parts"),
+    *(one_each(kind, _spelt(names, "x bound other_bound")) for kind, names in UNARY.items()),
+    *(one_each(kind, _spelt(names, _operands(kind))) for kind, names in ARITHMETIC.items()),
+    *(one_each(kind, _spelt(names, "x y")) for kind, names in BINARY.items()),
+    *(one_each(kind, _spelt(kind, "x y z")) for kind in ("masked_fill", "lerp")),
+    one_each("where", _spelt("where", "x y z") | under("Where", "condition x y")),
+    one_each("maximum", under("max.other min.other", "x y") | under("Max Min", "*parts")),
+    one_each("prelu", _spelt("prelu _prelu_kernel PRelu", "x", SLOPE)),
+    one_each("addcmul", _spelt("addcmul addcdiv", "x y z"), "x + a·y·z (or y / z) element by element"),
+    one_each("addr", _spelt("addr", "x y z"), "an outer product added to a matrix: nothing is accumulated"),
+    one_each("glu", _spelt("glu", "x"), "half of the input gates the other half, element by element"),
+    one_each("add", under("Sum", Role("*parts", learnt=True, added=True))),
+    one_each("mean_of", under("Mean", "*parts")),
+    one_each("swiglu", under("SwiGLU", "x y"), "an activation gates the other operand, element by element"),
     OpRule(
         "gelu",
-        {
-            f"com.microsoft::{name}": ("x", BIAS)
-            for name in ("Gelu", "QuickGelu", "FastGelu", "BiasGelu")
-        },
+        under(
+            "com.microsoft::Gelu com.microsoft::QuickGelu com.microsoft::FastGelu com.microsoft::BiasGelu", "x", BIAS
+        ),
         "an activation per element, and a sum where a bias comes with it",
         flops=biased,
     ),
     OpRule(
-        "swiglu",
-        {"onnx::SwiGLU": ("x", "y")},
-        "an activation gates the other operand, element by element",
-        flops=one_per_element,
-    ),
-    OpRule(
         "dropout",
-        _spelt(
-            "dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", CARRIED
-        )
-        | {"onnx::Dropout": (CARRIED, "ratio", "training")},
+        _spelt("dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout", CARRIED)
+        | under("Dropout", CARRIED, "ratio training"),
         "at inference the input passes through untouched; in training it is a masked product",
         flops=dropout_flops,
         shares_storage_of="x",
@@ -245,74 +171,20 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         "one value of the derivative for each element, counted as one operation",
         flops=one_per_element,
     ),
-    OpRule(
+    one_each(
         "add",
         under("com.microsoft::BiasAdd", X, BIAS, Role("residual", learnt=True)),
         "a bias and a residual are added, element by element",
-        flops=one_per_element,
     ),
-)
-
-
-KINDS = {
-    "sum": "sum nansum",
-    "mean": "mean nanmean",
-    "prod": "prod",
-    "variance": "var std var_mean std_mean",
-    "maximum_over": "max amax min amin aminmax argmax argmin",
-    "norm": "norm linalg_vector_norm linalg_norm frobenius_norm",
-    "logsumexp": "logsumexp special_logsumexp",
-    "any_all": "any all _is_all_true _is_any_true",
-    "cumulative": "cumsum cumprod cummax cummin logcumsumexp cumsum_ cumprod_",
-    "count_nonzero": "count_nonzero",
-    "trace": "trace",
-}
-
-# The same kinds by their ONNX operators.
-ONNX_KINDS = {
-    "sum": "ReduceSum",
-    "mean": "ReduceMean",
-    "prod": "ReduceProd",
-    "maximum_over": "ReduceMax ReduceMin ArgMax ArgMin",
-    "norm": "ReduceL1 ReduceL2 ReduceSumSquare",
-    "logsumexp": "ReduceLogSumExp ReduceLogSum",
-    "cumulative": "CumSum CumProd",
-}
-WHY = "one operation per input element; no pairs are multiplied"
-
-
-def _reductions(table: dict[str, str], space: str, *roles: str | Role) -> tuple[OpRule, ...]:
-    return tuple(
-        OpRule(
-            kind,
-            under(" ".join(f"{space}::{name}" for name in names.split()), *roles),
-            WHY,
-            flops=one_per_input,
-        )
-        for kind, names in table.items()
-    )
-
-
-REDUCTION: tuple[OpRule, ...] = (
     OpRule(
         "fold",
-        under("aten::col2im", "x")
-        | under("onnx::Col2Im", "x", Role("shape", shape=True), Role("sizes", shape=True)),
+        under("col2im", "x") | under("Col2Im", "x", shapes("shape sizes")),
         "adds up overlapping windows: sums, no products of pairs",
         flops=one_per_input,
     ),
     OpRule(
-        "segments",
-        under("aten::segment_reduce", "x", "lengths", "indices", "offsets"),
-        WHY,
-        flops=one_per_input,
+        "segments", under("aten::segment_reduce", "x", "lengths", "indices", "offsets"), REDUCED, flops=one_per_input
     ),
-    *_reductions(KINDS, "aten", "x", "y"),
-    *_reductions(ONNX_KINDS, "onnx", "x", Role("axes", shape=True)),
-    OpRule(
-        "mean",
-        under("com.microsoft::QLinearReduceMean", *REQUANTISED),
-        WHY,
-        flops=one_per_input,
-    ),
+    *(_reduction(kind, names) for kind, names in REDUCTIONS.items()),
+    OpRule("mean", under("com.microsoft::QLinearReduceMean", REQUANTISED), REDUCED, flops=one_per_input),
 )

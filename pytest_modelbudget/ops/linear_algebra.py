@@ -84,17 +84,9 @@ LINEAR_ALGEBRA: tuple[OpRule, ...] = (
         solve_macs,
     ),
     _solved("aten::linalg_inv aten::linalg_inv_ex aten::inverse", "a", "2 · n³", inverse_macs),
+    _solved("aten::linalg_cholesky aten::linalg_cholesky_ex", "a", "1/3 · n³", cholesky_macs),
     _solved(
-        "aten::linalg_cholesky aten::linalg_cholesky_ex",
-        "a",
-        "1/3 · n³",
-        cholesky_macs,
-    ),
-    _solved(
-        "aten::linalg_lu_factor aten::linalg_lu_factor_ex aten::linalg_lu",
-        "a",
-        "2/3 · n³ of square matrices",
-        lu_macs,
+        "aten::linalg_lu_factor aten::linalg_lu_factor_ex aten::linalg_lu", "a", "2/3 · n³ of square matrices", lu_macs
     ),
     _iterated(
         "aten::linalg_svd aten::_linalg_svd aten::linalg_svdvals aten::linalg_eig "

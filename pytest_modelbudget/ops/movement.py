@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
-from pytest_modelbudget.ops.role import CARRIED, CARRIED_PARTS, Role
+from pytest_modelbudget.ops.role import CARRIED, CARRIED_PARTS, LIKE, TARGET, Role, shapes
 from pytest_modelbudget.ops.rule import OpRule, free, nothing, under
 
 VIEW = "a view: the same memory under another shape, nothing moves"
 MOVED = "ONNX has no strides: the result is written in its own order"
 COPY = "elements are copied as they are, nothing is computed"
+WRITTEN = "writes the target; its old values are not read"
+UNWRITTEN = "memory without values: nothing is written yet"
+HANDED_ON = "tensors are handed on or copied as they are, nothing is computed"
 
 
 def part_read(*, out: Tensor) -> dict[str, int]:
@@ -17,288 +20,9 @@ def part_read(*, out: Tensor) -> dict[str, int]:
     return {"x": out.nbytes}
 
 
-def overwritten() -> dict[str, int]:
-    """The target of a copy or fill is written and not read."""
-    return {"target": 0}
-
-
 def diagonal_written(*, target: Tensor) -> int:
     """One element per step along the shortest dimension."""
     return nbytes_of(min(target.shape), target.dtype)
-
-
-MOVEMENT: tuple[OpRule, ...] = (
-    free(
-        "reshape",
-        under(
-            "aten::view aten::reshape aten::_unsafe_view aten::_reshape_alias aten::flatten "
-            "aten::unflatten aten::view_as aten::reshape_as aten::ravel aten::squeeze "
-            "aten::unsqueeze aten::squeeze_ aten::unsqueeze_ aten::view_copy "
-            "aten::_reshape_copy aten::resize_",
-            CARRIED,
-            "like",
-        ),
-        "the same elements under another shape: a view, or a copy where strides forbid one",
-        shares_storage_of="x",
-        reads=lambda: {"like": 0},
-    ),
-    free(
-        "transpose",
-        under(
-            "aten::transpose aten::permute aten::t aten::swapaxes aten::swapdims aten::movedim "
-            "aten::moveaxis aten::numpy_T aten::mT aten::matrix_H aten::mH aten::adjoint "
-            "aten::transpose_ aten::t_",
-            CARRIED,
-        ),
-        VIEW,
-    ),
-    free(
-        "slice",
-        under(
-            "aten::slice aten::select aten::narrow aten::split aten::split_with_sizes "
-            "aten::chunk aten::unsafe_chunk aten::unsafe_split aten::unsafe_split_with_sizes "
-            "aten::tensor_split aten::hsplit aten::vsplit aten::dsplit aten::unbind "
-            "aten::diagonal aten::unfold aten::as_strided aten::as_strided_",
-            CARRIED,
-            "y",
-        ),
-        VIEW,
-    ),
-    free(
-        "expand",
-        under(
-            "aten::expand aten::expand_as aten::broadcast_to aten::broadcast_tensors "
-            "aten::meshgrid aten::atleast_1d aten::atleast_2d aten::atleast_3d",
-            CARRIED,
-            "like",
-        ),
-        "a view with stride-0 dimensions: nothing moves",
-        reads=lambda: {"like": 0},
-    ),
-    free(
-        "alias",
-        under(
-            "aten::alias aten::detach aten::detach_ aten::view_as_real aten::view_as_complex "
-            "aten::real aten::imag aten::conj aten::_conj aten::lift aten::lift_fresh "
-            "aten::lift_fresh_copy aten::positive aten::requires_grad_ aten::data "
-            "aten::_neg_view aten::__identity__",
-            CARRIED,
-        ),
-        VIEW,
-        shares_storage_of="x",
-    ),
-    free(
-        "copy",
-        under(
-            "aten::clone aten::contiguous aten::rot90 aten::flip aten::fliplr aten::flipud "
-            "aten::roll aten::repeat aten::tile aten::repeat_interleave aten::pixel_shuffle "
-            "aten::pixel_unshuffle aten::channel_shuffle aten::native_channel_shuffle "
-            "aten::tril aten::triu aten::tril_ aten::triu_ aten::diag aten::diag_embed "
-            "aten::block_diag aten::to_dense aten::im2col aten::unfold_copy "
-            "aten::max_unpool2d aten::max_unpool3d aten::_pack_padded_sequence",
-            CARRIED,
-            Role("repeats", shape=True),
-        ),
-        COPY,
-    ),
-    free(
-        "cat",
-        under(
-            "aten::cat aten::concat aten::concatenate aten::stack aten::hstack aten::vstack "
-            "aten::dstack aten::column_stack aten::row_stack",
-            CARRIED_PARTS,
-        ),
-        "reads every part and writes it into the result",
-    ),
-    free(
-        "pad",
-        under(
-            "aten::pad aten::constant_pad_nd aten::_pad_circular aten::_pad_enum "
-            + " ".join(
-                f"aten::{mode}_pad{d}d" for mode in ("reflection", "replication") for d in (1, 2, 3)
-            ),
-            CARRIED,
-        ),
-        "reads the tensor and writes a larger one",
-    ),
-    free(
-        "cast",
-        under(
-            "aten::to aten::_to_copy aten::type_as aten::_autocast_to_reduced_precision "
-            "aten::_autocast_to_full_precision",
-            CARRIED,
-            "like",
-        ),
-        "the same values in another type or place; a view where nothing changes",
-        reads=lambda: {"like": 0},
-    ),
-    free(
-        "copy_into",
-        under("aten::copy_", "target", "source"),
-        "writes the target; its old values are not read",
-        reads=overwritten,
-    ),
-    free(
-        "fill",
-        under("aten::fill_ aten::zero_", "target", "value"),
-        "writes the target; its old values are not read",
-        reads=overwritten,
-    ),
-    free(
-        "fill",
-        under("aten::fill_diagonal_", "target"),
-        "writes the diagonal of the target",
-        reads=overwritten,
-        writes=diagonal_written,
-    ),
-    free(
-        "fill",
-        under("aten::fill aten::zero", "target", "value"),
-        "writes a constant; the operand lends its shape",
-        reads=overwritten,
-    ),
-    free(
-        "reshape",
-        under("onnx::Reshape", CARRIED, Role("shape", shape=True))
-        | under("onnx::Flatten", CARRIED)
-        | under("onnx::Squeeze onnx::Unsqueeze", CARRIED, Role("axes", shape=True)),
-        VIEW,
-        shares_storage_of="x",
-    ),
-    free("alias", under("onnx::Identity onnx::BitCast", CARRIED), VIEW, shares_storage_of="x"),
-    free("transpose", under("onnx::Transpose", CARRIED), MOVED),
-    free(
-        "slice",
-        under(
-            "onnx::Slice",
-            CARRIED,
-            Role("starts", shape=True),
-            Role("ends", shape=True),
-            Role("axes", shape=True),
-            Role("steps", shape=True),
-        ),
-        "copies the part that is kept, and reads no more of it",
-        reads=part_read,
-    ),
-    free(
-        "split",
-        under("onnx::Split", Role("x", carried=True, into_all=True), Role("split", shape=True)),
-        MOVED,
-    ),
-    free("expand", under("onnx::Expand", CARRIED, Role("shape", shape=True)), MOVED),
-    free(
-        "cat",
-        under("onnx::Concat", CARRIED_PARTS),
-        "reads every part and writes it into the result",
-    ),
-    free(
-        "pad",
-        under("onnx::Pad", CARRIED, Role("pads", shape=True), "value", Role("axes", shape=True))
-        | under("onnx::CenterCropPad", CARRIED, Role("shape", shape=True)),
-        MOVED,
-    ),
-    free("cast", under("onnx::Cast", CARRIED), "the same values in another type, written anew"),
-    free(
-        "cast",
-        under("onnx::CastLike", CARRIED, "like"),
-        "the same values in another type, written anew; the second operand lends that type",
-        reads=lambda: {"like": 0},
-    ),
-    free(
-        "copy",
-        under("onnx::Tile", CARRIED, Role("repeats", shape=True))
-        | under("onnx::Trilu com.microsoft::Trilu", CARRIED, Role("axis", shape=True))
-        | under("onnx::DepthToSpace onnx::SpaceToDepth", CARRIED)
-        | under("onnx::ReverseSequence", CARRIED, "lengths")
-        | under("onnx::MaxUnpool", CARRIED, "indices", Role("shape", shape=True))
-        | under(
-            "com.microsoft.nchwc::ReorderInput com.microsoft.nchwc::ReorderOutput "
-            "com.microsoft::NhwcReorder",
-            CARRIED,
-        ),
-        COPY,
-    ),
-)
-
-
-CREATION: tuple[OpRule, ...] = (
-    free(
-        "allocation",
-        under("aten::empty aten::empty_strided"),
-        "memory without values: nothing is written yet",
-        writes=nothing,
-    ),
-    free(
-        "allocation",
-        under(
-            "aten::empty_like aten::new_empty aten::new_empty_strided aten::empty_permuted",
-            "like",
-        ),
-        "memory without values: nothing is written yet",
-        reads=lambda: {"like": 0},
-        writes=nothing,
-    ),
-    free(
-        "creation",
-        under(
-            "aten::zeros aten::ones aten::full aten::arange "
-            "aten::linspace aten::logspace aten::eye aten::scalar_tensor aten::tril_indices "
-            "aten::triu_indices aten::hann_window aten::hamming_window aten::range "
-            "aten::_efficientzerotensor",
-            Role("start", shape=True),
-            "end",
-        ),
-        "values known before the run are written, nothing is computed",
-    ),
-    free(
-        "creation",
-        under(
-            "aten::zeros_like aten::ones_like aten::full_like aten::new_zeros aten::new_ones "
-            "aten::new_full",
-            "like",
-        ),
-        "the operand lends its shape and is not read",
-        reads=lambda: {"like": 0},
-    ),
-    free(
-        "creation",
-        under("onnx::Constant")
-        | under("onnx::ConstantOfShape", Role("shape", shape=True))
-        | under(
-            "onnx::Range",
-            Role("start", shape=True),
-            Role("limit", shape=True),
-            Role("delta", shape=True),
-        )
-        | under(
-            "onnx::HannWindow onnx::HammingWindow onnx::BlackmanWindow", Role("count", shape=True)
-        )
-        | under(
-            "onnx::MelWeightMatrix",
-            Role("count", shape=True),
-            Role("limit", shape=True),
-            Role("start", shape=True),
-            Role("delta", shape=True),
-            Role("ends", shape=True),
-        ),
-        "values known before the run are written, nothing is computed",
-    ),
-    free(
-        "creation",
-        under("onnx::EyeLike", "like"),
-        "the operand lends its shape and is not read",
-        reads=lambda: {"like": 0},
-    ),
-    free(
-        "shape",
-        under("onnx::Shape onnx::Size", "like"),
-        "the shape of a tensor is known without reading it",
-        reads=lambda: {"like": 0},
-    ),
-)
-
-
-HANDED_ON = "tensors are handed on or copied as they are, nothing is computed"
 
 
 def as_often_as_data_say() -> int:
@@ -308,58 +32,186 @@ def as_often_as_data_say() -> int:
 
 def _body(kind: str, name: str, because: str) -> OpRule:
     """A node whose body is written out where its count is known, and unmeasured where it is not."""
-    return OpRule(
-        kind, under(name, "*parts"), because, macs=None, flops=None, writes=as_often_as_data_say
-    )
+    names = under(name, "*parts")
+    return OpRule(kind, names, because, macs=None, flops=None, writes=as_often_as_data_say)
 
 
-CONTAINERS: tuple[OpRule, ...] = (
+MOVEMENT: tuple[OpRule, ...] = (
+    free(
+        "reshape",
+        under(
+            "view reshape _unsafe_view _reshape_alias flatten unflatten view_as reshape_as ravel "
+            "squeeze unsqueeze squeeze_ unsqueeze_ view_copy _reshape_copy resize_",
+            (CARRIED, LIKE),
+        ),
+        "the same elements under another shape: a view, or a copy where strides forbid one",
+        shares_storage_of="x",
+    ),
+    free(
+        "reshape",
+        under("Reshape", CARRIED, shapes("shape"))
+        | under("Flatten", CARRIED)
+        | under("Squeeze Unsqueeze", CARRIED, shapes("axes")),
+        VIEW,
+        shares_storage_of="x",
+    ),
+    free(
+        "transpose",
+        under(
+            "transpose permute t swapaxes swapdims movedim moveaxis numpy_T mT matrix_H mH adjoint transpose_ t_",
+            CARRIED,
+        ),
+        VIEW,
+    ),
+    free("transpose", under("Transpose", CARRIED), MOVED),
+    free(
+        "slice",
+        under(
+            "slice select narrow split split_with_sizes chunk unsafe_chunk unsafe_split "
+            "unsafe_split_with_sizes tensor_split hsplit vsplit dsplit unbind diagonal unfold "
+            "as_strided as_strided_",
+            (CARRIED, "y"),
+        ),
+        VIEW,
+    ),
+    free(
+        "slice",
+        under("Slice", CARRIED, shapes("starts ends axes steps")),
+        "copies the part that is kept, and reads no more of it",
+        reads=part_read,
+    ),
+    free("split", under("Split", Role("x", carried=True, into_all=True), shapes("split")), MOVED),
+    free(
+        "expand",
+        under(
+            "expand expand_as broadcast_to broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d", (CARRIED, LIKE)
+        ),
+        "a view with stride-0 dimensions: nothing moves",
+    ),
+    free("expand", under("Expand", CARRIED, shapes("shape")), MOVED),
+    free(
+        "alias",
+        under(
+            "alias detach detach_ view_as_real view_as_complex real imag conj _conj lift "
+            "lift_fresh lift_fresh_copy positive requires_grad_ data _neg_view __identity__ "
+            "Identity BitCast",
+            CARRIED,
+        ),
+        VIEW,
+        shares_storage_of="x",
+    ),
+    free(
+        "copy",
+        under(
+            "clone contiguous rot90 flip fliplr flipud roll repeat tile repeat_interleave "
+            "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle tril triu tril_ "
+            "triu_ diag diag_embed block_diag to_dense im2col unfold_copy max_unpool2d "
+            "max_unpool3d _pack_padded_sequence Tile",
+            (CARRIED, shapes("repeats")),
+        )
+        | under("Trilu com.microsoft::Trilu", CARRIED, shapes("axis"))
+        | under("ReverseSequence", CARRIED, "lengths")
+        | under("MaxUnpool", CARRIED, "indices", shapes("shape"))
+        | under(
+            "DepthToSpace SpaceToDepth com.microsoft.nchwc::ReorderInput "
+            "com.microsoft.nchwc::ReorderOutput com.microsoft::NhwcReorder",
+            CARRIED,
+        ),
+        COPY,
+    ),
+    free(
+        "cat",
+        under("cat concat concatenate stack hstack vstack dstack column_stack row_stack Concat", CARRIED_PARTS),
+        "reads every part and writes it into the result",
+    ),
+    free(
+        "pad",
+        under(
+            "pad constant_pad_nd _pad_circular _pad_enum reflection_pad1d reflection_pad2d "
+            "reflection_pad3d replication_pad1d replication_pad2d replication_pad3d",
+            CARRIED,
+        ),
+        "reads the tensor and writes a larger one",
+    ),
+    free(
+        "pad",
+        under("Pad", CARRIED, shapes("pads"), "value", shapes("axes"))
+        | under("CenterCropPad", CARRIED, shapes("shape")),
+        MOVED,
+    ),
+    free(
+        "cast",
+        under("to _to_copy type_as _autocast_to_reduced_precision _autocast_to_full_precision", (CARRIED, LIKE)),
+        "the same values in another type or place; a view where nothing changes",
+    ),
+    free("cast", under("Cast", CARRIED), "the same values in another type, written anew"),
+    free(
+        "cast",
+        under("CastLike", CARRIED, LIKE),
+        "the same values in another type, written anew; the second operand lends that type",
+    ),
+    free("copy_into", under("copy_", TARGET, "source"), WRITTEN),
+    free("fill", under("fill_ zero_", TARGET, "value"), WRITTEN),
+    free("fill", under("fill_diagonal_", TARGET), "writes the diagonal of the target", writes=diagonal_written),
+    free("fill", under("fill zero", TARGET, "value"), "writes a constant; the operand lends its shape"),
+    free("allocation", under("empty empty_strided"), UNWRITTEN, writes=nothing),
+    free("allocation", under("empty_like new_empty new_empty_strided empty_permuted", LIKE), UNWRITTEN, writes=nothing),
+    free(
+        "creation",
+        under(
+            "zeros ones full arange linspace logspace eye scalar_tensor tril_indices triu_indices "
+            "hann_window hamming_window range _efficientzerotensor",
+            shapes("start"),
+            "end",
+        )
+        | under("Constant")
+        | under("ConstantOfShape", shapes("shape"))
+        | under("Range", shapes("start limit delta"))
+        | under("HannWindow HammingWindow BlackmanWindow", shapes("count"))
+        | under("MelWeightMatrix", shapes("count limit start delta ends")),
+        "values known before the run are written, nothing is computed",
+    ),
+    free(
+        "creation",
+        under("zeros_like ones_like full_like new_zeros new_ones new_full EyeLike", LIKE),
+        "the operand lends its shape and is not read",
+    ),
+    free("shape", under("Shape Size", LIKE), "the shape of a tensor is known without reading it"),
     free(
         "sequence",
         under(
-            "onnx::SequenceAt onnx::SequenceConstruct onnx::SequenceEmpty onnx::SequenceErase "
-            "onnx::SequenceInsert onnx::SequenceLength onnx::ConcatFromSequence "
-            "onnx::SplitToSequence",
+            "SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert "
+            "SequenceLength ConcatFromSequence SplitToSequence",
             "*parts",
         ),
         HANDED_ON,
     ),
-    free(
-        "optional",
-        under("onnx::Optional onnx::OptionalGetElement onnx::OptionalHasElement", "x"),
-        HANDED_ON,
-    ),
-    _body("loop", "onnx::Loop", "its trip count is not known before the run"),
-    _body("loop", "onnx::Scan", "the length that it scans is not known before the run"),
-    _body("if", "onnx::If", "neither of its branches could be read"),
-    _body("loop", "onnx::SequenceMap", "its body runs once per entry of a sequence"),
+    free("optional", under("Optional OptionalGetElement OptionalHasElement", "x"), HANDED_ON),
+    _body("loop", "Loop", "its trip count is not known before the run"),
+    _body("loop", "Scan", "the length that it scans is not known before the run"),
+    _body("if", "If", "neither of its branches could be read"),
+    _body("loop", "SequenceMap", "its body runs once per entry of a sequence"),
     OpRule(
         "text",
-        under(
-            "onnx::StringConcat onnx::StringNormalizer onnx::StringSplit onnx::RegexFullMatch "
-            "onnx::TfIdfVectorizer",
-            "*parts",
-        ),
+        under("StringConcat StringNormalizer StringSplit RegexFullMatch TfIdfVectorizer", "*parts"),
         "text is compared, cut and counted: nothing is contracted",
         flops=None,
     ),
     OpRule(
         "image_decoder",
-        under("onnx::ImageDecoder", "x"),
+        under("ImageDecoder", "x"),
         "a decoder of compressed pictures: no contraction of tensors",
         flops=None,
     ),
     OpRule(
         "loss",
-        under(
-            "onnx::SoftmaxCrossEntropyLoss onnx::NegativeLogLikelihoodLoss", "x", "target", "scale"
-        ),
+        under("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", "x target scale"),
         "one chosen logarithm per row, weighted and added up: no pairs are contracted",
         flops=None,
     ),
     OpRule(
         "determinant",
-        under("onnx::Det com.microsoft::Inverse", "x"),
+        under("Det com.microsoft::Inverse", "x"),
         "an elimination whose products depend on the kernel: no closed form holds for all",
         macs=None,
         flops=None,

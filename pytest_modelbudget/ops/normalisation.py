@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.role import BIAS, MEAN, VARIANCE, WEIGHT, Role
-from pytest_modelbudget.ops.rule import Names, OpRule, under
+from pytest_modelbudget.ops.pooling import REQUANTISED
+from pytest_modelbudget.ops.role import BIAS, LAYER, NORM, WEIGHT, roles
+from pytest_modelbudget.ops.rule import Attributes, Maybe, Names, OpRule, under
 
-WHY = "statistics, a shift and a scale per element: nothing is contracted"
+STATISTICS = "statistics, a shift and a scale per element: nothing is contracted"
+SOFTMAX = "a maximum, a difference, an exponential, a sum and a division per element"
 
 
 def per_element(count: int) -> Callable[..., int]:
@@ -23,20 +25,18 @@ def per_element(count: int) -> Callable[..., int]:
 def skip_flops(count: int) -> Callable[..., int]:
     """FLOPs of a norm after one sum with a residual, and one more with a bias."""
 
-    def flops(*, x: Tensor, second_bias: Tensor | None = None) -> int:
+    def flops(*, x: Tensor, second_bias: Maybe = None) -> int:
         return (count + 1 + (second_bias is not None)) * x.elements
 
     return flops
 
 
-def neighbourhood_flops(*, x: Tensor, attributes: Mapping[str, object]) -> int:
+def neighbourhood_flops(*, x: Tensor, attributes: Attributes) -> int:
     """A square and ``size`` sums per element, then a scale, a sum, a power and a quotient."""
     return x.elements * (int(str(attributes["size"])) + 5)
 
 
-def embedding_norm_flops(
-    *, out: Tensor, second_weight: Tensor | None = None, third_weight: Tensor | None = None
-) -> int:
+def embedding_norm_flops(*, out: Tensor, second_weight: Maybe = None, third_weight: Maybe = None) -> int:
     """One sum per further table, then a layer norm of 5 per element."""
     return out.elements * (5 + (second_weight is not None) + (third_weight is not None))
 
@@ -46,153 +46,67 @@ def embedding_rows(*, out: Tensor) -> Mapping[str, int]:
     return dict.fromkeys(("table", "second_weight", "third_weight"), out.nbytes)
 
 
-def batch_norm_flops(
-    *, x: Tensor, attributes: Mapping[str, object], mean: Tensor | None = None
-) -> int:
+def batch_norm_flops(*, x: Tensor, attributes: Attributes, mean: Maybe = None) -> int:
     """2 per element with fixed statistics; 5 where the batch's own are worked out first."""
     computed = mean is None or bool(attributes.get("training") or attributes.get("train"))
     return (5 if computed else 2) * x.elements
 
 
-def _normalisation(kind: str, names: Names, flops_per_element: int, because: str = WHY) -> OpRule:
-    return OpRule(kind, names, because, flops=per_element(flops_per_element))
+def _norm(kind: str, count: int, names: Names, because: str = STATISTICS) -> OpRule:
+    """A rule for so many FLOPs per element of the input."""
+    return OpRule(kind, names, because, flops=per_element(count))
 
 
+SECOND_BIAS = roles("second_bias", weight=True)
 NORMALISATION: tuple[OpRule, ...] = (
     OpRule(
         "batch_norm",
         under(
-            "aten::batch_norm aten::_batch_norm_impl_index aten::native_batch_norm "
-            "aten::_native_batch_norm_legit aten::_native_batch_norm_legit_no_training "
-            "aten::_batch_norm_no_update aten::cudnn_batch_norm aten::miopen_batch_norm",
-            "x",
-            WEIGHT,
-            BIAS,
-            MEAN,
-            VARIANCE,
+            "batch_norm _batch_norm_impl_index native_batch_norm _native_batch_norm_legit "
+            "_native_batch_norm_legit_no_training _batch_norm_no_update cudnn_batch_norm "
+            "miopen_batch_norm",
+            NORM,
         )
-        | {"aten::_native_batch_norm_legit.no_stats": ("x", WEIGHT, BIAS)},
+        | under("_native_batch_norm_legit.no_stats", LAYER),
         "a scale and a shift per element, after statistics where they are not fixed",
         flops=batch_norm_flops,
     ),
-    _normalisation(
-        "layer_norm",
-        under("aten::layer_norm aten::native_layer_norm", "x", WEIGHT, BIAS),
-        5,
+    _norm(
+        "batch_norm", 2, under("BatchNormalization", NORM), "with fixed statistics, one scale and one shift per element"
     ),
-    _normalisation(
-        "group_norm",
-        under("aten::group_norm aten::native_group_norm", "x", WEIGHT, BIAS),
-        5,
-    ),
-    _normalisation(
-        "instance_norm",
-        under(
-            "aten::instance_norm",
-            "x",
-            WEIGHT,
-            BIAS,
-            MEAN,
-            VARIANCE,
-        ),
-        5,
-    ),
-    _normalisation("rms_norm", under("aten::rms_norm aten::_fused_rms_norm", "x", WEIGHT), 4),
+    _norm("layer_norm", 5, under("layer_norm native_layer_norm LayerNormalization", LAYER)),
+    _norm("group_norm", 5, under("group_norm native_group_norm GroupNormalization com.microsoft::GroupNorm", LAYER)),
+    _norm("instance_norm", 5, under("instance_norm", NORM) | under("InstanceNormalization", LAYER)),
+    _norm("rms_norm", 4, under("rms_norm _fused_rms_norm RMSNormalization SimplifiedLayerNormalization", "x", WEIGHT)),
     OpRule(
         "weight_norm",
-        under("aten::_weight_norm aten::_weight_norm_interface", "x", "magnitude"),
+        under("_weight_norm _weight_norm_interface", "x magnitude"),
         "a norm and a quotient per weight: nothing is contracted",
         flops=None,
     ),
-    _normalisation(
+    _norm(
         "softmax",
-        under(
-            "aten::softmax aten::_softmax aten::special_softmax aten::_safe_softmax "
-            "aten::_masked_softmax",
-            "x",
-            "mask",
-        ),
         5,
-        "a maximum, a difference, an exponential, a sum and a division per element",
+        under("softmax _softmax special_softmax _safe_softmax _masked_softmax", "x mask") | under("Softmax", "x"),
+        SOFTMAX,
     ),
-    _normalisation(
+    _norm("softmax", 5, under("com.microsoft::QLinearSoftmax", REQUANTISED), "a softmax over integers, requantised"),
+    _norm("softmax", 6, under("com.microsoft::BiasSoftmax", "x mask"), "a sum with a mask, then a softmax"),
+    _norm(
         "log_softmax",
-        under("aten::log_softmax aten::_log_softmax aten::special_log_softmax", "x"),
         5,
-        "a softmax and a logarithm in one pass",
-    ),
-    _normalisation(
-        "batch_norm",
-        under(
-            "onnx::BatchNormalization",
-            "x",
-            WEIGHT,
-            BIAS,
-            MEAN,
-            VARIANCE,
-        ),
-        2,
-        "with fixed statistics, one scale and one shift per element",
-    ),
-    _normalisation("layer_norm", under("onnx::LayerNormalization", "x", WEIGHT, BIAS), 5),
-    _normalisation(
-        "group_norm",
-        under("onnx::GroupNormalization com.microsoft::GroupNorm", "x", WEIGHT, BIAS),
-        5,
-    ),
-    _normalisation("instance_norm", under("onnx::InstanceNormalization", "x", WEIGHT, BIAS), 5),
-    _normalisation(
-        "rms_norm",
-        under("onnx::RMSNormalization onnx::SimplifiedLayerNormalization", "x", WEIGHT),
-        4,
-    ),
-    _normalisation(
-        "softmax",
-        under("onnx::Softmax", "x"),
-        5,
-        "a maximum, a difference, an exponential, a sum and a division per element",
-    ),
-    _normalisation(
-        "softmax",
-        under(
-            "com.microsoft::QLinearSoftmax",
-            "x",
-            "x_scale",
-            "x_zero_point",
-            "y_scale",
-            "y_zero_point",
-        ),
-        5,
-        "a softmax over integers, requantised",
-    ),
-    _normalisation(
-        "log_softmax",
-        under("onnx::LogSoftmax", "x"),
-        5,
+        under("log_softmax _log_softmax special_log_softmax LogSoftmax", "x"),
         "a softmax and a logarithm in one pass",
     ),
     OpRule(
         "layer_norm",
-        under(
-            "com.microsoft::SkipLayerNormalization",
-            "x",
-            "skip",
-            WEIGHT,
-            BIAS,
-            Role("second_bias", weight=True),
-        ),
+        under("com.microsoft::SkipLayerNormalization", "x skip", WEIGHT, BIAS, SECOND_BIAS),
         "a sum with the residual (and a bias), then a layer norm",
         flops=skip_flops(5),
     ),
     OpRule(
         "rms_norm",
-        under(
-            "com.microsoft::SkipSimplifiedLayerNormalization",
-            "x",
-            "skip",
-            WEIGHT,
-            Role("second_bias", weight=True),
-        ),
+        under("com.microsoft::SkipSimplifiedLayerNormalization", "x skip", WEIGHT, SECOND_BIAS),
         "a sum with the residual (and a bias), then an RMS norm",
         flops=skip_flops(4),
     ),
@@ -200,41 +114,25 @@ NORMALISATION: tuple[OpRule, ...] = (
         "embedding_layer_norm",
         under(
             "com.microsoft::EmbedLayerNormalization",
-            "indices",
-            "segments",
-            Role("table", weight=True),
-            Role("second_weight", weight=True),
-            Role("third_weight", weight=True),
-            WEIGHT,
-            BIAS,
-            "mask",
+            "indices segments",
+            roles("table second_weight third_weight", weight=True),
+            (WEIGHT, BIAS, "mask"),
         ),
         "rows of up to three tables are added and normalised: nothing is contracted",
         flops=embedding_norm_flops,
         reads=embedding_rows,
     ),
-    _normalisation(
+    _norm(
         "mean_variance_norm",
-        under("onnx::MeanVarianceNormalization", "x"),
         5,
+        under("MeanVarianceNormalization", "x"),
         "a mean, a variance, a shift and a scale per element, as in a layer norm",
     ),
-    _normalisation(
-        "lp_norm",
-        under("onnx::LpNormalization", "x"),
-        4,
-        "a norm and a quotient per element, counted as an RMS norm",
-    ),
+    _norm("lp_norm", 4, under("LpNormalization", "x"), "a norm and a quotient per element, counted as an RMS norm"),
     OpRule(
         "local_response_norm",
-        under("onnx::LRN", "x"),
+        under("LRN", "x"),
         "squares of neighbouring channels are summed: no learnt weights, nothing contracted",
         flops=neighbourhood_flops,
-    ),
-    OpRule(
-        "softmax",
-        under("com.microsoft::BiasSoftmax", "x", "mask"),
-        "a sum with a mask, then a softmax",
-        flops=per_element(6),
     ),
 )

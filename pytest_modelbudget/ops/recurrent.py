@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.role import BIAS, WEIGHT, Role
-from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, under
+from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALES, roles
+from pytest_modelbudget.ops.rule import Contraction, Formula, Maybe, Names, OpRule, Over, under
 
 
 def recurrent_macs(*, x: Tensor, params: tuple[Tensor, ...]) -> int:
@@ -56,38 +56,25 @@ def _bias_elements(params: tuple[Tensor, ...]) -> int:
     return sum(param.elements for param in params if len(param.shape) == 1)
 
 
-def _cell_flops(units: Tensor, per_unit: int, *biases: Tensor | None) -> int:
+def _cell_flops(units: Tensor, per_unit: int, *biases: Maybe) -> int:
     """Gate arithmetic of one step, and each (gates · h,) bias once per batch row."""
     rows = prod(units.shape[:-1])
     return units.elements * per_unit + rows * sum(b.elements for b in biases if b is not None)
 
 
-def lstm_cell_flops(
-    *, state: tuple[Tensor, ...], input_bias: Tensor | None, hidden_bias: Tensor | None
-) -> int:
+def lstm_cell_flops(*, state: tuple[Tensor, ...], input_bias: Maybe, hidden_bias: Maybe) -> int:
     """One LSTM step; state is (h, c), c (batch, h)."""
     return _cell_flops(state[1], 9, input_bias, hidden_bias)
 
 
-def gru_cell_flops(*, state: Tensor, input_bias: Tensor | None, hidden_bias: Tensor | None) -> int:
+def gru_cell_flops(*, state: Tensor, input_bias: Maybe, hidden_bias: Maybe) -> int:
     """One GRU step; state (batch, h)."""
     return _cell_flops(state, 10, input_bias, hidden_bias)
 
 
-def rnn_cell_flops(*, state: Tensor, input_bias: Tensor | None, hidden_bias: Tensor | None) -> int:
+def rnn_cell_flops(*, state: Tensor, input_bias: Maybe, hidden_bias: Maybe) -> int:
     """One RNN step; state (batch, h)."""
     return _cell_flops(state, 2, input_bias, hidden_bias)
-
-
-CELL_ROLES = (
-    "x",
-    "state",
-    Role("input_weight", weight=True),
-    Role("hidden_weight", weight=True),
-    Role("input_bias", weight=True),
-    Role("hidden_bias", weight=True),
-)
-STACKED_ROLES = ("x", WEIGHT, Role("hidden_weight", weight=True), BIAS, "lengths", "state")
 
 
 def stacked_macs(*, x: Tensor, weight: Tensor, hidden_weight: Tensor) -> int:
@@ -102,13 +89,7 @@ def stacked_macs(*, x: Tensor, weight: Tensor, hidden_weight: Tensor) -> int:
 def stacked_flops(per_unit: int) -> Callable[..., int]:
     """FLOPs per hidden unit and step, and the biases; a peephole is a product and a sum."""
 
-    def flops(
-        *,
-        x: Tensor,
-        hidden_weight: Tensor,
-        bias: Tensor | None = None,
-        peephole: Tensor | None = None,
-    ) -> int:
+    def flops(*, x: Tensor, hidden_weight: Tensor, bias: Maybe = None, peephole: Maybe = None) -> int:
         units = hidden_weight.shape[0] * hidden_weight.shape[-1]
         added = bias.elements if bias is not None else 0
         peeped = 2 * peephole.elements if peephole is not None else 0
@@ -117,98 +98,47 @@ def stacked_flops(per_unit: int) -> Callable[..., int]:
     return flops
 
 
+PARAMS = roles("params", weight=True)
+CELL = roles("input_weight hidden_weight input_bias hidden_bias", weight=True)
+HIDDEN_WEIGHT, PEEPHOLE = roles("hidden_weight peephole", weight=True)
+STACKED = ("x", WEIGHT, HIDDEN_WEIGHT, BIAS, "lengths state")
+LSTM = (STACKED, "cell_state", PEEPHOLE)
+HIDDEN_SCALES = roles("hidden_weight_scale hidden_weight_zero_point", quantises="hidden_weight")
+LAYER_OF = Contraction(Over.FEATURES, ("x", "params"))
+CELL_OF = Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight"))
+STACKED_OF = Contraction(Over.FEATURES, ("x", "weight", "hidden_weight"))
+
+
+def _layer(kind: str, names: str, flops: Formula, because: str) -> OpRule:
+    """A layer of torch, over steps of one length or (``.data``) packed ones."""
+    packed = " ".join(f"{name}.data" for name in names.split())
+    both = under(names, "x state", PARAMS) | under(packed, "x batch_sizes state", PARAMS)
+    return OpRule(kind, both, because, macs=recurrent_macs, contracts=LAYER_OF, flops=flops)
+
+
+def _cell(kind: str, names: str, flops: Formula, because: str) -> OpRule:
+    operands = under(names, "x state", CELL)
+    return OpRule(kind, operands, because, macs=cell_macs, contracts=CELL_OF, flops=flops)
+
+
+def _stacked(kind: str, names: Names, per_unit: int, because: str) -> OpRule:
+    flops = stacked_flops(per_unit)
+    return OpRule(kind, names, because, macs=stacked_macs, contracts=STACKED_OF, flops=flops)
+
+
 RECURRENT: tuple[OpRule, ...] = (
-    OpRule(
-        kind="lstm",
-        names={
-            "aten::lstm": ("x", "state", Role("params", weight=True)),
-            "aten::lstm.data": ("x", "batch_sizes", "state", Role("params", weight=True)),
-        },
-        macs=recurrent_macs,
-        contracts=Contraction(Over.FEATURES, ("x", "params")),
-        flops=lstm_flops,
-        because="four gates of W_ih·x + W_hh·h a step, and the projection: torch.nn.LSTM",
+    _layer("lstm", "lstm", lstm_flops, "four gates of W_ih·x + W_hh·h a step, and the projection: torch.nn.LSTM"),
+    _layer("gru", "gru", gru_flops, "three gates of W_ih·x + W_hh·h a step: torch.nn.GRU"),
+    _layer("rnn", "rnn_tanh rnn_relu", rnn_flops, "W_ih·x + W_hh·h a step: torch.nn.RNN"),
+    _cell("lstm_cell", "lstm_cell", lstm_cell_flops, "one LSTM step: torch.nn.LSTMCell"),
+    _cell("gru_cell", "gru_cell", gru_cell_flops, "one GRU step: torch.nn.GRUCell"),
+    _cell("rnn_cell", "rnn_tanh_cell rnn_relu_cell", rnn_cell_flops, "one RNN step: torch.nn.RNNCell"),
+    _stacked(
+        "lstm",
+        under("LSTM", LSTM) | under("com.microsoft::DynamicQuantizeLSTM", LSTM, WEIGHT_SCALES, HIDDEN_SCALES),
+        9,
+        "four gates of W·x + R·h a step: ONNX LSTM",
     ),
-    OpRule(
-        kind="gru",
-        names={
-            "aten::gru": ("x", "state", Role("params", weight=True)),
-            "aten::gru.data": ("x", "batch_sizes", "state", Role("params", weight=True)),
-        },
-        macs=recurrent_macs,
-        contracts=Contraction(Over.FEATURES, ("x", "params")),
-        flops=gru_flops,
-        because="three gates of W_ih·x + W_hh·h a step: torch.nn.GRU",
-    ),
-    OpRule(
-        kind="rnn",
-        names={
-            "aten::rnn_tanh": ("x", "state", Role("params", weight=True)),
-            "aten::rnn_relu": ("x", "state", Role("params", weight=True)),
-            "aten::rnn_tanh.data": ("x", "batch_sizes", "state", Role("params", weight=True)),
-            "aten::rnn_relu.data": ("x", "batch_sizes", "state", Role("params", weight=True)),
-        },
-        macs=recurrent_macs,
-        contracts=Contraction(Over.FEATURES, ("x", "params")),
-        flops=rnn_flops,
-        because="W_ih·x + W_hh·h a step: torch.nn.RNN",
-    ),
-    OpRule(
-        kind="lstm_cell",
-        names=under("aten::lstm_cell", *CELL_ROLES),
-        macs=cell_macs,
-        contracts=Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight")),
-        flops=lstm_cell_flops,
-        because="one LSTM step: torch.nn.LSTMCell",
-    ),
-    OpRule(
-        kind="gru_cell",
-        names=under("aten::gru_cell", *CELL_ROLES),
-        macs=cell_macs,
-        contracts=Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight")),
-        flops=gru_cell_flops,
-        because="one GRU step: torch.nn.GRUCell",
-    ),
-    OpRule(
-        kind="rnn_cell",
-        names=under("aten::rnn_tanh_cell aten::rnn_relu_cell", *CELL_ROLES),
-        macs=cell_macs,
-        contracts=Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight")),
-        flops=rnn_cell_flops,
-        because="one RNN step: torch.nn.RNNCell",
-    ),
-    OpRule(
-        kind="lstm",
-        names=under("onnx::LSTM", *STACKED_ROLES, "cell_state", Role("peephole", weight=True))
-        | under(
-            "com.microsoft::DynamicQuantizeLSTM",
-            *STACKED_ROLES,
-            "cell_state",
-            Role("peephole", weight=True),
-            Role("weight_scale", quantises="weight"),
-            Role("weight_zero_point", quantises="weight"),
-            Role("hidden_weight_scale", quantises="hidden_weight"),
-            Role("hidden_weight_zero_point", quantises="hidden_weight"),
-        ),
-        macs=stacked_macs,
-        contracts=Contraction(Over.FEATURES, ("x", "weight", "hidden_weight")),
-        flops=stacked_flops(9),
-        because="four gates of W·x + R·h a step: ONNX LSTM",
-    ),
-    OpRule(
-        kind="gru",
-        names=under("onnx::GRU", *STACKED_ROLES),
-        macs=stacked_macs,
-        contracts=Contraction(Over.FEATURES, ("x", "weight", "hidden_weight")),
-        flops=stacked_flops(10),
-        because="three gates of W·x + R·h a step: ONNX GRU",
-    ),
-    OpRule(
-        kind="rnn",
-        names=under("onnx::RNN", *STACKED_ROLES),
-        macs=stacked_macs,
-        contracts=Contraction(Over.FEATURES, ("x", "weight", "hidden_weight")),
-        flops=stacked_flops(2),
-        because="W·x + R·h a step: ONNX RNN",
-    ),
+    _stacked("gru", under("GRU", STACKED), 10, "three gates of W·x + R·h a step: ONNX GRU"),
+    _stacked("rnn", under("RNN", STACKED), 2, "W·x + R·h a step: ONNX RNN"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_modelbudget.errors import ExtensionError
 
@@ -23,6 +24,7 @@ class Role:
     added: added, so that values of 0 and −inf alone make it a mask.
     scales: multiplies or divides where it is a vector: values around 1 are usual, around 0 hide.
     dequantised: carried, and floating from there on.
+    unread: no value of it is read: it lends its shape or type, or is overwritten.
     packed: attributes whose product is its number of logical elements.
     declared: whether anybody said what it is. A plain word in an extension's rule says nothing: a
         floating tensor that is stored for it leaves the model's weights unknown.
@@ -41,6 +43,7 @@ class Role:
     added: bool = False
     scales: bool = False
     dequantised: bool = False
+    unread: bool = False
     packed: tuple[str, ...] = ()
     declared: bool = True
 
@@ -56,12 +59,29 @@ class Role:
         return self.name.lstrip("*")
 
 
+def roles(words: str, **facts: Any) -> tuple[Role, ...]:
+    """Several roles of which the same is true: ``roles("query key", learnt=True)``."""
+    return tuple(Role(word, **facts) for word in words.split())
+
+
+def shapes(words: str) -> tuple[Role, ...]:
+    """Roles of operands that say how large or where the result is."""
+    return roles(words, shape=True)
+
+
 UNDECLARED = Role("", declared=False)  # of operands that no rule names
 WEIGHT = Role("weight", weight=True, scales=True)
 BIAS = Role("bias", weight=True)
+LAYER: tuple[str | Role, ...] = ("x", WEIGHT, BIAS)
+SLOPE = Role("slope", weight=True, scales=True)
 MEAN = Role("mean", statistic=True)
 VARIANCE = Role("variance", statistic=True, scales=True)
+NORM = (*LAYER, MEAN, VARIANCE)
 # Operands of a product of two, either of which may be stored.
-X, Y, PARTS = (Role(name, learnt=True) for name in ("x", "y", "*parts"))
-CARRIED = Role("x", carried=True)
-CARRIED_PARTS = Role("*parts", carried=True)
+X, Y, PARTS = roles("x y *parts", learnt=True)
+CARRIED, CARRIED_PARTS = roles("x *parts", carried=True)
+# The target of a copy or fill is written and not read.
+LIKE, TARGET, OVERWRITTEN = roles("like target x", unread=True)
+SCALE, ZERO_POINT = roles("scale zero_point", quantises="x")
+WEIGHT_SCALES = roles("weight_scale weight_zero_point", quantises="weight")
+WEIGHT_SCALE, WEIGHT_ZERO_POINT = WEIGHT_SCALES

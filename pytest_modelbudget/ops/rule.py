@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
+from math import prod
 from typing import TypeVar, Union
 
 from pytest_modelbudget.errors import ExtensionError, UnmeasurableError
@@ -17,9 +18,12 @@ from pytest_modelbudget.ops.role import UNDECLARED, Role
 Formula = Callable[..., int]
 RoleBytes = Callable[..., Mapping[str, int]]
 Words = tuple[str | Role, ...]
+Roles = Union[str, Role, tuple["Roles", ...]]  # of one operand, or of several in a row
 Names = Mapping[str, Words]
+Attributes = Mapping[str, object]
+Maybe = Union[Tensor, None]  # an operand that may be absent
 Result = TypeVar("Result")
-Bound = Union[Operand, Mapping[str, object], tuple[Tensor, ...]]
+Bound = Union[Operand, Attributes, tuple[Tensor, ...]]
 
 # What a formula may ask for beside its operands' roles.
 OF_THE_OP = frozenset({"outputs", "attributes"})
@@ -39,9 +43,14 @@ class Over(str, Enum):
     ROWS = "rows"  # of a table
 
 
-def always(attributes: Mapping[str, object]) -> bool:
+def always(attributes: Attributes) -> bool:
     """Whatever the attributes say."""
     return True
+
+
+def in_filters(shape: Sequence[int], attributes: Attributes) -> int:
+    """All but the first axis, that of the outputs: weight (n, k) or (n, k, kernel ...)."""
+    return prod(shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +58,14 @@ class Contraction:
     """That an operation sums products, over what, and of which operands (their roles' words).
 
     over is None where nobody said it: it may be anything. where says of an operation's attributes
-    whether it contracts at all, which an einsum need not.
+    whether it contracts at all, which an einsum need not. fan_in says how many elements of the
+    input one output sums, from the weight's shape and the attributes.
     """
 
     over: Over | None
     of: tuple[str, ...]
-    where: Callable[[Mapping[str, object]], bool] = always
+    where: Callable[[Attributes], bool] = always
+    fan_in: Callable[[Sequence[int], Attributes], int] = in_filters
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +80,8 @@ class OpRule:
 
     macs: multiply-accumulates of one execution; None where no formula is known (unmeasured).
     flops: FLOPs beyond two per MAC; None where the convention gives no figure (unmeasured).
-    reads: bytes read of the roles it names, where that is not the whole operand (gathers).
+    reads: bytes read of the roles it names, where that is not the whole operand (gathers); without
+        a formula, 0 of those that are declared unread.
     writes: bytes written, where that is not every output (indexed writes).
     shares_storage_of: the role whose memory the output is, for formats that do not tell.
     computes_where: the role of a flag that, where it is true, makes the output memory of its own.
@@ -77,7 +89,8 @@ class OpRule:
         none. Transforms of weights ask this of every operation, by whatever name it goes.
     because: why the formula is right, or why the op is free.
 
-    Raises ExtensionError without a because, or where a formula asks for what is no role.
+    Raises ExtensionError without a because, or where a formula asks for what is no role of some
+    name, or an operand is unread under some names only.
     """
 
     kind: str
@@ -95,24 +108,26 @@ class OpRule:
     def __post_init__(self) -> None:
         roles = {name: tuple(map(_role, words)) for name, words in self.names.items()}
         object.__setattr__(self, "roles", roles)
-        object.__setattr__(
-            self, "names", {name: tuple(role.name for role in roles[name]) for name in roles}
-        )
+        object.__setattr__(self, "names", {name: tuple(role.name for role in roles[name]) for name in roles})
+        unread = frozenset(role.word for words in roles.values() for role in words if role.unread)
+        asked = [_required(f) for f in (self.macs, self.flops, self.reads, self.writes) if f]
+        if unread and self.reads is None:
+            object.__setattr__(self, "reads", lambda: dict.fromkeys(unread, 0))
+            asked.append(unread)
         if not self.because.strip():
             raise ExtensionError(f"op rule '{self.kind}' gives no reason (because=...)")
         for name, words in self.names.items():
             known = {role.word for role in roles[name]} | OUTPUT_NAMES
-            for formula in (self.macs, self.flops, self.reads, self.writes):
-                missing = _required(formula) - known if formula else frozenset()
-                if missing:
-                    raise ExtensionError(
-                        f"op rule '{self.kind}': a formula asks for {', '.join(sorted(missing))}, "
-                        f"which is no role of {name} {words}"
-                    )
+            missing = frozenset().union(*asked) - known
+            if missing:
+                raise ExtensionError(
+                    f"op rule '{self.kind}': a formula asks for {', '.join(sorted(missing))}, "
+                    f"which is no role of {name} {words}"
+                )
 
     def roles_of(self, name: str, count: int) -> tuple[Role, ...]:
         """The role of each of count operands; the last may take all that remain."""
-        return _padded(self.roles[name], count)
+        return _roles_of(self, name, count)
 
     @cached_property
     def contraction(self) -> Contraction | None:
@@ -122,9 +137,7 @@ class OpRule:
         words = {role.word for roles in self.roles.values() for role in roles if not role.shape}
         return Contraction(None, tuple(sorted(words)))
 
-    def multiplied(
-        self, name: str, over: Over, attributes: Mapping[str, object], count: int
-    ) -> tuple[tuple[int, Role], ...]:
+    def multiplied(self, name: str, over: Over, attributes: Attributes, count: int) -> tuple[tuple[int, Role], ...]:
         """Those of count operands whose products are summed over something, by position."""
         contraction = self.contraction
         if contraction is None or contraction.over not in {None, over}:
@@ -136,10 +149,7 @@ class OpRule:
 
     def fully_declared(self) -> OpRule:
         """The same rule, in which a plain word says that an operand is an activation."""
-        names = {
-            name: tuple(replace(role, declared=True) for role in roles)
-            for name, roles in self.roles.items()
-        }
+        names = {name: tuple(replace(role, declared=True) for role in roles) for name, roles in self.roles.items()}
         return replace(self, names=names)
 
     def bind(self, op: Op) -> dict[str, Operand]:
@@ -161,9 +171,7 @@ class OpRule:
         bound.update(zip(roles, operands))  # noqa: B905  # trailing operands may be absent
         return bound
 
-    def evaluate(
-        self, formula: Callable[..., Result], op: Op, bound: Mapping[str, Operand]
-    ) -> Result:
+    def evaluate(self, formula: Callable[..., Result], op: Op, bound: Mapping[str, Operand]) -> Result:
         """The value of one of this rule's formulas for one op.
 
         Raises UnmeasurableError where the formula does, or cannot be worked out.
@@ -184,23 +192,35 @@ class OpRule:
 
 
 def free(
-    kind: str,
-    names: Names,
-    because: str,
-    *,
-    shares_storage_of: str | None = None,
-    reads: RoleBytes | None = None,
-    writes: Formula | None = None,
-) -> OpRule:
+    kind: str, names: Names, because: str, *, shares_storage_of: str | None = None,
+    reads: RoleBytes | None = None, writes: Formula | None = None,
+) -> OpRule:  # fmt: skip
     """A rule for what computes nothing: data movement, views, bookkeeping."""
-    return OpRule(
-        kind, names, because, reads=reads, writes=writes, shares_storage_of=shares_storage_of
-    )
+    return OpRule(kind, names, because, reads=reads, writes=writes, shares_storage_of=shares_storage_of)
 
 
-def under(names: str, *roles: str | Role) -> dict[str, Words]:
-    """The same roles under several foreign names, written in one string."""
-    return dict.fromkeys(names.split(), roles)
+def under(names: str, *roles: Roles) -> dict[str, Words]:
+    """The same roles under several foreign names: ``under("linear mkldnn_linear", "x", WEIGHT)``.
+
+    Names stand in one string, and so may words of plain roles; tuples of roles are laid out. A bare
+    name is torch's (``aten::relu``), one with a capital ONNX's own (``onnx::Relu``); all others say
+    their domain (``com.microsoft::Gelu``).
+    """
+    return dict.fromkeys(map(_in_full, names.split()), tuple(_laid_out(roles)))
+
+
+def _laid_out(roles: Iterable[Roles]) -> Iterator[str | Role]:
+    for role in roles:
+        if isinstance(role, Role):
+            yield role
+        else:
+            yield from role.split() if isinstance(role, str) else _laid_out(role)
+
+
+def _in_full(name: str) -> str:
+    if "::" in name:
+        return name
+    return f"{'onnx' if name[0].isupper() else 'aten'}::{name}"
 
 
 def _role(word: str | Role) -> Role:
@@ -212,9 +232,9 @@ def _bare(roles: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(role.lstrip("*") for role in roles)
 
 
-@cache
-def _padded(roles: tuple[Role, ...], count: int) -> tuple[Role, ...]:
-    rest = UNDECLARED
+@cache  # by the rule, not by its roles: those are many words to compare
+def _roles_of(rule: OpRule, name: str, count: int) -> tuple[Role, ...]:
+    roles, rest = rule.roles[name], UNDECLARED
     if roles and roles[-1].name.startswith("*"):
         roles, rest = roles[:-1], roles[-1]
     return (*roles, *(rest for _ in range(count - len(roles))))[:count]

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from pytest_modelbudget.errors import ExtensionError
-from pytest_modelbudget.ops.attention import ATTENTION, CONTRIB_ATTENTION
+from pytest_modelbudget.ops.attention import ATTENTION
 from pytest_modelbudget.ops.classical import CLASSICAL
 from pytest_modelbudget.ops.convolution import CONVOLUTION
 from pytest_modelbudget.ops.dense import DENSE
-from pytest_modelbudget.ops.elementwise import ELEMENTWISE, REDUCTION
-from pytest_modelbudget.ops.indexing import INDEXING, SEARCHING
+from pytest_modelbudget.ops.elementwise import ELEMENTWISE
+from pytest_modelbudget.ops.indexing import INDEXING
 from pytest_modelbudget.ops.linear_algebra import LINEAR_ALGEBRA
-from pytest_modelbudget.ops.movement import CONTAINERS, CREATION, MOVEMENT
+from pytest_modelbudget.ops.movement import MOVEMENT
 from pytest_modelbudget.ops.normalisation import NORMALISATION
 from pytest_modelbudget.ops.pooling import POOLING
 from pytest_modelbudget.ops.quantised import QUANTISED
@@ -21,24 +21,9 @@ from pytest_modelbudget.ops.recurrent import RECURRENT
 from pytest_modelbudget.ops.rule import OpRule
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
-    ATTENTION,
-    CLASSICAL,
-    CONTAINERS,
-    CONTRIB_ATTENTION,
-    CONVOLUTION,
-    CREATION,
-    DENSE,
-    ELEMENTWISE,
-    INDEXING,
-    LINEAR_ALGEBRA,
-    MOVEMENT,
-    NORMALISATION,
-    POOLING,
-    QUANTISED,
-    RECURRENT,
-    REDUCTION,
-    SEARCHING,
-)
+    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, INDEXING, LINEAR_ALGEBRA, MOVEMENT, NORMALISATION,
+    POOLING, QUANTISED, RECURRENT,
+)  # fmt: skip
 
 
 class OpTable(Mapping[str, OpRule]):
@@ -50,9 +35,7 @@ class OpTable(Mapping[str, OpRule]):
             for name in rule.names:
                 taken = self._by_name.setdefault(name, rule)
                 if taken is not rule:
-                    raise ExtensionError(
-                        f"op {name} is claimed by two rules, '{taken.kind}' and '{rule.kind}'"
-                    )
+                    raise ExtensionError(f"op {name} is claimed by two rules, '{taken.kind}' and '{rule.kind}'")
         self.kinds = frozenset(rule.kind for rule in self._by_name.values())
 
     def __getitem__(self, name: str) -> OpRule:

@@ -75,10 +75,8 @@ class Endings:
         return (yield)
 
 
-def budgeted_models(
-    request: pytest.FixtureRequest,
-) -> Iterator[Callable[..., BudgetedModel]]:
-    """What the fixture ``model_budget`` is: a call that measures one model; it must be held."""
+def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., BudgetedModel]]:
+    """The fixture ``model_budget``: a call that measures one model; it must be held."""
     item, config = request.node, request.config
     if not config.pluginmanager.has_plugin(ENDINGS):
         config.pluginmanager.register(Endings(), ENDINGS)
@@ -100,19 +98,16 @@ def budgeted_models(
         return budgeted[-1]
 
     yield measured_model
-    idle = sum(not each.is_held for each in budgeted)
+    idle = sum(not model.is_held for model in budgeted)
     if idle and not item.stash.get(_ENDED_EARLY, False):
         count = "a model" if idle == 1 else f"{idle} models"
         pytest.fail(
-            f"{place}: model_budget() measured {count} and held nothing: call .within(...) on "
-            "what it returns",
+            f"{place}: model_budget() measured {count} and held nothing: call .within(...) on what it returns",
             pytrace=False,
         )
 
 
-def _asked(
-    source: object, inputs: object, options: Mapping[str, Any], registry: Tables, root: Path
-) -> ModelSource:
+def _asked(source: object, inputs: object, options: Mapping[str, Any], registry: Tables, root: Path) -> ModelSource:
     """The source that a call of the fixture names; raises InputError for a wrong option."""
     for option in options:
         if option not in OPTIONS:

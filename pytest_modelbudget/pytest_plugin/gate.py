@@ -45,15 +45,15 @@ class BudgetPaths:
         self.config = config
         self.missing: list[Path] = []
         self.remarks: list[str] = []
-        self.found = self._found()
+        self.roots = self._configured()
 
     def claims(self, path: Path) -> bool:
         """Whether a file is a budget of this session: named itself, or found and marked."""
         if path.suffix not in SUFFIXES:
             return False
-        if path in self.found:
+        if path in self.roots:
             return True
-        if not any(path.is_relative_to(each) for each in self.found):
+        if not any(path.is_relative_to(root) for root in self.roots):
             return False
         if is_marked(path):
             return True
@@ -65,10 +65,10 @@ class BudgetPaths:
         if self.missing:
             names = ", ".join(str(path) for path in self.missing)
             return f"{names} does not exist: write a budget there, or set ini {PATHS}"
-        names = ", ".join(str(path) for path in self.found) or "the paths given"
+        names = ", ".join(str(path) for path in self.roots) or "the paths given"
         return f"no YAML file with the key model_budget under {names}"
 
-    def _found(self) -> tuple[Path, ...]:
+    def _configured(self) -> tuple[Path, ...]:
         config = self.config
         if config.args_source is pytest.Config.ArgsSource.ARGS:
             files = (Address.parse(arg).file for arg in config.args)
@@ -81,9 +81,9 @@ class BudgetPaths:
                 f"{PATHS} names {self.missing[0]}, which does not exist: "
                 f"create it, or correct {config.inipath or 'the configuration'}"
             )
-        found = tuple(path for path in paths if path not in self.missing)
-        config.args.extend(str(path) for path in found if not self._is_visited(path))
-        return found
+        existing = tuple(path for path in paths if path not in self.missing)
+        config.args.extend(str(path) for path in existing if not self._is_visited(path))
+        return existing
 
     def _is_visited(self, path: Path) -> bool:
         """Whether pytest comes by this path anyway.
@@ -167,9 +167,7 @@ class Gate:
         statement = getattr(report, STATEMENT, None)
         if statement:
             self.assembly.add(Statement.parse(statement))
-        elif report.failed and self.paths.claims(
-            self.config.rootpath / Address.parse(report.nodeid).file
-        ):
+        elif report.failed and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file):
             self.assembly.lose(report.nodeid, _first_line(report))
 
     @pytest.hookimpl(optionalhook=True)
@@ -205,9 +203,7 @@ class Gate:
             self.locks.mode = None
             self.remarks.append("nothing written: the session was interrupted")
         files = [Path(file) for file in self.budgets]
-        report = self.locks.compared(
-            report, self.assembly.numbers, files, gone_from=self.paths.found
-        )
+        report = self.locks.compared(report, self.assembly.numbers, files, gone_from=self.paths.roots)
         self.remarks.extend(self.locks.remarks)
         return report
 

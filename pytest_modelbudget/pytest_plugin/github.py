@@ -1,4 +1,4 @@
-"""What a run on GitHub shows there, through the plugin's own hooks: annotations and the summary.
+"""The output of a run for GitHub, through the plugin's own hooks: annotations and the summary.
 
 Registered in the process that reports, where GITHUB_ACTIONS says so.
 """

@@ -26,9 +26,7 @@ def pytest_model_budget_extensions(config: pytest.Config) -> object:
 
 
 @pytest.hookspec
-def pytest_model_budget_measured(
-    config: pytest.Config, model_id: str, measurements: Mapping[str, Measurement]
-) -> None:
+def pytest_model_budget_measured(config: pytest.Config, model_id: str, measurements: Mapping[str, Measurement]) -> None:
     """Called once per model and process, after ``budgets/a.yaml::model`` was measured.
 
     Under xdist this runs in the worker that measured. A model that could not be loaded has no

@@ -215,7 +215,7 @@ class BudgetedModel(Budgeted, Protocol):
 
     @property
     def source(self) -> ModelSource:
-        """Where the model comes from."""
+        """The source of the model."""
 
     def statement(self, check: Check) -> Statement:
         """The words of an item for the report: its check, and the model at the first call."""
@@ -237,9 +237,7 @@ class TransformNode(pytest.Collector):
         for limit in self.check.limits:
             yield LimitItem.from_parent(self, name=limit.name, limit=limit)
         if self.check.equivalence is not None:
-            yield EquivalenceItem.from_parent(
-                self, name=EQUIVALENCE, equivalence=self.check.equivalence
-            )
+            yield EquivalenceItem.from_parent(self, name=EQUIVALENCE, equivalence=self.check.equivalence)
 
     @property
     def budget_path(self) -> str:
@@ -277,9 +275,7 @@ class TransformNode(pytest.Collector):
 class EquivalenceItem(BudgetItem):
     """The claim that a transformed model computes the same."""
 
-    def __init__(
-        self, *, equivalence: EquivalenceCheck, parent: TransformNode, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, equivalence: EquivalenceCheck, parent: TransformNode, **kwargs: Any) -> None:
         super().__init__(place=equivalence.place, parent=parent, **kwargs)
         self.check = equivalence
         self.transform = parent
@@ -294,9 +290,7 @@ class EquivalenceItem(BudgetItem):
             result = replace(result, first_divergence=divergence)
         self.ihook.pytest_model_budget_verified(item=self, equivalence=result)
         check = claim_report(self.nodeid, self.check, result)
-        self.statement = replace(
-            self.transform.statement(check), equivalence=equivalence_report(result)
-        )
+        self.statement = replace(self.transform.statement(check), equivalence=equivalence_report(result))
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
             self._fail(equivalence_lines(result, self.check.place, repeat))
@@ -308,7 +302,7 @@ _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read coun
 
 
 def declared_limits(config: pytest.Config) -> int:
-    """How many limits the files hold that this session has seen; a broken file counts as one."""
+    """The number of limits in the files that this session has seen; a broken file counts as one."""
     return sum(config.stash.get(_DECLARED, {}).values())
 
 
@@ -392,7 +386,7 @@ class ModelNode(pytest.Collector):
 
     @property
     def source(self) -> ModelSource:
-        """Where the model comes from."""
+        """The source of the model."""
         return self.budget.source
 
     def measured(self) -> MeasuredModel:
@@ -423,6 +417,4 @@ class VariantNode(ModelNode):
 
 def promises(model: ModelBudget) -> int:
     """How many items a model's budget makes: limits, those of transforms, and equivalences."""
-    return len(model.limits) + sum(
-        len(check.limits) + (check.equivalence is not None) for check in model.transforms
-    )
+    return len(model.limits) + sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)

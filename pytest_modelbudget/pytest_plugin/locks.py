@@ -26,12 +26,7 @@ from pytest_modelbudget.budget.revision import (
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.budgets import read
-from pytest_modelbudget.gate.locks import (
-    budget_changes,
-    lock_reports,
-    measured_numbers,
-    written,
-)
+from pytest_modelbudget.gate.locks import budget_changes, lock_reports, measured_numbers, written
 from pytest_modelbudget.pytest_plugin.items import BASELINES, models_of
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE
 from pytest_modelbudget.reports.cases import LOOSENED, REDEFINED, changes
@@ -89,9 +84,7 @@ class SessionLocks:
         is_checked = self.config.getoption(LOCK) == "check"
         locks = tuple(
             replace(lock, fails=is_checked and lock.state in UNFIT)
-            for lock in lock_reports(
-                report, numbers, budgets, self.baselines, all_needed=is_checked
-            )
+            for lock in lock_reports(report, numbers, budgets, self.baselines, all_needed=is_checked)
         )
         report = replace(report, base=(self.base and self.base.commit) or None, lock=locks)
         if self.base is not None:
@@ -114,9 +107,7 @@ class SessionLocks:
             self.fails = True
             self.remarks.append(f"budgets were not compared with {short(base)}: {error}")
             return report
-        loosened, redefined = budget_changes(
-            budgets, gone, base, registry, root=self.config.rootpath
-        )
+        loosened, redefined = budget_changes(budgets, gone, base, registry, root=self.config.rootpath)
         return replace(report, loosened=loosened, redefined=redefined)
 
     def _unheld(self, budgets: list[Path]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a command line and a configuration may ask for; imported in everybody's pytest runs."""
+"""The options of a command line and a configuration; imported in everybody's pytest runs."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="tell growth, loosened limits and redefined models from the files of this revision "
         "(on GitHub's pull requests: the target branch)",
     )
-    group.addoption(
-        LOCK, choices=("check",), help="fail where a lock file is not what was measured"
-    )
+    group.addoption(LOCK, choices=("check",), help="fail where a lock file is not what was measured")
     parser.addini(
         PATHS,
         "where --model-budget looks for budgets, relative to rootdir (default: budgets)",

@@ -1,1 +1,1 @@
-"""What a reader sees: terminal, tables, files."""
+"""Reports, as a reader sees them: terminal, tables, files."""

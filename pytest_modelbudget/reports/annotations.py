@@ -1,4 +1,4 @@
-"""What GitHub shows on the lines of a change: one workflow command an annotation.
+"""Annotations, which GitHub shows on the lines of a change: one workflow command an annotation.
 
 ::error file=budgets/vision.yaml,line=8,title=mobilenet_v2 / params::params 3.73 M > 3.51 M ...
 
@@ -14,21 +14,9 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.reports.cases import (
-    Case,
-    cases,
-    changes,
-    failing_locks,
-    unmeasured,
-    worst_first,
-)
+from pytest_modelbudget.reports.cases import Case, cases, changes, failing_locks, unmeasured, worst_first
 from pytest_modelbudget.reports.record import Report
-from pytest_modelbudget.reports.sentences import (
-    evidence_lines,
-    grown_lines,
-    headline,
-    largest_lines,
-)
+from pytest_modelbudget.reports.sentences import evidence_lines, grown_lines, headline, largest_lines
 from pytest_modelbudget.reports.text import one_line
 from pytest_modelbudget.units import several
 
@@ -73,7 +61,7 @@ def _errors(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
         yield Annotation(ERROR, lock.file or "", 1, "lock file", one_line(lock.text))
     if sentence := unmeasured(report):
         yield Annotation(ERROR, "", 1, "model budget", sentence)
-    failing = [case for case in cases(report) if case.fails and case.id not in annotated]
+    failing = [case for case in cases(report) if case.check.fails and case.id not in annotated]
     for case in worst_first(failing):
         yield _of_unloaded(case) if case.owner.error else _of_case(case, ERROR)
 
@@ -87,7 +75,7 @@ def _warnings(report: Report) -> Iterator[Annotation]:
 def _of_case(case: Case, kind: str) -> Annotation:
     """The headline, and below it the layers that grew, or that the number is made of."""
     below = list(grown_lines(case.check.blame)) or list(largest_lines(case))
-    if case.is_claim:
+    if case.check.is_claim:
         below = list(evidence_lines(case.evidence))
     message = "\n".join([headline(case), *below[:LAYERS]])
     return Annotation(kind, case.file, case.line, f"{case.subject} / {case.name}", message)
@@ -111,7 +99,7 @@ def _of_problem(node_id: str, problem: str) -> Annotation:
 
 
 def _changes(report: Report, *, forbidden: bool) -> Iterator[Annotation]:
-    """What a change lets pass, or holds limits on instead, on the line that does so."""
+    """Loosened limits and redefined models, on the lines that do so."""
     for word, change in changes(report):
         if change.forbidden == forbidden:
             kind = ERROR if forbidden else WARNING

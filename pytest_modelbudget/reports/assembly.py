@@ -13,13 +13,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    EquivalenceCheck,
-    Limit,
-    OpsLimit,
-    TransformCheck,
-)
+from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, Limit, OpsLimit, TransformCheck
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -63,7 +57,7 @@ E = TypeVar("E", bound=Entry)
 
 def _like(entry_type: type[E], source: object, **others: Any) -> E:
     """An entry with the attributes of the same names of another object, but for these."""
-    names = (each.name for each in fields(entry_type) if each.name not in (*others, "more"))
+    names = (known.name for known in fields(entry_type) if known.name not in (*others, "more"))
     return entry_type(**{name: getattr(source, name) for name in names} | others)
 
 
@@ -80,14 +74,12 @@ def metric_report(measurement: Measurement) -> MeasuredMetric:
         parts=dict(measurement.parts),
         exact=measurement.unreduced,
         convention=measurement.convention or "",
-        shares=tuple(
-            [ScopeShare(scope=share.scope, value=share.value) for share in measurement.shares]
-        ),
+        shares=tuple([ScopeShare(scope=share.scope, value=share.value) for share in measurement.shares]),
     )
 
 
 def counted_ops(census: Iterable[OpCount]) -> tuple[CountedOps, ...]:
-    """How often each operation ran, by kind and foreign name."""
+    """The number of operations that ran, by kind and foreign name."""
     return tuple(_like(CountedOps, ops) for ops in census)
 
 
@@ -148,7 +140,7 @@ def _growth_asked(limit: Limit) -> Mapping[str, Any]:
 
 
 def blame_report(blame: Blame) -> tuple[OtherGrowth | Growth, ...]:
-    """Who a growth is due to, the largest first; what is left of it in a last entry."""
+    """The layers that a growth is due to, the largest first; what is left of it in a last entry."""
     named = tuple(_like(Growth, difference) for difference in blame.differences)
     if not (blame.rest or blame.others):
         return named
@@ -198,13 +190,9 @@ def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
 
 
 def _output(output: OutputRecord) -> OutputReport:
-    amounts: dict[str, Any] = {
-        each.name: getattr(output.figures, each.name) for each in fields(Figures)
-    }
+    amounts: dict[str, Any] = {figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)}
     amounts |= {"algebra": output.algebra, "precision": output.precision}
-    figures: dict[str, Any] = {
-        name: decimal(amount) for name, amount in amounts.items() if amount is not None
-    }
+    figures: dict[str, Any] = {name: decimal(amount) for name, amount in amounts.items() if amount is not None}
     return OutputReport(
         name=output.name,
         family=output.family,
@@ -265,7 +253,7 @@ def redefined_model(redefinition: Redefinition, *, forbidden: bool) -> Redefined
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement(Entry):
-    """What one item says: its check, or a broken file, and what it is the first to know.
+    """The words of one item: its check, or a broken file, and what it is the first to know.
 
     number is the measured one as a lock file has it, and the path of the budget that it belongs
     to; no report shows it. model took so many seconds to measure.
@@ -324,7 +312,7 @@ class Assembly:
 
     @property
     def answered(self) -> int:
-        """How many items have spoken: limits, unknown ones included, and unreadable files."""
+        """The number of items that have spoken: all limits, unknown ones too, and broken files."""
         return len(self._checks) + len(self._broken)
 
     def report(self, *, selected: bool, unanswered: int = 0) -> Report:
@@ -347,11 +335,7 @@ class Assembly:
             )
         lost = {key: _lost_model(key) for key in checks.keys() - self._transforms.keys()}
         models = (
-            replace(
-                model,
-                checks=tuple(checks.get(model.id, ())),
-                transforms=tuple(transforms.get(model.id, ())),
-            )
+            replace(model, checks=tuple(checks.get(model.id, ())), transforms=tuple(transforms.get(model.id, ())))
             for model in {**lost, **self._models}.values()
         )
         return Report(

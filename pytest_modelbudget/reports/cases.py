@@ -84,12 +84,12 @@ class Case(NamedTuple):
 
     @property
     def shares(self) -> tuple[ScopeShare, ...]:
-        """Who its metric is made of, as far as anybody knows."""
+        """The parts of its metric, as far as anybody knows."""
         return self.measurement.shares if self.measurement else ()
 
     @property
     def evidence(self) -> EquivalenceReport:
-        """How the outputs of its transform compare; empty where they were not compared."""
+        """The comparison of its transform's outputs; empty where they were not compared."""
         owner = self.owner
         return (isinstance(owner, TransformReport) and owner.equivalence) or NO_EVIDENCE
 
@@ -97,16 +97,6 @@ class Case(NamedTuple):
     def outcome(self) -> str:
         """One of over, warn, within, unknown: over at level warn is "warn"."""
         return "warn" if self.check.warns else self.check.outcome.value
-
-    @property
-    def is_claim(self) -> bool:
-        """Whether it is an equivalence, which no one number is held to."""
-        return self.check.is_claim
-
-    @property
-    def fails(self) -> bool:
-        """Whether it makes the gate red."""
-        return self.check.fails
 
 
 def cases(report: Report) -> Iterator[Case]:
@@ -123,7 +113,7 @@ def cases_of(model: ModelReport) -> Iterator[Case]:
 
 
 def counts(report: Report) -> dict[str, int]:
-    """How many checks are over, to be warned of, within and unknown; always all four."""
+    """The number of checks that are over, to be warned of, within and unknown; always all four."""
     counted = dict.fromkeys(("over", "warn", "within", "unknown"), 0)
     for case in cases(report):
         counted[case.outcome] += 1
@@ -153,7 +143,7 @@ def changes(report: Report) -> Iterator[tuple[str, LoosenedLimit | RedefinedMode
 
 
 def changes_counted(report: Report) -> list[str]:
-    """How much that is, in words: ["2 loosened", "1 redefined"]."""
+    """The number of such changes, in words: ["2 loosened", "1 redefined"]."""
     numbers = {LOOSENED: len(report.loosened), REDEFINED: len(report.redefined)}
     return [f"{number} {word}" for word, number in numbers.items() if number]
 
@@ -177,7 +167,7 @@ def is_lower_bound(check: Check) -> bool:
 
 
 def headroom(check: Check) -> Fraction | None:
-    """How far a number is from its nearer bound, as a share of that bound; negative when over.
+    """The distance of a number from its nearer bound, as a share of that bound; negative when over.
 
     None where nobody knows: a lower bound may be anywhere above what it says.
     """

@@ -1,4 +1,4 @@
-"""What changed between two reports: models, numbers and layers, the largest changes first."""
+"""The changes between two reports: models, numbers and layers, the largest changes first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_modelbudget.units import Number, exact, readable, readable_pair, roo
 
 @dataclass(frozen=True, slots=True)
 class LayerChange:
-    """What one layer contributes before and after; 0 where it is not there."""
+    """The contribution of one layer before and after; 0 where it is not there."""
 
     scope: str
     before: Number
@@ -170,8 +170,7 @@ def _from_to(number: NumberChange) -> str:
     least = "" if number.complete else ">= "
     if number.before is None or number.after is None:
         before, after = (
-            "-" if value is None else least + readable(value, number.unit)
-            for value in (number.before, number.after)
+            "-" if value is None else least + readable(value, number.unit) for value in (number.before, number.after)
         )
         return after if number.before is None else f"{before} -> {after}"
     before, after = readable_pair(number.before, number.after, number.unit)
@@ -179,7 +178,7 @@ def _from_to(number: NumberChange) -> str:
 
 
 def _delta(number: NumberChange) -> str:
-    """How much more, in all digits, and as a share of what was; unknown between lower bounds."""
+    """The difference, in all digits, and as a share of what was; unknown between lower bounds."""
     if number.before is None or number.after is None:
         return ""
     if not number.complete:

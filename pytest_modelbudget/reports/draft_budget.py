@@ -39,7 +39,7 @@ def budget_text(
         f"    {source.format}: {_word(target)}",
         *(f"    {line}" for line in _run_on(source)),
         "    limits:",
-        *(_limit(metrics[key], each, headroom) for key, each in measurements.items()),
+        *(_limit(metrics[key], measurement, headroom) for key, measurement in measurements.items()),
     ]
     return "\n".join(lines) + "\n"
 

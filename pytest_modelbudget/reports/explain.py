@@ -11,14 +11,7 @@ from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.scopes import is_in_scope, scope_text
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import (
-    ByFormula,
-    ByTraffic,
-    ByWeight,
-    Measurement,
-    Metric,
-    Term,
-)
+from pytest_modelbudget.metrics.measurement import ByFormula, ByTraffic, ByWeight, Measurement, Metric, Term
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.reports.show import operand_text, tensor_text
 from pytest_modelbudget.reports.traced_formula import formula_lines
@@ -34,9 +27,7 @@ def where_written(formula: Callable[..., Any]) -> str:
     return f"{formula.__name__}, {'/'.join(parts[-3:])}:{code.co_firstlineno}"
 
 
-def explanation(
-    metric: Metric, measurement: Measurement, costed: CostedGraph, scope: str | None
-) -> str:
+def explanation(metric: Metric, measurement: Measurement, costed: CostedGraph, scope: str | None) -> str:
     """The whole text: the module's part of the number, then who it is made of and why.
 
     scope is a glob on module paths, None the whole model.
@@ -94,9 +85,7 @@ def _weight_formula(weight: Weight, amount: int, unit: str) -> str:
     return f"{exact(amount, unit)}: it shares memory with a tensor that is counted already"
 
 
-def _operation(
-    key: str, how: ByFormula | ByTraffic, cost: OpCost, costed: CostedGraph
-) -> Iterator[str]:
+def _operation(key: str, how: ByFormula | ByTraffic, cost: OpCost, costed: CostedGraph) -> Iterator[str]:
     """One operation: name, operands by role, formula, reason."""
     op, rule = cost.op, costed.rules.get(cost.op.name)
     repeated = f", run {op.times} times" if op.times != 1 else ""

@@ -22,27 +22,9 @@ from xml.etree import ElementTree
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
 from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.reports.cases import (
-    CHANGES,
-    Case,
-    cases,
-    changes,
-    failing_locks,
-    headroom_text,
-    unmeasured,
-)
-from pytest_modelbudget.reports.record import (
-    BrokenFile,
-    LockReport,
-    LoosenedLimit,
-    RedefinedModel,
-    Report,
-)
-from pytest_modelbudget.reports.sentences import (
-    detail_lines,
-    grown_name,
-    headline,
-)
+from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, failing_locks, headroom_text, unmeasured
+from pytest_modelbudget.reports.record import BrokenFile, LockReport, LoosenedLimit, RedefinedModel, Report
+from pytest_modelbudget.reports.sentences import detail_lines, grown_name, headline
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.reports.typed_json import to_json
 
@@ -87,10 +69,7 @@ def render(report: Report) -> str:
 def _unique(reported: list[Reported]) -> list[Reported]:
     """Names are unique: where ids give the same class and name, the whole id is the name."""
     names = Counter((case.classname, case.name) for case in reported)
-    return [
-        case if names[case.classname, case.name] == 1 else case._replace(name=case.id)
-        for case in reported
-    ]
+    return [case if names[case.classname, case.name] == 1 else case._replace(name=case.id) for case in reported]
 
 
 def _reported(report: Report) -> Iterator[Reported]:
@@ -121,7 +100,7 @@ def _of_case(case: Case, seconds: str) -> Reported:
         text="\n".join([f"{headline(case)}   {case.place}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
-        problem=case.outcome if case.fails else "",
+        problem=case.outcome if case.check.fails else "",
     )
 
 
@@ -135,9 +114,7 @@ def _of_broken(broken: BrokenFile) -> Reported:
     address = broken.address
     file, classname = address.file, dotted(address.above)
     text, message = "\n".join(broken.problems), one_line(broken.problems[0])
-    return Reported(
-        broken.id, classname, address.name, file, 1, message, text, {}, problem="broken"
-    )
+    return Reported(broken.id, classname, address.name, file, 1, message, text, {}, problem="broken")
 
 
 def _of_change(word: str, change: LoosenedLimit | RedefinedModel) -> Reported:
@@ -165,17 +142,7 @@ def _of_change(word: str, change: LoosenedLimit | RedefinedModel) -> Reported:
 def _of_lock(lock: LockReport) -> Reported:
     """A lock file that is not what was measured, where that fails."""
     file, message = lock.file or LOCK, one_line(lock.text)
-    return Reported(
-        f"{file} {message}",
-        dotted(Address(file)),
-        LOCK,
-        file,
-        1,
-        message,
-        message,
-        {},
-        problem=LOCK,
-    )
+    return Reported(f"{file} {message}", dotted(Address(file)), LOCK, file, 1, message, message, {}, problem=LOCK)
 
 
 def dotted(address: Address) -> str:
@@ -220,9 +187,7 @@ def _complete(tree: ElementTree.Element, reported: Iterable[Reported]) -> None:
         if case.properties:
             properties = ElementTree.Element("properties")
             for name, value in case.properties.items():
-                ElementTree.SubElement(
-                    properties, "property", name=name, value=printable(one_line(value))
-                )
+                ElementTree.SubElement(properties, "property", name=name, value=printable(one_line(value)))
             element.insert(0, properties)
     for suite in (*tree.iter("testsuite"), tree):
         suite.attrib.pop("disabled", None)

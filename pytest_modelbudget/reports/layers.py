@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_modelbudget.formats.model import LayerCall, LoadedModel
+from pytest_modelbudget.formats.model import LayerCall, Model
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.metrics.storage import params
@@ -55,9 +55,7 @@ class LayerRow:
     @property
     def never_called(self) -> bool:
         """Whether neither a call nor an operation of it was recorded."""
-        return self.params is not None and not (
-            self.calls or self.macs or self.output_nbytes or self.unmeasured
-        )
+        return self.params is not None and not (self.calls or self.macs or self.output_nbytes or self.unmeasured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def leaf_name(scope: str) -> str:
     return scope.rpartition(".")[2]
 
 
-def layer_table(model: LoadedModel, costed: CostedGraph, depth: int | None = None) -> LayerTable:
+def layer_table(model: Model, costed: CostedGraph, depth: int | None = None) -> LayerTable:
     """The table of a measured model, unfolded down to ``depth`` levels (all without one)."""
     return LayerTable(tuple(_rows(_tree(model, costed), 0, depth)))
 
@@ -128,7 +126,7 @@ class _Layer:
             yield from child.subtree()
 
 
-def _tree(model: LoadedModel, costed: CostedGraph) -> _Layer:
+def _tree(model: Model, costed: CostedGraph) -> _Layer:
     """Module paths as a tree: layers in the order of their calls, then those never called."""
     root = _Layer("")
     for call in model.layers:
@@ -195,7 +193,7 @@ def _from_operations(layer: _Layer, level: int) -> LayerRow:
         level,
         "+".join(dict.fromkeys(cost.kind for cost in layer.costs)),
         0,
-        inputs=_shapes(each for each in first.tensors() if each.storage.is_activation),
+        inputs=_shapes(tensor for tensor in first.tensors() if tensor.storage.is_activation),
         outputs=_shapes(last.outputs),
     )
 
@@ -205,10 +203,10 @@ def _summed(layer: _Layer, level: int, layers: Iterable[_Layer]) -> LayerRow:
     covered = tuple(layers)
     return replace(
         _described(layer, level),
-        params=sum(each.params for each in covered),
-        macs=sum(each.macs for each in covered),
-        output_nbytes=sum(each.output_nbytes for each in covered),
-        unmeasured=sum(each.unmeasured for each in covered),
+        params=sum(part.params for part in covered),
+        macs=sum(part.macs for part in covered),
+        output_nbytes=sum(part.output_nbytes for part in covered),
+        unmeasured=sum(part.unmeasured for part in covered),
     )
 
 
@@ -269,9 +267,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("Params", lambda row: _count(row.params), lambda table: _count(table.params)),
     Column("Kernel", lambda row: shape_text(row.kernel) if row.kernel else ""),
     Column("MACs", _macs_text, lambda table: _count(table.macs)),
-    Column(
-        "Output B", lambda row: _count(row.output_nbytes), lambda table: _count(table.output_nbytes)
-    ),
+    Column("Output B", lambda row: _count(row.output_nbytes), lambda table: _count(table.output_nbytes)),
 )
 
 
@@ -314,14 +310,7 @@ def _lines(table: LayerTable, columns: Sequence[Column], width: int) -> Iterator
 
 def _cells(table: LayerTable, columns: Sequence[Column]) -> list[list[str]]:
     """Each column's texts: heading, one per row, total."""
-    return [
-        [
-            column.heading,
-            *(column.cell(row) for row in table.rows),
-            column.total(table),
-        ]
-        for column in columns
-    ]
+    return [[column.heading, *(column.cell(row) for row in table.rows), column.total(table)] for column in columns]
 
 
 def _shortened(text: str, size: int) -> str:

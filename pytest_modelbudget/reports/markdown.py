@@ -25,12 +25,7 @@ from pytest_modelbudget.reports.cases import (
     worst_first,
 )
 from pytest_modelbudget.reports.record import Check, LoosenedLimit, RedefinedModel, Report
-from pytest_modelbudget.reports.sentences import (
-    detail_lines,
-    figure,
-    headline,
-    reservations,
-)
+from pytest_modelbudget.reports.sentences import detail_lines, figure, headline, reservations
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.reports.typed_json import number_json
 from pytest_modelbudget.units import several
@@ -109,7 +104,7 @@ def sections(report: Report) -> Iterator[Section]:
     if report.selected:
         yield Section("Only a part of the limits was selected, and measured.\n", [])
     judged = list(cases(report))
-    failing = worst_first([case for case in judged if case.fails])
+    failing = worst_first([case for case in judged if case.check.fails])
     warned = worst_first([case for case in judged if case.outcome == "warn"])
     within = [case for case in judged if case.outcome == "within"]
     yield from _broken(report)
@@ -129,9 +124,7 @@ def changed(case: Case) -> bool:
 
 def fitted(summary: list[Section], most_bytes: int) -> str:
     """Openings and closings of all sections, and as many of their rows as there is room for."""
-    frames = "".join(
-        section.opening + section.closing + section.left_out(0) + "\n" for section in summary
-    )
+    frames = "".join(section.opening + section.closing + section.left_out(0) + "\n" for section in summary)
     left = most_bytes - nbytes(frames)
     text = ""
     for section in summary:
@@ -189,14 +182,14 @@ def _measured(case: Case) -> str:
 def _held(case: Case) -> str:
     """The maximum, else the minimum, or what an equivalence allows."""
     check, most = case.check, maximum(case.check)
-    if case.is_claim:
+    if case.check.is_claim:
         return code(str(check.allowed)) if check.allowed else ""
     bound = check.min if most is None else most
     return "" if bound is None else figure(bound, check.unit)
 
 
 def _baseline(check: Check) -> str:
-    """How much a number has grown or shrunk: "+219,047", "unchanged", or "" without a baseline."""
+    """The growth of a number: "+219,047", "unchanged", or "" without a baseline."""
     before, after = check.baseline, check.actual
     if before is None or after is None:
         return ""
@@ -243,10 +236,6 @@ def _change(change: LoosenedLimit | RedefinedModel) -> str:
 
 def _notes(report: Report) -> Iterator[Section]:
     """Lock files that are not what was measured, in a sentence each."""
-    rows = [
-        f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}"
-        for lock in report.lock
-        if not lock.is_fresh
-    ]
+    rows = [f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}" for lock in report.lock if not lock.is_fresh]
     if rows:
         yield Section("### Lock files\n\n", rows)

@@ -46,8 +46,20 @@ class Version(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Addressed(Entry):
+    """Something with a node id of its own."""
+
+    id: str
+
+    @property
+    def address(self) -> Address:
+        """The node id in parts."""
+        return Address.parse(self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeShare(Entry):
-    """What one scope (a module path, "" for the model itself) contributes to a number."""
+    """The contribution of one scope (a module path, "" for the model itself) to a number."""
 
     scope: str
     value: Number
@@ -90,7 +102,7 @@ class FailedMetric(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedOps(Entry):
-    """How often operations of one kind and foreign name ran."""
+    """The number of operations of one kind and foreign name that ran."""
 
     kind: str
     name: str
@@ -132,7 +144,7 @@ class AskedOps(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Entry):
+class Check(Addressed):
     """One limit, or one claim about outputs, and what became of it.
 
     limit is the maximum; min, and what growth allows from the baseline, stand beside it. The
@@ -141,7 +153,6 @@ class Check(Entry):
     for eyes.
     """
 
-    id: str
     metric: str
     limit: Number | None = None
     actual: Number | None = None
@@ -163,11 +174,6 @@ class Check(Entry):
     lower_bound: bool = rare(False)
 
     @property
-    def address(self) -> Address:
-        """Where it stands."""
-        return Address.parse(self.id)
-
-    @property
     def is_claim(self) -> bool:
         """Whether it is an equivalence, which no one number is held to."""
         return self.metric == EQUIVALENCE
@@ -184,13 +190,12 @@ class Check(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubjectReport(Entry):
-    """What limits stand below: a model under one set of inputs, or a model after a transform.
+class SubjectReport(Addressed):
+    """A subject of limits: a model under one set of inputs, or a model after a transform.
 
     error says why nothing of it was measured; seconds stand apart, in timings.
     """
 
-    id: str
     file: str = ""
     line: int = 0
     format: str = ""
@@ -199,11 +204,6 @@ class SubjectReport(Entry):
     error: str = rare("")
     metrics: Mapping[str, MeasuredMetric | FailedMetric] = field(default_factory=dict)
     ops: tuple[CountedOps, ...] = ()
-
-    @property
-    def address(self) -> Address:
-        """Where it stands."""
-        return Address.parse(self.id)
 
     def measured(self, metric: str) -> MeasuredMetric | None:
         """A metric of it; None where it could not be measured."""
@@ -299,21 +299,15 @@ class ModelReport(SubjectReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenFile(Entry):
+class BrokenFile(Addressed):
     """A budget file that could not be read, with all its problems, each in its place."""
 
-    id: str
     problems: tuple[str, ...]
-
-    @property
-    def address(self) -> Address:
-        """Where it stands."""
-        return Address.parse(self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockReport(Entry):
-    """What became of a lock file, in the working tree or at the base, and whether that fails.
+    """The state of a lock file, in the working tree or at the base, and whether that fails.
 
     state is fresh, stale, missing, broken (unreadable), or of the base unreachable (it is not
     here; file is then None).
@@ -343,7 +337,7 @@ class BudgetChange(Entry):
 
     @property
     def address(self) -> Address:
-        """Where it stands."""
+        """The node id in parts."""
         return Address.parse(self.id)
 
 

@@ -67,10 +67,7 @@ def shapes(entry: OtherGrowth | Growth) -> str:
     """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone", or ""."""
     if isinstance(entry, OtherGrowth):
         return ""
-    before, after = (
-        "" if sizes is None else str(list(sizes))
-        for sizes in (entry.shape_before, entry.shape_after)
-    )
+    before, after = ("" if sizes is None else str(list(sizes)) for sizes in (entry.shape_before, entry.shape_after))
     if entry.before is None:
         return f"new {after}".rstrip()
     if entry.after is None:
@@ -81,9 +78,7 @@ def shapes(entry: OtherGrowth | Growth) -> str:
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
     inside = (
-        (share.scope, Fraction(share.value))
-        for share in case.shares
-        if is_in_scope(share.scope, case.check.scope)
+        (share.scope, Fraction(share.value)) for share in case.shares if is_in_scope(share.scope, case.check.scope)
     )
     return sorted(inside, key=lambda share: -share[1])[:MOST_SHARES]
 
@@ -99,9 +94,7 @@ def largest_lines(case: Case) -> Iterator[str]:
 # An item that fails.
 
 
-def failure_lines(
-    check: Check, measurement: Measurement | None, place: Place, accept: str = ""
-) -> tuple[str, ...]:
+def failure_lines(check: Check, measurement: Measurement | None, place: Place, accept: str = "") -> tuple[str, ...]:
     """The first line says everything; the others help to mend it.
 
     measurement is the check's own, which for a scope's limit is that of the scope. accept is the
@@ -198,16 +191,16 @@ def weights_text(weights: str, seeds: Sequence[int]) -> str:
 def headline(case: Case) -> str:
     """One line that says everything: "params 3.73 M > 3.51 M   over by 219,047 (+6.2%)"."""
     reason, outcome = one_line(case.check.reason), f"{case.name} {case.check.outcome.value}"
-    return f"{outcome}: {reason}" if case.is_claim else reason or outcome
+    return f"{outcome}: {reason}" if case.check.is_claim else reason or outcome
 
 
 def figures(case: Case) -> Iterator[tuple[str, str]]:
     """The amounts that were measured and held, in every digit and with their unit."""
     check = case.check
-    for key, label in CLAIMED.items() if case.is_claim else FIGURES.items():
+    for key, label in CLAIMED.items() if case.check.is_claim else FIGURES.items():
         value = getattr(check, key)
         if value is not None:
-            yield label, value if case.is_claim else figure(value, check.unit)
+            yield label, value if case.check.is_claim else figure(value, check.unit)
     if left := headroom_text(check):
         yield "headroom", left
     yield "outcome", check.outcome.value
@@ -222,7 +215,7 @@ def figure(value: Number, unit: str) -> str:
 def detail_lines(case: Case) -> Iterator[str]:
     """Figures, then the layers that grew, else those that the number is mostly made of."""
     yield from aligned("{:<}  {}", list(figures(case)))
-    if case.is_claim:
+    if case.check.is_claim:
         yield from evidence_lines(case.evidence)
     elif case.check.blame:
         yield from ("grown since the baseline", *grown_lines(case.check.blame))
@@ -231,7 +224,7 @@ def detail_lines(case: Case) -> Iterator[str]:
 
 
 def evidence_lines(equivalence: EquivalenceReport) -> Iterator[str]:
-    """Where a transform's outputs part from the model's, and under which weights and inputs."""
+    """The layer where outputs part from the model's, and under which weights and inputs."""
     divergence = equivalence.first_divergence
     if divergence:
         scope = scope_text(divergence.scope)
@@ -245,7 +238,7 @@ def reservations(case: Case) -> Iterator[str]:
 
     A claim that fails has all of it in the text of its failure.
     """
-    if not case.is_claim or case.outcome != "within":
+    if not case.check.is_claim or case.outcome != "within":
         return
     basis, notes = case.evidence.basis, case.evidence.notes
     if basis in NARROW and not any(note.startswith(basis) for note in notes):
@@ -257,7 +250,7 @@ def reservations(case: Case) -> Iterator[str]:
 
 
 def costs(model: ModelReport, transform: TransformReport) -> list[str]:
-    """How much was changed, the metrics that differ with both numbers, then the others."""
+    """The number of changes, the metrics that differ with both numbers, then the others."""
     texts = [_changed(transform)] if transform.changes else []
     same = []
     for key in model.metrics:
@@ -275,7 +268,7 @@ def costs(model: ModelReport, transform: TransformReport) -> list[str]:
 
 
 def _changed(transform: TransformReport) -> str:
-    """How many of the layers that a transform met it changed, by operation or type."""
+    """The number of layers that a transform met and changed, by operation or type."""
     counts: dict[str, list[int]] = {}
     for change in transform.changes:
         row = counts.setdefault(change.operation, [0, 0])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.graph.tensor import Tensor
@@ -24,9 +24,7 @@ SCHEMA = "model-budget-layers/1"
 Record = dict[str, Any]
 
 
-def layer_record(
-    model: LoadedModel, table: LayerTable, measurements: Mapping[str, Measurement]
-) -> Record:
+def layer_record(model: Model, table: LayerTable, measurements: Mapping[str, Measurement]) -> Record:
     """The JSON of ``modelbudget show --format json``, but for the operations."""
     return {
         "schema": SCHEMA,
@@ -34,14 +32,8 @@ def layer_record(
         "traced": model.traced,
         "notes": list(model.notes),
         "layers": [_row(row) for row in table.rows],
-        "totals": {
-            "params": table.params,
-            "macs": table.macs,
-            "output_bytes": table.output_nbytes,
-        },
-        "metrics": {
-            key: to_json(metric_report(measurement)) for key, measurement in measurements.items()
-        },
+        "totals": {"params": table.params, "macs": table.macs, "output_bytes": table.output_nbytes},
+        "metrics": {key: to_json(metric_report(measurement)) for key, measurement in measurements.items()},
     }
 
 
@@ -100,27 +92,23 @@ def _moved(traffic: Traffic | Unknown) -> Record | None:
 
 def _operand(operand: Operand) -> object:
     if isinstance(operand, tuple):
-        return [_operand(each) for each in operand]
+        return [_operand(inner) for inner in operand]
     return None if operand is None else _tensor(operand)
 
 
 def _tensor(tensor: Tensor) -> Record:
-    return {
-        "dtype": tensor.dtype.name,
-        "shape": list(tensor.shape),
-        "kind": tensor.storage.kind.value,
-    }
+    return {"dtype": tensor.dtype.name, "shape": list(tensor.shape), "kind": tensor.storage.kind.value}
 
 
 def _plain(value: object) -> object:
     """A JSON value; anything that is none as its text."""
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, (str, int, bool)) or value is None else str(value)
 
 
 def census_text(costed: CostedGraph) -> str:
-    """How many operations of each kind and foreign name, the most frequent first."""
+    """The number of operations of each kind and foreign name, the most frequent first."""
     rows = sorted(census(costed), key=lambda row: -row.count)
     cells = [(str(row.count), row.kind, row.name) for row in rows]
     return "\n".join(aligned("{:>6}  {:<}  {}", cells))
@@ -162,7 +150,7 @@ def operand_text(operand: Operand) -> str:
         return "none"
     if isinstance(operand, Tensor):
         return tensor_text(operand)
-    return f"[{', '.join(operand_text(each) for each in operand)}]"
+    return f"[{', '.join(operand_text(inner) for inner in operand)}]"
 
 
 def _attributes_text(attributes: Mapping[str, object]) -> str:
@@ -172,7 +160,7 @@ def _attributes_text(attributes: Mapping[str, object]) -> str:
 def _short(value: object) -> str:
     """A plain value; long sequences are cut."""
     if isinstance(value, Iterable) and not isinstance(value, str):
-        listed = [_short(each) for each in value]
+        listed = [_short(item) for item in value]
         more = [f"... {len(listed)} in all"] if len(listed) > 8 else []
         return f"[{', '.join(listed[:8] + more)}]"
     return str(value)

@@ -46,14 +46,10 @@ SUMMARY = "--model-budget-summary"
 
 FILE_REPORTS: tuple[FileReport, ...] = (
     FileReport(
-        "--model-budget-json",
-        "all measurements and verdicts, for other programs",
-        "pytest_modelbudget.reports.json",
+        "--model-budget-json", "all measurements and verdicts, for other programs", "pytest_modelbudget.reports.json"
     ),
     FileReport(
-        "--model-budget-junit",
-        "one JUnit test case for each limit, for dashboards",
-        "pytest_modelbudget.reports.junit",
+        "--model-budget-junit", "one JUnit test case for each limit, for dashboards", "pytest_modelbudget.reports.junit"
     ),
     FileReport(
         SUMMARY,

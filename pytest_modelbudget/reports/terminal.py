@@ -47,7 +47,7 @@ LEAST_CUT = 5  # "a...b"
 
 
 class Detail(IntEnum):
-    """How much to show, as pytest counts its -v."""
+    """The amount of detail to show, as pytest counts its -v."""
 
     TIGHTEST = 0
     ALL = 1
@@ -117,15 +117,12 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
         tightest = [min(some, key=_tightness) for _, some in by_owner]
         shown = [case for case in shown if _is_always_shown(case) or case in tightest]
     last = {id(case.owner): case.id for case in shown}
-    return [
-        _row(case, detail, costed=model if last[id(case.owner)] == case.id else None)
-        for case in shown
-    ]
+    return [_row(case, detail, costed=model if last[id(case.owner)] == case.id else None) for case in shown]
 
 
 def _is_always_shown(case: Case) -> bool:
     """Whether a limit is shown without being asked for."""
-    return case.outcome != "within" or case.is_claim
+    return case.outcome != "within" or case.check.is_claim
 
 
 def _tightness(case: Case) -> tuple[bool, Fraction]:
@@ -140,7 +137,7 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
         layers += [line for text in costs(costed, case.owner) for line in _wrapped(text)]
     elif costed:
         layers += [line for note in costed.notes for line in _wrapped(one_line(note))]
-    measured, limit, left = _claimed(case.check) if case.is_claim else _figures(case.check)
+    measured, limit, left = _claimed(case.check) if case.check.is_claim else _figures(case.check)
     return Row(
         case.outcome,
         case.name if detail >= Detail.ALL else case.address.path,
@@ -154,7 +151,7 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
 
 
 def _bar(check: Check) -> str:
-    """How much of a maximum is used: "[######....]", and "[##########+" where it is broken.
+    """The used part of a maximum: "[######....]", and "[##########+" where it is broken.
 
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
@@ -186,7 +183,7 @@ def _figures(check: Check) -> tuple[str, str, str]:
 
 
 def _claimed(check: Check) -> tuple[str, str, str]:
-    """How far outputs differ at most and what is allowed; there is no share of it to be left."""
+    """The largest difference of outputs and what is allowed; there is no share of it to be left."""
     return check.measured or "-", str(check.allowed or "-"), ""
 
 
@@ -200,8 +197,8 @@ def _nearer_bound(check: Check) -> Fraction | None:
 
 def _reservations(case: Case) -> Iterator[str]:
     """Under a claim that holds, a line for each reason why it rests on less than usual."""
-    for said in reservations(case):
-        yield " " * OUTCOME_WIDTH + shorten(said, WIDTH - OUTCOME_WIDTH, placeholder="...")
+    for reservation in reservations(case):
+        yield " " * OUTCOME_WIDTH + shorten(reservation, WIDTH - OUTCOME_WIDTH, placeholder="...")
 
 
 def _layers(case: Case) -> Iterator[str]:
@@ -224,14 +221,10 @@ def _wrapped(text: str) -> list[str]:
 def _aligned(table: Sequence[Row]) -> list[str]:
     """Lines: the name, cut in its middle if need be, and its columns right-aligned."""
     measured, limit, bar = (
-        max((len(getattr(row, column)) for row in table), default=0)
-        for column in ("measured", "limit", "bar")
+        max((len(getattr(row, column)) for row in table), default=0) for column in ("measured", "limit", "bar")
     )
     beside = measured + limit + bar + HEADROOM_WIDTH + 2 + (1 if bar else 0)
-    cells = [
-        (_first_cell(row, WIDTH - beside), row.measured, row.limit, row.headroom, row.bar)
-        for row in table
-    ]
+    cells = [(_first_cell(row, WIDTH - beside), row.measured, row.limit, row.headroom, row.bar) for row in table]
     return aligned(f"{{}} {{:>}} {{:>}}{{:>{HEADROOM_WIDTH}}} {{}}", cells)
 
 

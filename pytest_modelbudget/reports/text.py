@@ -49,8 +49,7 @@ def printable(text: str) -> str:
     if PLAIN.fullmatch(text):
         return text
     return "".join(
-        letter if letter in "\n\t" or category(letter) not in UNPRINTABLE else _written_out(letter)
-        for letter in text
+        letter if letter in "\n\t" or category(letter) not in UNPRINTABLE else _written_out(letter) for letter in text
     )
 
 

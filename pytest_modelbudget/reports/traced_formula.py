@@ -227,8 +227,7 @@ class _Run:
         world = {name: self._of_world(value, name) for name, value in known.items()}
         names, cells = self.code.co_freevars, self.formula.__closure__ or ()
         enclosed = tuple(
-            CellType(self._of_world(cell.cell_contents, name))
-            for name, cell in zip(names, cells, strict=True)
+            CellType(self._of_world(cell.cell_contents, name)) for name, cell in zip(names, cells, strict=True)
         )
         copy = FunctionType(self.code, world, self.formula.__name__, None, enclosed)
         defaults = {

@@ -122,9 +122,7 @@ _PLAIN: Mapping[Any, Codec] = {
     int: _plain(int, {"type": "integer"}),
     bool: _plain(bool, {"type": "boolean"}),
     NoneType: _plain(NoneType, {"type": "null"}),
-    Fraction: Codec(
-        lambda value: type(value) is str, WrittenRatio, number_json, lambda _: _DECIMAL
-    ),
+    Fraction: Codec(lambda value: type(value) is str, WrittenRatio, number_json, lambda _: _DECIMAL),
     Any: Codec(lambda value: True, _same, _same, lambda _: {}),
 }
 
@@ -151,19 +149,26 @@ def _made_codec(hint: Hashable) -> Codec:
 
 def _union(options: list[tuple[Any, Codec]]) -> Codec:
     """The first type that accepts a value of JSON is the one that is meant."""
+    codecs = [codec for _, codec in options]
+    classes = [(get_origin(hint) or hint, codec.write) for hint, codec in options]
 
     def read(value: Any) -> Any:
-        return next(codec for _, codec in options if codec.accepts(value)).read(value)
+        for codec in codecs:
+            if codec.accepts(value):
+                return codec.read(value)
+        raise AssertionError("a value is accepted before it is read")
 
     def write(value: Any) -> Any:
-        classes = ((get_origin(hint) or hint, codec) for hint, codec in options)
-        return next(codec for cls, codec in classes if isinstance(value, cls)).write(value)
+        for cls, write_option in classes:
+            if isinstance(value, cls):
+                return write_option(value)
+        raise AssertionError(f"{value!r} is of no declared type")
 
     return Codec(
-        lambda value: any(codec.accepts(value) for _, codec in options),
+        lambda value: any(codec.accepts(value) for codec in codecs),
         read,
         write,
-        lambda definitions: {"anyOf": [codec.describe(definitions) for _, codec in options]},
+        lambda definitions: {"anyOf": [codec.describe(definitions) for codec in codecs]},
     )
 
 
@@ -172,8 +177,8 @@ def _listing(item: Codec, length: int | None) -> Codec:
     bounds = {} if length is None else {"minItems": length, "maxItems": length}
     return Codec(
         lambda value: isinstance(value, list) and length in (None, len(value)),
-        lambda value: tuple([_read(item, each, "an item") for each in value]),
-        lambda value: [item.write(each) for each in value],
+        lambda value: tuple([_read(item, element, "an item") for element in value]),
+        lambda value: [item.write(element) for element in value],
         lambda definitions: {"type": "array", "items": item.describe(definitions), **bounds},
     )
 
@@ -181,12 +186,9 @@ def _listing(item: Codec, length: int | None) -> Codec:
 def _mapping(item: Codec) -> Codec:
     return Codec(
         lambda value: isinstance(value, dict),
-        lambda value: {key: _read(item, each, key) for key, each in value.items()},
-        lambda value: {key: item.write(each) for key, each in value.items()},
-        lambda definitions: {
-            "type": "object",
-            "additionalProperties": item.describe(definitions),
-        },
+        lambda value: {key: _read(item, inner, key) for key, inner in value.items()},
+        lambda value: {key: item.write(inner) for key, inner in value.items()},
+        lambda definitions: {"type": "object", "additionalProperties": item.describe(definitions)},
     )
 
 
@@ -203,20 +205,23 @@ def _choice(words: type[Enum]) -> Codec:
 def _object(cls: Any) -> Codec:
     """An entry as an object; any object with its required keys may be one."""
     hints = get_type_hints(cls)
-    declared = [each for each in fields(cls) if each.name != "more"]
-    codecs = {each.name: _codec(hints[each.name]) for each in declared}
-    required = [each.name for each in declared if each.default is each.default_factory is MISSING]
-    rares = {each.name: each.metadata[RARE] for each in declared if RARE in each.metadata}
+    declared = [known for known in fields(cls) if known.name != "more"]
+    codecs = {known.name: _codec(hints[known.name]) for known in declared}
+    required = [known.name for known in declared if known.default is known.default_factory is MISSING]
+    rares = {known.name: known.metadata[RARE] for known in declared if RARE in known.metadata}
     plain = [(name, codec.write, name in rares, rares.get(name)) for name, codec in codecs.items()]
 
     def read(value: Any) -> Any:
-        more = {key: each for key, each in value.items() if key not in codecs}
-        known = {
-            key: _read(codecs[key], each, f"{cls.__name__}.{key}")
-            for key, each in value.items()
-            if key in codecs
-        }
-        return cls(**known, more=more or EMPTY)
+        arguments, more = {}, {}
+        for key, inner in value.items():
+            codec = codecs.get(key)
+            if codec is None:
+                more[key] = inner
+            elif codec.accepts(inner):
+                arguments[key] = codec.read(inner)
+            else:
+                raise InputError(f"{cls.__name__}.{key} cannot be {repr(inner)[:60]}")
+        return cls(**arguments, more=more or EMPTY)
 
     def write(entry: Any) -> dict[str, Any]:
         written = {}
@@ -237,9 +242,4 @@ def _object(cls: Any) -> Codec:
             }
         return {"$ref": f"#/definitions/{cls.__name__}"}
 
-    return Codec(
-        lambda value: isinstance(value, dict) and all(key in value for key in required),
-        read,
-        write,
-        describe,
-    )
+    return Codec(lambda value: isinstance(value, dict) and all(key in value for key in required), read, write, describe)

@@ -33,19 +33,13 @@ class Bodies:
         Raises NotImplementedError for one whose body cannot be looked into.
         """
         name = operator.name()
-        own: dict[str, Callable[..., Any]] = {
-            "cond": self.cond,
-            "while_loop": self.while_loop,
-            "scan": self.scan,
-        }
+        own: dict[str, Callable[..., Any]] = {"cond": self.cond, "while_loop": self.while_loop, "scan": self.scan}
         run = own.get(name) or operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
         if run is None:
             raise NotImplementedError(f"what {name} computes cannot be looked into")
         return run(*args, **kwargs)
 
-    def cond(
-        self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values
-    ) -> Any:
+    def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
         """The dearer branch: both are run, and the operations of the other one are dropped."""
         start = len(self._ops)
         branches = []
@@ -95,14 +89,7 @@ class Bodies:
             values = tuple(body(*values, *additional))
         return tuple(v.clone() if isinstance(v, torch.Tensor) else v for v in values)
 
-    def scan(
-        self,
-        body: Callable[..., Any],
-        init: Values,
-        xs: Values,
-        additional: Values = (),
-        **options: Any,
-    ) -> Any:
+    def scan(self, body: Callable[..., Any], init: Values, xs: Values, additional: Values = (), **options: Any) -> Any:
         """The body once for each slice of xs along their first axis; results are stacked.
 
         Without values one run stands for all of them.
@@ -117,8 +104,6 @@ class Bodies:
             carry = flat[: len(init)]
             rows.append(flat[len(init) :])
         if not self._is_real:
-            self._ops[start:] = [
-                dataclasses.replace(op, times=op.times * length) for op in self._ops[start:]
-            ]
+            self._ops[start:] = [dataclasses.replace(op, times=op.times * length) for op in self._ops[start:]]
             rows *= length
         return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))

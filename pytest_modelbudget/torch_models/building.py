@@ -16,18 +16,9 @@ from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.source import ModelSource, resolved
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.torch_models.isolation import untouched_globals
-from pytest_modelbudget.torch_models.surroundings import (
-    OWN,
-    is_resolved,
-    left_by_import,
-    note_import,
-    note_model,
-    now,
-)
+from pytest_modelbudget.torch_models.surroundings import OWN, is_resolved, left_by_import, note_import, note_model, now
 
-INITIALISERS = frozenset(
-    name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__")
-)
+INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
 OTHER_FILLS = (
     "fill_ zero_ copy_ exponential_ random_ bernoulli_ log_normal_ cauchy_ geometric_ erfinv_ "
     "mul_ add_ sub_ div_ clamp_"
@@ -51,9 +42,7 @@ class UnfilledParameters(TorchFunctionMode):
         self.skipped = 0
         self._unwrapped: dict[int, torch.Tensor] = {}  # results of parameter.data, kept alive
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Return the parameter as it is for a fill; call everything else."""
         name = getattr(func, "__name__", "")
         if name in FILLS:  # by name: libraries wrap torch.nn.init
@@ -86,8 +75,7 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
     mode = UnfilledParameters()
     kept = [(fill, fill.__code__, fill.__defaults__) for fill in _initialisers()]
     fills = {
-        fill.__name__: FunctionType(code, fill.__globals__, fill.__name__, defaults)
-        for fill, code, defaults in kept
+        fill.__name__: FunctionType(code, fill.__globals__, fill.__name__, defaults) for fill, code, defaults in kept
     }
 
     def skip(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -167,8 +155,7 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
     model = build() if initialised else _built_unfilled(build)
     if not isinstance(model, nn.Module):
         raise SourceError(
-            f"{what} returned {type(model).__name__}, not a torch.nn.Module: "
-            "name a callable that builds the model"
+            f"{what} returned {type(model).__name__}, not a torch.nn.Module: name a callable that builds the model"
         )
     return model
 

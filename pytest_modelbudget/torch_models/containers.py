@@ -75,6 +75,4 @@ def _is_as_before(container: Any, items: Any) -> bool:
     if isinstance(container, dict):
         pairs = zip(plain_class(container).items(container), items.items(), strict=True)
         return all(a[0] == b[0] and a[1] is b[1] for a, b in pairs)
-    return all(
-        a is b for a, b in zip(plain_class(container).__iter__(container), items, strict=True)
-    )
+    return all(a is b for a, b in zip(plain_class(container).__iter__(container), items, strict=True))

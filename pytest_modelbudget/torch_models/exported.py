@@ -3,56 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from pytest_modelbudget.errors import InputError, SourceError
 from pytest_modelbudget.formats.model import LoadedModel
-from pytest_modelbudget.formats.source import (
-    InputSpec,
-    InputSpecs,
-    ModelSource,
-    TensorSpec,
-    existing_file,
-    must_be,
-)
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, existing_file, must_be
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import silenced
+from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
-from pytest_modelbudget.torch_models.tracing import (
-    Rewriting,
-    Subject,
-    WatchedScopes,
-    over_instance,
-    traced,
-)
+from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of
 
 
-def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
-    """The graph of an exported program, on the shapes it was exported with or on given ones."""
-    subject, specs = true_subject(source)
-    return traced(subject, specs, rules, rewriting=rewriting)
+def load(source: ModelSource, rules: OpTable) -> TorchModel:
+    """The model in an exported program."""
+    return TorchModel(ExportedSource(source), rules)
 
 
-def true_subject(source: ModelSource) -> tuple[Subject, InputSpecs]:
-    """The file's program with its weights, and what it takes.
+@dataclass(frozen=True, slots=True)
+class ExportedSource:
+    """A file with an exported program."""
 
-    Raises SourceError for what is no exported program, or is to be converted.
-    """
-    path = existing_file(source, "an exported program (.pt2)")
-    must_be(path, "exported")
-    refusal = f"{path.name} is not an exported program: reading it"
-    with silenced(), user_code(refusal, SourceError):
-        program = torch.export.load(str(path))
-    if source.dtype is not None:
-        raise SourceError("dtype converts modules, not exported programs: export it in that type")
-    specs = InputSpecs(named=input_specs(program, source))
-    return _subject(program), specs
+    source: ModelSource
+
+    def trace(self, model: TorchModel) -> LoadedModel:
+        """The graph of the program, on the shapes it was exported with or on given ones."""
+        subject, specs = self.build()
+        return traced(subject, specs, model.rules, rewriting=model.rewriting())
+
+    def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
+        """The file's program with its weights, and what it takes.
+
+        Raises SourceError for what is no exported program, or is to be converted.
+        """
+        source = self.source
+        path = existing_file(source, "an exported program (.pt2)")
+        must_be(path, "exported")
+        refusal = f"{path.name} is not an exported program: reading it"
+        with silenced(), user_code(refusal, SourceError):
+            program = torch.export.load(str(path))
+        if source.dtype is not None:
+            words = "dtype converts modules, not exported programs: export it in that type"
+            raise SourceError(words)
+        return _subject(program), InputSpecs(named=input_specs(program, source))
+
+    def is_factory(self) -> bool:
+        return False
+
+    def reachable(self, model: TorchModel) -> nn.Module:
+        return model.subject.model
 
 
 class NodeByNode(fx.Interpreter):
@@ -90,15 +96,13 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
 
 def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
     """(name, example value) of every input a caller gives, in order."""
-    given = set(program.graph_signature.user_inputs)
+    names = set(program.graph_signature.user_inputs)
     for node in program.graph.find_nodes(op="placeholder"):
-        if node.name in given:
+        if node.name in names:
             yield node.name, node.meta.get("val")
 
 
-def input_specs(
-    program: torch.export.ExportedProgram, source: ModelSource
-) -> Mapping[str, InputSpec]:
+def input_specs(program: torch.export.ExportedProgram, source: ModelSource) -> Mapping[str, InputSpec]:
     """A spec for every tensor input by name: the budget's where it gives one, else the file's.
 
     Raises InputError for inputs that the program does not take, and for dims that it lacks.
@@ -110,12 +114,11 @@ def input_specs(
         wrong = unknown[0] if unknown else f"{len(positional)} positional inputs"
         raise InputError(f"the program has no input for {wrong}: it takes {', '.join(own)}")
     _dims_must_exist(own, source.dims)
-    given = {**dict(zip(own, positional)), **named}  # noqa: B905  # fewer may be given
-    for name, spec in given.items():
+    wanted = {**dict(zip(own, positional)), **named}  # noqa: B905  # fewer may be given
+    for name, spec in wanted.items():
         _must_fit(name, spec, own[name])
     return {
-        name: given[name] if name in given else _own_spec(name, value, source.dims)
-        for name, value in own.items()
+        name: wanted[name] if name in wanted else _own_spec(name, value, source.dims) for name, value in own.items()
     }
 
 
@@ -140,8 +143,7 @@ def _must_fit(name: str, spec: InputSpec, value: torch.Tensor) -> None:
         and spec.dtype == dtype_of(value.dtype).name
         and len(spec.shape) == len(value.shape)
         and all(
-            size == fixed or not isinstance(fixed, int)
-            for size, fixed in zip(spec.shape, value.shape, strict=True)
+            size == fixed or not isinstance(fixed, int) for size, fixed in zip(spec.shape, value.shape, strict=True)
         )
     )
     if not fits:

@@ -12,18 +12,9 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.backends.opt_einsum as opt_einsum
 
-from pytest_modelbudget.torch_models.containers import (
-    EXACT,
-    containers,
-    copied_content,
-    plain_class,
-    restore,
-)
+from pytest_modelbudget.torch_models.containers import EXACT, containers, copied_content, plain_class, restore
 from pytest_modelbudget.torch_models.surroundings import Left, Surroundings, surroundings_kept
-from pytest_modelbudget.torch_models.weights import (
-    CONTENTLESS,
-    ModuleTree,
-)
+from pytest_modelbudget.torch_models.weights import CONTENTLESS, ModuleTree
 
 
 @contextmanager
@@ -62,9 +53,7 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
     for _, module in modules:
         attributes = vars(module)
         filled, empty = containers(attributes)
-        kept.append(
-            (attributes, attributes.copy(), [(e, copied_content(e)) for e in filled], empty)
-        )
+        kept.append((attributes, attributes.copy(), [(e, copied_content(e)) for e in filled], empty))
         for name, value in attributes.items():
             if type(value) not in CONTENTLESS and isinstance(value, torch.Tensor):
                 attributes[name] = value.clone()

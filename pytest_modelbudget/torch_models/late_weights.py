@@ -22,11 +22,7 @@ Kinds = dict[Storage, tuple[str, StorageKind]]  # a name and kind in place of a 
 
 
 def with_made_layers(
-    graph: Graph,
-    made: Mapping[Storage, torch.Tensor],
-    values: TorchValues,
-    before: ModuleTree,
-    after: ModuleTree,
+    graph: Graph, made: Mapping[Storage, torch.Tensor], values: TorchValues, before: ModuleTree, after: ModuleTree
 ) -> Graph:
     """The graph with parameters that its pass has made as weights, as every later pass has them.
 
@@ -50,10 +46,7 @@ def with_made_layers(
         for weight in stored.values()
     )
     kept = (weight for weight in graph.weights if weight.tensor.storage not in stored)
-    kinds = {
-        storage: (weight.name, PARAMETER if weight.is_parameter else BUFFER)
-        for storage, weight in stored.items()
-    }
+    kinds = {storage: (weight.name, PARAMETER if weight.is_parameter else BUFFER) for storage, weight in stored.items()}
     moved = _moved(dataclasses.replace(graph, weights=(*kept, *weights)), kinds)
     ops = (op for was, op in zip(graph.ops, moved.ops, strict=True) if not _only_fills(was, stored))
     return dataclasses.replace(moved, ops=tuple(ops))
@@ -157,21 +150,14 @@ def _moved(graph: Graph, kinds: Kinds) -> Graph:
         return graph
     move = _Moved(kinds)
     weights = (dataclasses.replace(w, tensor=move.tensor(w.tensor)) for w in graph.weights)
-    return Graph(
-        tuple(map(move.op, graph.ops)),
-        graph.inputs,
-        tuple(map(move.tensor, graph.outputs)),
-        tuple(weights),
-    )
+    return Graph(tuple(map(move.op, graph.ops)), graph.inputs, tuple(map(move.tensor, graph.outputs)), tuple(weights))
 
 
 class _Moved:
     """The graph's values on memory of other kinds than they were recorded as."""
 
     def __init__(self, kinds: Kinds) -> None:
-        self._storages = {
-            storage: Storage(name, storage.nbytes, kind) for storage, (name, kind) in kinds.items()
-        }
+        self._storages = {storage: Storage(name, storage.nbytes, kind) for storage, (name, kind) in kinds.items()}
         self._tensors: dict[Tensor, Tensor] = {}
 
     def tensor(self, tensor: Tensor) -> Tensor:
@@ -188,9 +174,7 @@ class _Moved:
         if all(tensor.storage not in self._storages for tensor in (*op.tensors(), *op.outputs)):
             return op
         return dataclasses.replace(
-            op,
-            operands=tuple(map(self._operand, op.operands)),
-            outputs=tuple(map(self.tensor, op.outputs)),
+            op, operands=tuple(map(self._operand, op.operands)), outputs=tuple(map(self.tensor, op.outputs))
         )
 
     def _operand(self, operand: Operand) -> Operand:

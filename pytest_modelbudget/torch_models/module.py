@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,47 +11,63 @@ from torch import fx, nn
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.building import built, converted, is_an_instance
+from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.script import saved_copy, script_graph, script_subject
-from pytest_modelbudget.torch_models.tracing import (
-    Rewriting,
-    Subject,
-    WatchedScopes,
-    over_instance,
-    traced,
-)
+from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import copied
 
 
-def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
-    """The graph of the module that ``source`` names, in eval mode.
-
-    Raises SourceError where no module comes of it, and InputError or TraceError where it does not
-    run on its inputs.
-    """
-    dtype = converted(source.dtype)
-    model = built(source)
-    if isinstance(model, torch.jit.ScriptModule):
-        if dtype is not None:
-            raise SourceError("dtype converts modules, not TorchScript: save it in that type")
-        return script_graph("torch", saved_copy(model), source.inputs, rules, rewriting)
-    subject = module_subject(model, source, dtype)
-    return traced(subject, source.inputs, rules, dtype, rewriting=rewriting)
+def load(source: ModelSource, rules: OpTable) -> TorchModel:
+    """The model that ``source`` names."""
+    return TorchModel(ModuleSource(source), rules)
 
 
-def true_subject(source: ModelSource, seed: int = 0) -> Subject:
-    """The model with its true weights, for runs: built from this seed, and nobody else's."""
-    dtype = converted(source.dtype)
-    model = built(source, initialised=True, seed=seed)
-    if isinstance(model, torch.jit.ScriptModule):
-        return script_subject("torch", saved_copy(model))
-    if is_an_instance(source):
-        model = copied(model)
-    return module_subject(model if dtype is None else model.to(dtype), source, None)
+@dataclass(frozen=True, slots=True)
+class ModuleSource:
+    """A module, or a callable that builds one."""
+
+    source: ModelSource
+
+    def trace(self, model: TorchModel) -> LoadedModel:
+        """The graph of the module, in eval mode; what it is built with is not filled.
+
+        Raises SourceError where no module comes of it, and InputError or TraceError where it does
+        not run on its inputs.
+        """
+        source, rewriting = self.source, model.rewriting()
+        dtype = converted(source.dtype)
+        module = built(source)
+        if isinstance(module, torch.jit.ScriptModule):
+            if dtype is not None:
+                raise SourceError("dtype converts modules, not TorchScript: save it in that type")
+            opened = saved_copy(module)
+            return script_graph("torch", opened, source.inputs, model.rules, rewriting)
+        subject = module_subject(module, source, dtype)
+        return traced(subject, source.inputs, model.rules, dtype, rewriting=rewriting)
+
+    def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
+        """The module, built from this seed; a copy of one that exists."""
+        source = self.source
+        dtype = converted(source.dtype)
+        module = built(source, initialised=True, seed=seed)
+        if isinstance(module, torch.jit.ScriptModule):
+            return script_subject("torch", saved_copy(module)), source.inputs
+        if not self.is_factory():
+            module = copied(module)
+        module = module if dtype is None else module.to(dtype)
+        return module_subject(module, source, None), source.inputs
+
+    def is_factory(self) -> bool:
+        return not is_an_instance(self.source)
+
+    def reachable(self, model: TorchModel) -> nn.Module:
+        """An instance itself, of which a copy was built; what a factory builds may be kept."""
+        return model.subject.model if self.is_factory() else built(self.source)
 
 
 def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | None) -> Subject:

@@ -45,8 +45,7 @@ OMISSIONS: tuple[Omission, ...] = (
     Omission(
         "recorder",
         "a single value that is asked for, and integers as a list",
-        "they decide sizes and branches; a second floating element of one tensor is `torch::item`, "
-        "unmeasured",
+        "they decide sizes and branches; a second floating element of one tensor is `torch::item`, unmeasured",
     ),
     Omission(
         "doors",
@@ -70,9 +69,7 @@ OMISSIONS: tuple[Omission, ...] = (
         "only a module says that a tensor is a buffer; as activations they are in peak and traffic",
     ),
     Omission(
-        "weights",
-        "zeros that a sparse parameter does not store",
-        "its values are its elements, its indices are bytes",
+        "weights", "zeros that a sparse parameter does not store", "its values are its elements, its indices are bytes"
     ),
     Omission(
         "weights",

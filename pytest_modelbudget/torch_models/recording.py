@@ -142,9 +142,7 @@ def signature(func: Any) -> Signature:
     )
     devices = [i for i, arg in enumerate(arguments) if arg.name == "device"]
     queries = schema.name.startswith("prim::")  # asks for a property; no dispatcher entry
-    composite = not queries and torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd"
-    )
+    composite = not queries and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     return Signature(
         name=schema.name,
         overload=f"{schema.name}.{schema.overload_name}",
@@ -175,15 +173,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
 
     supports_higher_order_operators = True
 
-    def __init__(
-        self,
-        rules: OpTable,
-        values: TorchValues,
-        packed: PackedWeights,
-        scopes: Scopes,
-        *,
-        way: str,
-    ) -> None:
+    def __init__(self, rules: OpTable, values: TorchValues, packed: PackedWeights, scopes: Scopes, *, way: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
@@ -203,9 +193,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         """No guard against compiling around every call: the trace runs everything eagerly."""
         return False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
         if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
             with self:
@@ -304,9 +292,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             )
         )
 
-    def _operands(
-        self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Operand, ...]:
+    def _operands(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Operand, ...]:
         if called.name == LITERAL and self._values.known(args[0]) is None:
             return (self._constant(args[0]),)
         operands: list[Operand] = []
@@ -407,9 +393,7 @@ def _written(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ]
 
 
-def attributes_of(
-    called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, object]:
+def attributes_of(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
     """Arguments that are no tensors, as plain values by their schema names."""
     written = {arg.name: value for arg, value in zip(called.arguments, args, strict=False)}
     found: dict[str, object] = {}

@@ -84,18 +84,14 @@ class Rewrite(Protocol):
 class RewritingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
     """Lets a rewrite answer for each operator of a forward pass."""
 
-    def __init__(
-        self, rewrite: Rewrite, rules: OpTable, weight_name: NameOf, scope_now: ScopeNow
-    ) -> None:
+    def __init__(self, rewrite: Rewrite, rules: OpTable, weight_name: NameOf, scope_now: ScopeNow) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
         self.rewrite = rewrite
         self._rules = rules
         self._weight_name = weight_name
         self._scope_now = scope_now
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, what it is made of, or what stands in its place."""
         kwargs = kwargs or {}
         if is_taken_apart(func, self._rules):
@@ -132,9 +128,7 @@ class ComparingMode(RewritingMode):  # type: ignore[no-untyped-call]  # torch's 
         return result
 
 
-def rewriting_with(
-    rewrite: Rewrite, rules: OpTable, *, compare: Compare | None = None
-) -> Rewriting:
+def rewriting_with(rewrite: Rewrite, rules: OpTable, *, compare: Compare | None = None) -> Rewriting:
     """A maker of modes over one rewrite; each run starts its list of changes anew.
 
     compare, where given, sees the scope of every replaced operation and its result in both models.

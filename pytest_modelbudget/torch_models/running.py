@@ -1,40 +1,40 @@
-"""Running torch models on values: as they are, in float64, and with operations rewritten."""
+"""Torch models as they run: on values, in their own types, in float64, with operations replaced."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_modelbudget.equivalence.inputs import (
-    FAMILIES,
-    SCALES,
-    Output,
-    Returned,
-    Row,
-    Specs,
-    drawn,
-)
+from pytest_modelbudget.equivalence.inputs import Specs
+from pytest_modelbudget.equivalence.products import multiplies, products_of
 from pytest_modelbudget.errors import TraceError, TransformError
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.model import (
+    DRAWN,
+    LOADED,
+    UNWATCHED,
+    DrawnInputs,
+    LayerOutput,
+    LoadedModel,
+    Output,
+    Product,
+    Run,
+    RunnableModel,
+    Watch,
+)
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
-from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models import exported as torch_exported_program
-from pytest_modelbudget.torch_models import module as torch_module
-from pytest_modelbudget.torch_models import script as torch_script_file
-from pytest_modelbudget.torch_models.building import is_an_instance
 from pytest_modelbudget.torch_models.isolation import (
     buffer_values_kept,
     deterministic,
@@ -44,22 +44,10 @@ from pytest_modelbudget.torch_models.isolation import (
     untouched_globals,
 )
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
-from pytest_modelbudget.torch_models.tracing import (
-    AUTOGRAD_COMPLAINTS,
-    NameOf,
-    Rewriting,
-    Subject,
-    output_tensors,
-)
-from pytest_modelbudget.torch_models.values import (
-    STORED,
-    CallInputs,
-    TorchValues,
-    call_inputs,
-    dtype_named,
-    dtype_of,
-)
-from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights
+from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
+from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject, output_tensors
+from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, call_inputs, dtype_named, dtype_of
+from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, redraw
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,9 +81,7 @@ class InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     the difference between two right programs would be that rounding.
     """
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator in float64."""
         if _writes(func):
             return func(*args, **(kwargs or {}))
@@ -117,114 +103,175 @@ def _widened(value: Any) -> Any:
     return value
 
 
-Product = tuple[str, tuple[int, ...]]  # an operator, and the shape of the weight it reads
 # What has no parts, and is the same where it is spelled alike.
 PLAIN = (type(None), bool, int, str, bytes, Enum, torch.dtype, torch.device)
 
 
-def true_subject(source: ModelSource, seed: int = 0) -> tuple[Subject, InputSpecs]:
-    """A model with its weights that nobody else has, and what it is run on."""
-    if source.format == "torchscript":
-        return torch_script_file.true_subject(source), source.inputs
-    if source.format == "exported":
-        return torch_exported_program.true_subject(source)
-    return torch_module.true_subject(source, seed), source.inputs
+class TorchSource(Protocol):
+    """One torch format: how a model is traced without its weights, and built with them."""
+
+    def trace(self, model: TorchModel) -> LoadedModel:
+        """The graph of a model of this source."""
+
+    def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
+        """A model with its weights that nobody else has, and what it is run on."""
+
+    def is_factory(self) -> bool:
+        """Whether each build makes a new model, perhaps with other weights."""
+
+    def reachable(self, model: TorchModel) -> nn.Module:
+        """The module that a user's code can reach, which may be the one that was built."""
 
 
-def loads_no_weights(source: ModelSource, subject: Subject) -> bool:
-    """Whether a builder fills weights at random: two seeds then give different ones.
+class TorchModel(RunnableModel):
+    """A torch model of any format: traced for its graph, and built with its weights to be run.
 
-    Files hold their weights, and an instance has those that it was given.
+    It stays as it was, whatever is done with it. A rewrite replaces operations in every run and in
+    the trace; the weights are untouched.
     """
-    if source.format != "torch" or is_an_instance(source):
-        return False
-    other = torch_module.true_subject(source, seed=1).model
-    pairs = zip(
-        named_weights(module_tree(subject.model)), named_weights(module_tree(other)), strict=False
-    )
-    return other is not subject.model and any(
-        mine.tensor.is_floating_point() and not torch.equal(mine.tensor, theirs.tensor)
-        for mine, theirs in pairs
-    )
 
-
-@dataclass(frozen=True, slots=True)
-class OutputTensor:
-    """One tensor that a model returns: where it stands in the result, and its value."""
-
-    name: str
-    tensor: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """All that a run returned. structure spells the containers around the tensors."""
-
-    structure: str
-    outputs: tuple[OutputTensor, ...]
-
-
-class Runnable:
-    """A model that can be run on values, as it is stored and in float64; it stays as it was.
-
-    rewriting replaces operations during each run; the weights are untouched. in_double makes the
-    float64 twin, where that is not a copy whose weights are upcast.
-    """
+    engine = "torch"
+    can_be_redrawn = True
 
     def __init__(
         self,
-        subject: Subject,
-        rewriting: Rewriting | None = None,
-        in_double: Callable[[], Subject] | None = None,
+        source: TorchSource,
+        rules: OpTable,
+        *,
+        rewrite: Rewrite | None = None,
+        built: tuple[Subject, InputSpecs] | None = None,
+        weights: str = LOADED,
+        copy_of: TorchModel | None = None,
+        is_exact: bool = False,
     ) -> None:
-        self.subject = subject
-        self.rewriting = rewriting
-        self._in_double = in_double
-        self._exact: Subject | None = None
+        self.source = source
+        self.rules = rules
+        self.rewrite = rewrite
+        self.weights = weights
+        self.is_exact = is_exact
+        self._copy_of = copy_of
+        self._unreleased = built
+        self._built = built
 
-    def rewritten(self, rewriting: Rewriting) -> Runnable:
-        """The same model, whose operations are replaced."""
-        other = Runnable(self.subject, rewriting)
-        other._exact = self.exact
-        return other
+    @cached_property
+    def measured(self) -> LoadedModel:
+        """What is measured of it: traced once, without its weights where that can be.
+
+        Copies with other weights or in float64 have the graph of the model as it was loaded.
+        """
+        return self.source.trace(self) if self._copy_of is None else self._copy_of.measured
 
     @property
-    def exact(self) -> Subject:
-        """The model with its weights upcast to float64, made at the first call."""
-        if self._exact is None:
-            with untouched_globals(), user_code("copying the model", TraceError):
-                self._exact = self._in_double() if self._in_double else double_copy(self.subject)
-        return self._exact
+    def is_copy(self) -> bool:
+        """Whether it is a copy of another one, redrawn or in float64."""
+        return self._copy_of is not None
 
-    def run(
-        self,
-        inputs: CallInputs,
-        *,
-        float64: bool = False,
-        listening: Sequence[AbstractContextManager[Any]] = (),
-    ) -> Result:
-        """What the model returns, in eval mode; listening contexts see what is executed.
+    def rewriting(self, compare: Compare | None = None) -> Rewriting | None:
+        """What replaces operations in a trace or a run."""
+        if self.rewrite is None:
+            return None
+        return rewriting_with(self.rewrite, self.rules, compare=compare)
 
-        Raises TraceError where the model does.
-        """
-        subject = self.exact if float64 else self.subject
+    def _subject_and_specs(self) -> tuple[Subject, InputSpecs]:
+        if self._built is None:
+            self._built = self.source.build()
+        return self._built
+
+    @property
+    def subject(self) -> Subject:
+        """The model with its weights."""
+        return self._subject_and_specs()[0]
+
+    @property
+    def specs(self) -> InputSpecs:
+        """The arguments that it is called with."""
+        return self._subject_and_specs()[1]
+
+    @property
+    def inputs(self) -> DrawnInputs:
+        specs = leaf_specs(self.specs)
+        return DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)))
+
+    @property
+    def dtype(self) -> str:
+        return stored_dtype(self.subject.model)
+
+    def stored(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
+        return floating_weights(self.subject.model)
+
+    def release(self) -> None:
+        self._built = self._unreleased
+
+    @property
+    def drawn_names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.subject.model.named_parameters())
+
+    def counted_products(self) -> Counter[Product]:
+        return products_of(self.graph, self.rules)
+
+    def is_factory(self) -> bool:
+        return self.source.is_factory()
+
+    def draws_its_weights(self) -> bool:
+        """Two seeds then give different ones. Files hold theirs, and an instance has its own."""
+        if not self.source.is_factory():
+            return False
+        mine, other = self.subject.model, self.source.build(seed=1)[0].model
+        weights = (named_weights(module_tree(model)) for model in (mine, other))
+        return other is not mine and any(
+            first.tensor.is_floating_point() and not torch.equal(first.tensor, second.tensor)
+            for first, second in zip(*weights, strict=False)
+        )
+
+    def redrawn(self) -> TorchModel:
+        subject, specs = self.source.build()
+        redraw(subject.model)
+        return TorchModel(
+            self.source, self.rules, rewrite=self.rewrite, built=(subject, specs), weights=DRAWN, copy_of=self
+        )
+
+    def in_float64(self) -> TorchModel:
+        subject, specs = self._subject_and_specs()
+        with untouched_globals(), user_code("copying the model", TransformError):
+            exact = subject.over(in_float64(copied(subject.model)))
+        return TorchModel(
+            self.source,
+            self.rules,
+            rewrite=self.rewrite,
+            built=(exact, specs),
+            weights=self.weights,
+            copy_of=self,
+            is_exact=True,
+        )
+
+    def changed(self, source: TorchSource, rewrite: Rewrite | None = None) -> TorchModel:
+        """A changed model of the same kind: another source, or the same under a rewrite."""
+        built = self._subject_and_specs() if source is self.source and self.is_copy else None
+        return TorchModel(
+            source, self.rules, rewrite=rewrite, built=built, weights=self.weights, is_exact=self.is_exact
+        )
+
+    def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
         try:
-            return self._run(subject, inputs, torch.inference_mode, float64, listening)
+            return self._run(call_of(self.specs, inputs), watch)
+        except TraceError as error:
+            raise TransformError(str(error)) from error
+
+    def _run(self, inputs: CallInputs, watch: Watch) -> Run:
+        """What the model returns, in eval mode; without autograd where that can be."""
+        try:
+            return self._run_under(torch.inference_mode, inputs, watch)
         except TraceError as error:
             if not any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS):
                 raise
-            return self._run(subject, inputs, torch.no_grad, float64, listening)
+            return self._run_under(torch.no_grad, inputs, watch)
 
-    def _run(
-        self,
-        subject: Subject,
-        inputs: CallInputs,
-        grad: Any,
-        float64: bool,
-        listening: Sequence[AbstractContextManager[Any]],
-    ) -> Result:
+    def _run_under(self, grad: Any, inputs: CallInputs, watch: Watch) -> Run:
+        subject, seen = self.subject, list[_Seen]()
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
+        executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
+        rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
             enter(untouched_globals())
@@ -236,19 +283,29 @@ class Runnable:
             enter(user_code("running the model", TraceError))
             enter(grad())
             enter(scopes.watching())
-            if float64:
+            if self.is_exact:
                 torch.set_default_dtype(torch.float64)
                 enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
-            for mode in listening:
-                enter(mode)
-            if self.rewriting is not None:
-                enter(self.rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
-            return result_of(subject.run(upcast(inputs) if float64 else inputs, scopes))
+            if watch.layers is not None:
+                enter(layers_seen(subject.model, seen))
+            if executed is not None:
+                enter(executed)
+            if rewriting is not None:
+                enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
+            arguments = upcast(inputs) if self.is_exact else inputs
+            structure, tensors = result_of(subject.run(arguments, scopes))
+        outputs = tuple(Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
+        counts = None if executed is None else executed.counts
+        return Run(outputs, structure, layers=layer_outputs(seen), executed=counts)
 
 
-def double_copy(subject: Subject) -> Subject:
-    """The same model, copied and upcast to float64."""
-    return subject.over(in_float64(copied(subject.model)))
+def _compared(compare: Callable[[str, NDArray[Any], NDArray[Any]], None]) -> Compare:
+    """The same comparison of tensors."""
+
+    def compared(scope: str, before: torch.Tensor, after: torch.Tensor) -> None:
+        compare(scope, array(before), array(after))
+
+    return compared
 
 
 def weight_names(model: nn.Module) -> NameOf:
@@ -277,45 +334,38 @@ def upcast(inputs: CallInputs) -> CallInputs:
     return CallInputs(tuple(exact(value) for value in inputs.args), named)
 
 
-def result_of(returned: Any) -> Result:
-    """The tensors among what a model returned, and the containers that they stand in.
+def result_of(returned: Any) -> tuple[str, list[tuple[str, torch.Tensor]]]:
+    """The containers of what a model returned, and the tensors in them with their places.
 
     Raises TraceError for what cannot be looked into: nobody could say that it is still the same.
     """
-    outputs: list[OutputTensor] = []
-    structure = _described(returned, "", outputs)
-    return Result(structure, tuple(outputs))
+    outputs: list[tuple[str, torch.Tensor]] = []
+    return _described(returned, "", outputs), outputs
 
 
-def _described(value: Any, name: str, outputs: list[OutputTensor]) -> str:
+def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]]) -> str:
     """What a value looks like from outside; its tensors are added to outputs."""
     if isinstance(value, torch.Tensor):
-        outputs.append(OutputTensor(name or "0", value.detach()))
+        outputs.append((name or "0", value.detach()))
         return "tensor"
     if isinstance(value, PLAIN):
         return repr(value)
     if isinstance(value, (float, complex)):
-        outputs.append(
-            OutputTensor(
-                name or "0",
-                torch.tensor(
-                    value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64
-                ),
-            )
-        )
+        dtype = torch.complex128 if isinstance(value, complex) else torch.float64
+        outputs.append((name or "0", torch.tensor(value, dtype=dtype)))
         return type(value).__name__
-    parts = _parts(value)
-    if parts is None:
+    content = _content(value)
+    if content is None:
         raise TraceError(
             f"output '{name or '0'}' is a {type(value).__name__}, which cannot be looked into: "
             "return tensors, numbers, words, lists, tuples, mappings or dataclasses"
         )
     below = ((str(key), _described(part, f"{name}.{key}" if name else str(key), outputs))
-             for key, part in parts)  # fmt: skip
+             for key, part in content)  # fmt: skip
     return f"{type(value).__name__}({', '.join(f'{key}: {shown}' for key, shown in below)})"
 
 
-def _parts(value: Any) -> list[tuple[object, Any]] | None:
+def _content(value: Any) -> list[tuple[object, Any]] | None:
     """(name, part) of a container; None for anything else."""
     if isinstance(value, Mapping):
         return list(value.items())
@@ -337,9 +387,7 @@ class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self._rules = rules
         self._weight_name = weight_name
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, and count it if it multiplies."""
         if is_taken_apart(func, self._rules):
             with self:
@@ -351,38 +399,17 @@ class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         return func(*args, **(kwargs or {}))
 
 
-def products_of(graph: Graph, rules: OpTable) -> Counter[Product]:
-    """What a graph says that a run multiplies, counted as Executed counts it."""
-    counts: Counter[Product] = Counter()
-    for op in graph.ops:
-        if multiplies(op.name, rules):
-            weights = (t.shape for t in op.tensors() if t.storage.kind in STORED)
-            counts[op.name, next(weights, ())] += op.times
-    return counts
-
-
-def multiplies(name: str, rules: OpTable) -> bool:
-    """Whether a rule gives this operator MACs."""
-    return name in rules and rules[name].macs not in (None, nothing)
-
-
 @dataclass(frozen=True, slots=True)
-class LayerOutput:
-    """The first floating tensor that a layer returned.
-
-    reads_last tells whether the layer was fed the very tensor that the one before it returned.
-    """
+class _Seen:
+    """The first floating tensor that a layer returned, and whether it read the one before."""
 
     path: str
     value: torch.Tensor
     reads_last: bool
 
 
-Layers = list[LayerOutput]  # as they end
-
-
 @contextmanager
-def layer_outputs(model: nn.Module, seen: Layers) -> Iterator[None]:
+def layers_seen(model: nn.Module, seen: list[_Seen]) -> Iterator[None]:
     """Append the output of each layer below the model to ``seen``, while the context lasts."""
     paths = {id(module): path for path, module in model.named_modules() if path}
 
@@ -391,11 +418,11 @@ def layer_outputs(model: nn.Module, seen: Layers) -> Iterator[None]:
     def note(module: nn.Module, args: Any, result: Any) -> None:
         if id(module) not in paths:
             return
-        reads_last = any(given is mine for given in output_tensors(args) for mine in last)
+        reads_last = any(read is mine for read in output_tensors(args) for mine in last)
         last[:] = [tensor for tensor in output_tensors(result) if tensor.is_floating_point()]
         # A copy: an in-place operation that follows would change what was returned.
         for tensor in last[:1]:
-            seen.append(LayerOutput(paths[id(module)], tensor.clone(), reads_last))
+            seen.append(_Seen(paths[id(module)], tensor.clone(), reads_last))
 
     hook = register_module_forward_hook(note)
     try:
@@ -404,98 +431,13 @@ def layer_outputs(model: nn.Module, seen: Layers) -> Iterator[None]:
         hook.remove()
 
 
-class TorchSide:
-    """A torch model that runs on the tensors that specs describe."""
-
-    def __init__(self, model: Runnable, specs: InputSpecs) -> None:
-        self.model = model
-        self.specs = specs
-
-    def run(self, inputs: Arrays, *, float64: bool) -> Returned:
-        """All tensors that the model returns, in their order."""
-        try:
-            result = self._result(call_of(self.specs, inputs), float64)
-        except TraceError as error:
-            raise TransformError(str(error)) from error
-        outputs = tuple(
-            Output(each.name, dtype_of(each.tensor.dtype).name, array(each.tensor))
-            for each in result.outputs
-        )
-        return Returned(outputs, result.structure)
-
-    def _result(self, inputs: CallInputs, float64: bool) -> Result:
-        return self.model.run(inputs, float64=float64)
-
-
-class CountedSide(TorchSide):
-    """A torch model whose runs must multiply what its graph has promised.
-
-    exact is what runs in float64, where that is not the model's own float64 twin.
-    """
-
-    def __init__(
-        self,
-        model: Runnable,
-        specs: InputSpecs,
-        *,
-        promised: Counter[Product],
-        rules: OpTable,
-        exact: Runnable | None = None,
-    ) -> None:
-        super().__init__(model, specs)
-        self._exact = exact or model
-        self._promised = promised
-        self._rules = rules
-        self._was_kept = False
-
-    def _result(self, inputs: CallInputs, float64: bool) -> Result:
-        if float64:
-            return self._exact.run(inputs, float64=True)
-        result, counts = self._counted(inputs)
-        done = attributed(counts, self._promised)
-        self._was_kept = self._was_kept or done == self._promised
-        return result
-
-    def _counted(self, inputs: CallInputs) -> tuple[Result, Counter[Product]]:
-        counting = Executed(self._rules, weight_names(self.model.subject.model))
-        result = self.model.run(inputs, listening=(counting,))
-        return result, counting.counts
-
-    def disagreements(self) -> Iterator[str]:
-        """The first product that the graph and the runs do not count alike.
-
-        A model may loop over its rows: where no run so far kept the promise, inputs of the very
-        shapes that the graph was measured on decide.
-        """
-        if self._was_kept:
-            return
-        inputs = drawn(leaf_specs(self.specs), Row(FAMILIES[0], 0), SCALES[0])
-        _, counts = self._counted(call_of(self.specs, inputs))
-        executed = attributed(counts, self._promised)
-        for product in sorted({*self._promised, *executed}):
-            said, done = self._promised[product], executed[product]
-            if said != done:
-                name, shape = product
-                size = f" by weights {list(shape)}" if shape else ""
-                yield f"the graph has {said:,} {name}{size}, and the run executes {done:,}"
-                return
-
-
-def attributed(counts: Counter[Product], promised: Counter[Product]) -> Counter[Product]:
-    """What a run multiplied, where products by nameless weights stand for promised ones.
-
-    Autocast reads a copy of a weight, and quantised layers read packed ones: such a product counts
-    as () and may be any that the graph has and the run lacks, of the same operator.
-    """
-    executed = counts.copy()
-    for product in sorted(promised - counts):
-        nameless = product[0], ()
-        spare = executed[nameless] - promised[nameless]
-        taken = min(spare, promised[product] - counts[product])
-        if taken > 0:
-            executed[product] += taken
-            executed[nameless] -= taken
-    return +executed
+def layer_outputs(seen: Sequence[_Seen]) -> tuple[LayerOutput, ...]:
+    """Outputs of layers in the order in which they end; each may be read by the one behind it."""
+    read = [*(each.reads_last for each in seen[1:]), False][: len(seen)]
+    return tuple(
+        LayerOutput(each.path, each.path, array(each.value), (at + 1,) if is_read else ())
+        for at, (each, is_read) in enumerate(zip(seen, read, strict=True))
+    )
 
 
 def leaf_specs(specs: InputSpecs) -> Specs:
@@ -503,12 +445,12 @@ def leaf_specs(specs: InputSpecs) -> Specs:
 
     A type that numpy has not is drawn in float32: ``call_of`` rounds to it.
     """
-    found: dict[str, TensorSpec] = {}
+    leaves: dict[str, TensorSpec] = {}
 
     def add(name: str, spec: InputSpec) -> None:
         if isinstance(spec, TensorSpec):
             is_narrow = dtype_named(spec.dtype).is_floating_point and spec.dtype not in NUMPY_HAS
-            found[name] = replace(spec, dtype="float32") if is_narrow else spec
+            leaves[name] = replace(spec, dtype="float32") if is_narrow else spec
             return
         for position, part in enumerate(spec):
             add(f"{name}.{position}", part)
@@ -517,7 +459,15 @@ def leaf_specs(specs: InputSpecs) -> Specs:
         add(str(position), spec)
     for name, spec in specs.named.items():
         add(name, spec)
-    return found
+    return leaves
+
+
+def no_arrays(specs: InputSpecs) -> Iterator[str]:
+    """Inputs that are no arrays of a type that numpy has."""
+    for name, spec in (*enumerate(specs.positional), *specs.named.items()):
+        if not isinstance(spec, TensorSpec) or spec.dtype == "bfloat16":
+            what = spec.dtype if isinstance(spec, TensorSpec) else "a list"
+            yield f"input '{name}' is {what}"
 
 
 NUMPY_HAS = frozenset({"float16", "float32", "float64"})
@@ -531,10 +481,10 @@ def stacks(specs: Specs) -> bool:
 
 def call_of(specs: InputSpecs, inputs: Arrays) -> CallInputs:
     """Arrays, in the order of ``leaf_specs``, as arguments of a torch call."""
-    given = iter(inputs.values())
+    values = iter(inputs.values())
 
     def tensor(spec: TensorSpec) -> torch.Tensor:
-        return torch.from_numpy(next(given).copy()).to(dtype_named(spec.dtype))
+        return torch.from_numpy(next(values).copy()).to(dtype_named(spec.dtype))
 
     return call_inputs(specs, tensor)
 
@@ -552,5 +502,5 @@ def array(tensor: torch.Tensor) -> NDArray[Any]:
     """Values as float64, or as the integers they are; complex ones as complex128."""
     if tensor.is_floating_point():
         tensor = tensor.double()
-    found: NDArray[Any] = tensor.detach().cpu().resolve_conj().numpy()
-    return found
+    values: NDArray[Any] = tensor.detach().cpu().resolve_conj().numpy()
+    return values

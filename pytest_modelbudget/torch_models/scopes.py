@@ -44,9 +44,7 @@ class ModuleScopes:
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self._stack.append(self._paths.get(id(module), self._stack[-1]))
 
-    def _leave(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         scope = self._stack.pop()
         if id(module) not in self._paths:
             return

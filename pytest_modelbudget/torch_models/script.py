@@ -5,39 +5,53 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from pytest_modelbudget.errors import SourceError, TraceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, existing_file, must_be
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import WeightScopes
-from pytest_modelbudget.torch_models.tracing import (
-    Rewriting,
-    Subject,
-    WatchedScopes,
-    over_instance,
-    traced,
-)
+from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, over_instance, traced
 from pytest_modelbudget.torch_models.values import CallInputs
 
 Opener = Callable[[str], torch.jit.ScriptModule]
 DEPRECATION = "`torch.jit"  # torch >= 2.15 warns at each use; the format stays supported here
 
 
-def load(source: ModelSource, rules: OpTable, *, rewriting: Rewriting | None = None) -> LoadedModel:
-    """The graph of a TorchScript file, in eval mode."""
-    return script_graph("torchscript", opener(source), source.inputs, rules, rewriting)
+def load(source: ModelSource, rules: OpTable) -> TorchModel:
+    """The model in a TorchScript file."""
+    return TorchModel(ScriptSource(source), rules)
 
 
-def true_subject(source: ModelSource) -> Subject:
-    """The file's module with its weights, for runs."""
-    return script_subject("torchscript", opener(source))
+@dataclass(frozen=True, slots=True)
+class ScriptSource:
+    """A TorchScript file."""
+
+    source: ModelSource
+
+    def trace(self, model: TorchModel) -> LoadedModel:
+        """The graph of the file, in eval mode."""
+        opened, specs = opener(self.source), self.source.inputs
+        return script_graph("torchscript", opened, specs, model.rules, model.rewriting())
+
+    def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
+        """The file's module with its weights."""
+        return script_subject("torchscript", opener(self.source)), self.source.inputs
+
+    def is_factory(self) -> bool:
+        return False
+
+    def reachable(self, model: TorchModel) -> nn.Module:
+        return model.subject.model
 
 
 def opener(source: ModelSource) -> Opener:
@@ -67,11 +81,7 @@ def _read(file: Any, device: str) -> torch.jit.ScriptModule:
 
 
 def script_graph(
-    format: str,
-    opened: Opener,
-    specs: InputSpecs,
-    rules: OpTable,
-    rewriting: Rewriting | None = None,
+    format: str, opened: Opener, specs: InputSpecs, rules: OpTable, rewriting: Rewriting | None = None
 ) -> LoadedModel:
     """The graph of a script module: without its weights, else with them and meta inputs, else run.
 

@@ -76,9 +76,7 @@ def _stretches(small: Sequence[int], large: Sequence[int]) -> bool:
     return all(s in (1, t) for s, t in zip(small, tail, strict=True))
 
 
-def batch_norm(
-    x: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, *rest: Any
-) -> Any:
+def batch_norm(x: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, *rest: Any) -> Any:
     """Batch norm with fixed statistics keeps shape and type; (n, c, ...) with c statistics."""
     if training or not x.is_contiguous() or x.dim() < 2:
         return NotImplemented
@@ -87,15 +85,11 @@ def batch_norm(
     return _dense(x.shape, x.dtype)
 
 
-def layer_norm(
-    x: torch.Tensor, normalized_shape: Sequence[int], weight: Any = None, *rest: Any
-) -> Any:
+def layer_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Any = None, *rest: Any) -> Any:
     """Layer norm over the last dimensions; the result is dense whatever x was."""
     if tuple(x.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
         return NotImplemented
-    if weight is not None and (
-        weight.dtype != x.dtype or tuple(weight.shape) != tuple(normalized_shape)
-    ):
+    if weight is not None and (weight.dtype != x.dtype or tuple(weight.shape) != tuple(normalized_shape)):
         return NotImplemented
     return _dense(x.shape, x.dtype)
 
@@ -166,9 +160,7 @@ def cat(parts: Sequence[torch.Tensor], dim: int = 0) -> Any:
     return _dense(shape, first.dtype)
 
 
-def attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any
-) -> Any:
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any) -> Any:
     """query (..., l, e), key (..., s, e), value (..., s, v) → (..., l, v), heads of the query."""
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4 or query.shape[0] != key.shape[0]:
         return NotImplemented

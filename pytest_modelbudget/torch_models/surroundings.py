@@ -114,9 +114,7 @@ class Surroundings:
     deterministic: int = field(default_factory=torch.get_deterministic_debug_mode)
     precision: str = field(default_factory=torch.get_float32_matmul_precision)
     autocast: tuple[bool, ...] = field(default_factory=lambda: _autocast())
-    device_context: Any = field(
-        default_factory=lambda: getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    )
+    device_context: Any = field(default_factory=lambda: getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None))
     current_device: Any = field(default_factory=lambda: devices.CURRENT_DEVICE)
     modes: tuple[Any, ...] = field(default_factory=lambda: _function_modes())
     dispatch_modes: int = field(default_factory=dispatch._len_torch_dispatch_stack)

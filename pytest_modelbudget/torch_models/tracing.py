@@ -21,24 +21,12 @@ from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.caches import caches_kept
-from pytest_modelbudget.torch_models.isolation import (
-    exact_operators,
-    module_state_kept,
-    silenced,
-    untouched_globals,
-)
+from pytest_modelbudget.torch_models.isolation import exact_operators, module_state_kept, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.recording import Recorder
 from pytest_modelbudget.torch_models.surroundings import Left, left_by
-from pytest_modelbudget.torch_models.values import (
-    CallInputs,
-    Maker,
-    TorchValues,
-    call_inputs,
-    drawn,
-    empty,
-)
+from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
@@ -100,9 +88,7 @@ def over_instance(subject_of: Callable[[Any], Subject], model: Any) -> Subject:
 
     What ``real`` builds anew would be the model that this one was made from.
     """
-    return dataclasses.replace(
-        subject_of(model), real=lambda: over_instance(subject_of, copied(model))
-    )
+    return dataclasses.replace(subject_of(model), real=lambda: over_instance(subject_of, copied(model)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +166,7 @@ def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
 def _must_fit(subject: Subject) -> None:
     """A real run needs the weights in memory; one that cannot have them is refused."""
     needed = sum(
-        weight.tensor.numel() * weight.tensor.dtype.itemsize
-        for weight in named_weights(module_tree(subject.model))
+        weight.tensor.numel() * weight.tensor.dtype.itemsize for weight in named_weights(module_tree(subject.model))
     )
     if not hasattr(os, "sysconf"):
         return  # a system that does not tell how much memory it has
@@ -208,10 +193,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(caches_kept(modules))
         enter(exact_operators())
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
-        stored = (
-            *registered(weights, values, stage.twins, subject.stored_from_rank),
-            *packed.register(modules),
-        )
+        stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
         inputs = call_inputs(attempt.specs, stage.make)
         given = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
@@ -251,8 +233,7 @@ def one_input(decisions: Collection[str]) -> str:
     named = ", ".join(list(decisions)[:NAMED])
     more = f" and {len(decisions) - NAMED} more" if len(decisions) > NAMED else ""
     return (
-        f"data decide the path of this model ({named}{more}): counted on one drawn input, seed 0; "
-        "another may cost more"
+        f"data decide the path of this model ({named}{more}): counted on one drawn input, seed 0; another may cost more"
     )
 
 
@@ -294,9 +275,7 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
                 return empty(spec, "cpu")
 
         return Stage(twins, make, mode)
-    return Stage(
-        memoryless(weights, dtype, "meta"), lambda spec: empty(spec, "meta"), nullcontext()
-    )
+    return Stage(memoryless(weights, dtype, "meta"), lambda spec: empty(spec, "meta"), nullcontext())
 
 
 def _named(name: str) -> Callable[[], str]:

@@ -42,14 +42,7 @@ class SeenStorage:
         known = self._tensors.get(key)
         if known is None:
             offset, shape, strides, dtype, _ = key
-            known = Tensor(
-                called,
-                tuple(shape),
-                self._stored or dtype_of(dtype),
-                self.storage,
-                int(offset),
-                strides,
-            )
+            known = Tensor(called, tuple(shape), self._stored or dtype_of(dtype), self.storage, int(offset), strides)
             self._tensors[key] = known
         return known
 
@@ -106,10 +99,7 @@ class TorchValues:
         return seen.storage.name if seen is not None and seen.storage.kind in STORED else ""
 
     def value(
-        self,
-        tensor: torch.Tensor,
-        kind: StorageKind = StorageKind.ACTIVATION,
-        name: Callable[[], str] | None = None,
+        self, tensor: torch.Tensor, kind: StorageKind = StorageKind.ACTIVATION, name: Callable[[], str] | None = None
     ) -> Tensor:
         """The graph tensor of a torch tensor; new memory gets this kind and name."""
         try:
@@ -118,9 +108,7 @@ class TorchValues:
         except RuntimeError:  # it has no storage, or no shape
             return self._shapeless_value(tensor, kind, name)
 
-    def _shapeless_value(
-        self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None
-    ) -> Tensor:
+    def _shapeless_value(self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None) -> Tensor:
         """One whose shape does not tell its elements: what reads or writes it is unmeasured."""
         known = self._known_shapeless(tensor)
         if known is not None:
@@ -134,9 +122,7 @@ class TorchValues:
         self._shapeless[tensor._cdata] = (tensor, value)
         return value
 
-    def _seen_storage(
-        self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None
-    ) -> SeenStorage:
+    def _seen_storage(self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None) -> SeenStorage:
         untyped = tensor.untyped_storage()
         seen = self._seen.get(untyped._cdata)
         if seen is None:
@@ -212,8 +198,7 @@ def call_inputs(specs: InputSpecs, make: Maker) -> CallInputs:
         return make(spec) if isinstance(spec, TensorSpec) else [made(part) for part in spec]
 
     return CallInputs(
-        tuple(made(spec) for spec in specs.positional),
-        {name: made(spec) for name, spec in specs.named.items()},
+        tuple(made(spec) for spec in specs.positional), {name: made(spec) for name, spec in specs.named.items()}
     )
 
 

@@ -55,8 +55,7 @@ def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
                 continue
             if is_lazy(parameter):
                 raise TraceError(
-                    f"{prefix}{name} has no shape yet (a lazy module): run the model once "
-                    "inside the factory"
+                    f"{prefix}{name} has no shape yet (a lazy module): run the model once inside the factory"
                 )
             yield NamedWeight(prefix + name, parameter, True, True)
         buffers = module._buffers.items()
@@ -67,10 +66,7 @@ def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
 
 
 def registered(
-    weights: tuple[NamedWeight, ...],
-    values: TorchValues,
-    twins: Mapping[int, torch.Tensor],
-    stored_from_rank: int,
+    weights: tuple[NamedWeight, ...], values: TorchValues, twins: Mapping[int, torch.Tensor], stored_from_rank: int
 ) -> tuple[Weight, ...]:
     """Weights of the graph, on the memory of their twins where they have one.
 
@@ -201,9 +197,7 @@ def _stored_type(dtype: torch.dtype, nbytes: int, elements: int) -> DType:
     return DType(dtype_of(dtype).name, Fraction(8 * nbytes, max(elements, 1)))
 
 
-def memoryless(
-    weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, device: str
-) -> dict[int, torch.Tensor]:
+def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, device: str) -> dict[int, torch.Tensor]:
     """A tensor without memory for each weight, by the weight's id; shared storages stay shared.
 
     device is "meta", or "cpu" inside a fake mode. ``dtype`` converts floating ones, as
@@ -223,9 +217,7 @@ def memoryless(
         target = dtype if dtype and tensor.is_floating_point() else tensor.dtype
         address = tensor.untyped_storage()._cdata
         if owners[address] == 1:
-            twins[key] = torch.empty_strided(
-                tensor.shape, tensor.stride(), dtype=target, device=device
-            )
+            twins[key] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=target, device=device)
             continue
         if address not in bases:
             elements = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
@@ -275,17 +267,10 @@ SCALE, ZERO_POINT = DType("float64", 64), DType("int64", 64)  # as torch stores 
 Unpacked = tuple[torch.Tensor, "torch.Tensor | None"]
 UNPACKERS: Mapping[str, Callable[[Any], Unpacked]] = {
     **dict.fromkeys(
-        (
-            "Conv2dPackedParamsBase",
-            "Conv3dPackedParamsBase",
-            "LinearPackedParamsBase",
-        ),
+        ("Conv2dPackedParamsBase", "Conv3dPackedParamsBase", "LinearPackedParamsBase"),
         lambda packed: packed.unpack()[:2],
     ),
-    "EmbeddingPackedParamsBase": lambda packed: (
-        torch.ops.quantized.embedding_bag_unpack(packed),
-        None,
-    ),
+    "EmbeddingPackedParamsBase": lambda packed: (torch.ops.quantized.embedding_bag_unpack(packed), None),
 }
 
 
@@ -389,9 +374,7 @@ def redraw(model: nn.Module, seed: int = 0) -> None:
         for weight in named_weights(module_tree(model)):
             if id(weight.tensor) not in done and _is_drawn(weight):
                 done.add(id(weight.tensor))
-                weight.tensor.data.copy_(
-                    drawn_weight(weight.name, tuple(weight.tensor.shape), seed)
-                )
+                weight.tensor.data.copy_(drawn_weight(weight.name, tuple(weight.tensor.shape), seed))
 
 
 def _is_drawn(weight: NamedWeight) -> bool:

@@ -13,46 +13,34 @@ from typing import Any
 import onnx
 import torch
 
-from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.onnx_models.graph_reader import measured_graph
+from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
 from pytest_modelbudget.onnx_models.program import opset_of
 from pytest_modelbudget.torch_models.isolation import silenced, untouched_globals
-from pytest_modelbudget.torch_models.running import Runnable, true_subject
+from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import call_inputs, drawn
-from pytest_modelbudget.transforms.compare_on_torch import OnnxModels, compared
-from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.transforms.transform import Changed, Settings
 
 
-def transformed(job: Job) -> Transformed:
-    """The exported graph, measured, and held to what torch computes."""
-    if find_spec("onnxscript") is None:
-        raise MissingExtraError("export_onnx", package="onnxscript", extra="export")
-    subject, specs = true_subject(job.source)
-    loaded = measured_graph(exported(subject, specs, job), "the export", {}, job.rules)
-
-    def verify(claim: Claim) -> Equivalence:
-        def models_of(original: Runnable) -> OnnxModels:
-            return OnnxModels(
-                stored=exported(original.subject, specs, job),
-                exact=exported(original.exact, wide(specs), job),
-            )
-
-        return compared(claim, job.source, models_of, may_draw=True)
-
-    return Transformed(loaded, (), verify)
+def apply(model: TorchModel, settings: Settings) -> Changed:
+    """The exported graph; of a float64 copy that of float64 inputs."""
+    for package, extra in (("onnxruntime", "onnx"), ("onnxscript", "export")):
+        if find_spec(package) is None:
+            raise MissingExtraError("export_onnx", package=package, extra=extra)
+    specs = wide(model.specs) if model.is_exact else model.specs
+    proto = exported(model.subject, specs, settings["opset"])
+    second = OnnxModel(InMemory(proto, "the export", {}), model.rules, weights=model.weights, is_exact=model.is_exact)
+    return Changed(second, made_apart=True, by_position=True, stacks=False)
 
 
-def exported(subject: Subject, specs: InputSpecs, job: Job) -> onnx.ModelProto:
+def exported(subject: Subject, specs: InputSpecs, asked: object) -> onnx.ModelProto:
     """The ONNX model that torch's exporter makes of a copy of a module.
 
     Raises TransformError where it writes another operator set than the one that is asked for.
     """
-    asked = job.settings["opset"]
     generator = torch.Generator().manual_seed(0)
     inputs = call_inputs(specs, lambda spec: drawn(spec, generator))
     options: dict[str, Any] = {"dynamo": True, "verbose": False}

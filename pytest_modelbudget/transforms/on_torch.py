@@ -1,139 +1,95 @@
-"""A torch model, and another one that must compute the same, on weights that can prove it."""
+"""Torch models changed: by another module in their place, or by other operations in their runs."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.comparison import (
-    DRAWN,
-    LOADED,
-    Comparison,
-    Sides,
-    comparison,
-    divergence_of,
-    telling,
-)
-from pytest_modelbudget.equivalence.divergence import Divergence, Layer, first_divergence
-from pytest_modelbudget.equivalence.judgement import Equivalence, WrongLayers, first_rounding
-from pytest_modelbudget.errors import TraceError, TransformError
+from pytest_modelbudget.equivalence.changed import Changed
+from pytest_modelbudget.equivalence.products import products_of
+from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change, LoadedModel
-from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.formats.source import InputSpecs
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.torch_models import exported as torch_exported_program
-from pytest_modelbudget.torch_models import module as torch_module
-from pytest_modelbudget.torch_models import script as torch_script_file
-from pytest_modelbudget.torch_models.building import built, is_an_instance
+from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.torch_models.isolation import untouched_globals
-from pytest_modelbudget.torch_models.rewriting import Rewrite, rewriting_with
-from pytest_modelbudget.torch_models.running import (
-    CountedSide,
-    Layers,
-    Runnable,
-    TorchSide,
-    array,
-    call_of,
-    in_float64,
-    layer_outputs,
-    leaf_specs,
-    loads_no_weights,
-    products_of,
-    stacks,
-    stored_dtype,
-    true_subject,
-)
+from pytest_modelbudget.torch_models.rewriting import Rewrite
+from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.tracing import Subject, traced
-from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, redraw
-from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights
 
-if TYPE_CHECKING:
-    from pytest_modelbudget.equivalence.comparison import Search
-    from pytest_modelbudget.equivalence.divergence import Watched
-    from pytest_modelbudget.torch_models.running import Arrays
+Changer = Callable[[nn.Module], nn.Module]
 
 
-# Both sides of a model on these inputs; the last argument says whether its weights are drawn.
-SidesOf = Callable[[Subject, InputSpecs, bool], Sides]
-
-
-def verified_beside_torch(
-    claim: Claim,
-    source: ModelSource,
-    sides_of: SidesOf,
+def change_module(
+    model: TorchModel,
+    changer: Changer,
+    changes: Callable[[nn.Module, nn.Module], tuple[Change, ...]],
     *,
-    may_draw: bool = True,
-    may_stack: bool = True,
-) -> Equivalence:
-    """Hold what stands beside a torch model to a claim, on weights that can prove something.
+    regraph: Callable[[Graph], Graph] = lambda graph: graph,
+) -> Changed:
+    """What a changer makes of a copy of a model; changes tells what is different in it.
 
-    may_stack says that the second model, too, takes any size of the first dimension.
+    regraph says how the graph is to be read where what is stored stands for something else. Copies
+    of a model are changed alike, and not examined again.
     """
-
-    def compared(subject: Subject, specs: InputSpecs, *, drawn: bool) -> Comparison:
-        if drawn:
-            redraw(subject.model)
-        leaves = leaf_specs(specs)
-        sides = sides_of(subject, specs, drawn)
-        return comparison(claim, sides, leaves, stacks=may_stack and stacks(leaves))
-
-    subject, specs = true_subject(source)
-    if may_draw and loads_no_weights(source, subject):
-        found = compared(subject, specs, drawn=True)
-        return found.equivalence(DRAWN, constant=found.before.still())
-    found = compared(subject, specs, drawn=False)
-    if not may_draw:
-        return found.equivalence(LOADED)
-    return telling(found, lambda: compared(*true_subject(source), drawn=True))
+    changed = model.changed(ChangedModule(model, changer, regraph))
+    if model.is_copy:
+        return Changed(changed)
+    promised = products_of(changed.graph, model.rules)
+    return Changed(changed, changes(model.subject.model, changed.subject.model), promised=promised)
 
 
-def watched(side: TorchSide, inputs: Arrays, *, float64: bool = True) -> list[Layer]:
-    """The output of every layer, in the order in which they end.
+def change_operations(model: TorchModel, rewrite: Rewrite, check: Callable[[Changed], None]) -> Changed:
+    """The model under a rewrite; check raises where that left out what it may not.
 
-    Raises TransformError where the model cannot run so.
+    Copies of a model are rewritten alike, and neither traced nor checked again.
     """
-    seen: Layers = []
-    subject = side.model.exact if float64 else side.model.subject
-    listening = layer_outputs(subject.model, seen)
-    try:
-        side.model.run(call_of(side.specs, inputs), float64=float64, listening=(listening,))
-    except TraceError as error:
-        raise TransformError(str(error)) from error
-    return [Layer(each.path, array(each.value), each.reads_last) for each in seen]
+    changed = model.changed(model.source, rewrite)
+    if model.is_copy:
+        return Changed(changed)
+    promised = products_of(changed.graph, model.rules)
+    made = Changed(changed, tuple(rewrite.changes), rewrite.partial_sums, promised)
+    check(made)
+    return made
 
 
-def named(layers: Iterable[Layer]) -> Watched:
-    """The outputs of layers by their names alone."""
-    return [(layer.scope, layer.values) for layer in layers]
+@dataclass(frozen=True, slots=True)
+class ChangedModule:
+    """What a changer makes of a copy of a model, as a source of models."""
 
+    original: TorchModel
+    changer: Changer
+    regraph: Callable[[Graph], Graph]
 
-def rounding_search(
-    first: TorchSide, second: TorchSide, partial_sums: Callable[[], int] = lambda: 1
-) -> Search:
-    """A search for the first layer that rounds more than step 2 allows."""
-    dtype = stored_dtype(first.model.subject.model)
+    def trace(self, model: TorchModel) -> LoadedModel:
+        """The graph of the changed module, which was built for it."""
+        loaded = traced(model.subject, model.specs, model.rules)
+        return replace(loaded, graph=self.regraph(loaded.graph))
 
-    def search(inputs: Arrays) -> Divergence | None:
-        exact = named(watched(first, inputs))
-        before, after = (named(watched(side, inputs, float64=False)) for side in (first, second))
-        return first_rounding(exact, before, after, dtype, partial_sums())
+    def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
+        """The changed copy; the model stays as it is.
 
-    return search
+        Raises TransformError where the changer does, or writes into the model's own weights.
+        """
+        original = self.original
+        subject = original.subject
+        with untouched_globals(), user_code("copying the model", TransformError):
+            same = copied(subject.model)
+        with weights_untouched(original.source.reachable(original)):
+            return subject.over(_changed(same, self.changer)), original.specs
 
+    def is_factory(self) -> bool:
+        return False
 
-def original(source: ModelSource, subject: Subject) -> nn.Module:
-    """The module of a source that a user's code can reach.
-
-    A subject holds a copy of an instance; what a factory builds may be one that it keeps.
-    """
-    is_kept = source.format == "torch" and is_an_instance(source)
-    return built(source) if is_kept else subject.model
+    def reachable(self, model: TorchModel) -> nn.Module:
+        return model.subject.model
 
 
 @contextmanager
@@ -159,7 +115,7 @@ def checksums(model: nn.Module) -> dict[str, int]:
     Tensors without plain memory (sparse ones, wrappers around others) are left out.
     """
     of_memory: dict[int, int] = {}
-    found: dict[str, int] = {}
+    sums: dict[str, int] = {}
     for weight in named_weights(module_tree(model)):
         tensor = weight.tensor
         if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
@@ -167,8 +123,8 @@ def checksums(model: nn.Module) -> dict[str, int]:
         memory = tensor.untyped_storage()
         if memory._cdata not in of_memory:
             of_memory[memory._cdata] = _checksum(memory)
-        found[weight.name] = of_memory[memory._cdata]
-    return found
+        sums[weight.name] = of_memory[memory._cdata]
+    return sums
 
 
 def _checksum(memory: torch.UntypedStorage) -> int:
@@ -176,144 +132,26 @@ def _checksum(memory: torch.UntypedStorage) -> int:
     return zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(here).numpy().data)
 
 
-Changer = Callable[[nn.Module], nn.Module]
-
-
-def transformed_module(
-    job: Job, changer: Changer, changes: Callable[[nn.Module, nn.Module], tuple[Change, ...]]
-) -> Transformed:
-    """The model that a changer makes of a copy; changes tells what is different in it."""
-    subject, specs = true_subject(job.source)
-    changed = changed_copy(job.source, subject, changer)
-    loaded = traced(changed, specs, job.rules)
-    told = changes(subject.model, changed.model)
-    products = products_of(loaded.graph, job.rules)
-
-    def sides_of(subject: Subject, specs: InputSpecs, weights_are_drawn: bool) -> Sides:
-        def in_double() -> Subject:
-            exact = in_float64(copied(subject.model))
-            return subject.over(_changed(exact, changer))
-
-        second = Runnable(changed_copy(job.source, subject, changer), in_double=in_double)
-        return sides(
-            TorchSide(Runnable(subject), specs),
-            CountedSide(second, specs, promised=products, rules=job.rules),
-        )
-
-    def verify(claim: Claim) -> Equivalence:
-        return verified_beside_torch(claim, job.source, sides_of)
-
-    return Transformed(loaded, told, verify)
-
-
-def changed_copy(source: ModelSource, subject: Subject, changer: Changer) -> Subject:
-    """What a changer makes of a copy of a model; the model stays as it is.
-
-    Raises TransformError where the changer does, or writes into the model's own weights.
-    """
-    with untouched_globals(), user_code("copying the model", TransformError):
-        same = copied(subject.model)
-    with weights_untouched(original(source, subject)):
-        return subject.over(_changed(same, changer))
-
-
 def _changed(model: nn.Module, changer: Changer) -> nn.Module:
     model.eval()
-    given = list(model.modules())
+    own = list(model.modules())
     with untouched_globals():
         changed = changer(model)
     if not isinstance(changed, nn.Module):
-        raise TransformError(
-            f"the transform returned {type(changed).__name__}, not a torch.nn.Module"
-        )
-    _still_in_eval_mode(changed, given)
+        raise TransformError(f"the transform returned {type(changed).__name__}, not a torch.nn.Module")
+    _still_in_eval_mode(changed, own)
     return changed
 
 
-def _still_in_eval_mode(changed: nn.Module, given: list[nn.Module]) -> None:
+def _still_in_eval_mode(changed: nn.Module, own: list[nn.Module]) -> None:
     """Refuse a model whose own layers were switched to training: a dropout left on would hide.
 
     New layers are in training mode because nobody has switched them yet, and say nothing.
     """
-    mine = set(map(id, given))
+    mine = set(map(id, own))
     for path, module in changed.named_modules():
         if module.training and id(module) in mine:
             raise TransformError(
                 f"the transform left {f'layer {path!r}' if path else 'the model'} in training "
                 "mode: it is given in eval mode; call eval() on what you return"
             )
-
-
-def sides(first: TorchSide, second: CountedSide) -> Sides:
-    """Both models, with a search by layers for where they part."""
-
-    def divergence(inputs: Arrays) -> Divergence | None:
-        return first_divergence(watched(first, inputs), named(watched(second, inputs)))
-
-    return Sides(
-        first,
-        second,
-        stored_dtype(first.model.subject.model),
-        divergence,
-        rounding_search(first, second),
-        disagreements=second.disagreements,
-    )
-
-
-LOADERS = {
-    "torch": torch_module.load,
-    "torchscript": torch_script_file.load,
-    "exported": torch_exported_program.load,
-}
-Rewriter = TypeVar("Rewriter", bound=Rewrite)
-
-
-def transformed_operations(
-    job: Job, rewrite: Rewriter, *, must_be_complete: Callable[[Rewriter], None]
-) -> Transformed:
-    """The model under a rewrite; must_be_complete raises where that left out what it may not."""
-    rewriting = rewriting_with(rewrite, job.rules)
-    loaded: LoadedModel = LOADERS[job.source.format](job.source, job.rules, rewriting=rewriting)
-    must_be_complete(rewrite)
-    changes = tuple(rewrite.changes)
-    products = products_of(loaded.graph, job.rules)
-
-    def sides_of(subject: Subject, specs: InputSpecs, weights_are_drawn: bool) -> Sides:
-        original, dtype = Runnable(subject), stored_dtype(subject.model)
-        wrong = WrongLayers(dtype)
-
-        def compare(scope: str, before: torch.Tensor, after: torch.Tensor) -> None:
-            wrong.compare(scope, array(before), array(after))
-
-        comparing = rewriting_with(rewrite, job.rules, compare=compare)
-        second = CountedSide(
-            original.rewritten(rewriting),
-            specs,
-            promised=products,
-            rules=job.rules,
-            exact=original.rewritten(comparing),
-        )
-
-        def divergence(inputs: Arrays) -> Divergence | None:
-            second.run(inputs, float64=True)
-            return next(map(divergence_of, wrong.pairs()), None)
-
-        def partial_sums() -> int:
-            return rewrite.partial_sums
-
-        first = TorchSide(original, specs)
-        return Sides(
-            first,
-            second,
-            dtype,
-            divergence,
-            rounding_search(first, second, partial_sums),
-            partial_sums,
-            disagreements=lambda: (*second.disagreements(), *wrong.shapes()),
-            wrong_layers=wrong.pairs,
-        )
-
-    def verify(claim: Claim) -> Equivalence:
-        return verified_beside_torch(claim, job.source, sides_of)
-
-    return Transformed(loaded, changes, verify)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pytest_modelbudget.equivalence.claim import Kind
 from pytest_modelbudget.errors import ExtensionError
-from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
+from pytest_modelbudget.transforms.transform import ANY, Setting, SettingForm, Transform
 
 HERE = "pytest_modelbudget.transforms"
 LAYERS = Setting("layers", SettingForm.GLOBS, "globs on module paths; all layers", default=("*",))
@@ -19,21 +19,19 @@ EDGE = Setting(
 )
 
 
-def torch_engines(module: str) -> dict[str, str]:
-    """One module for every torch format."""
-    return dict.fromkeys(("torch", "torchscript", "exported"), f"{HERE}.{module}")
+def engines(**modules: str) -> dict[str, str]:
+    """The module for the models of each engine."""
+    return {engine: f"{HERE}.{module}" for engine, module in modules.items()}
 
 
-def onnx_engine(module: str) -> dict[str, str]:
-    """The module for ONNX files."""
-    return {"onnx": f"{HERE}.{module}"}
+MODULES = ("torch", "onnx")  # formats whose layers can be changed: modules, and ONNX graphs
 
 
 TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "tile_linear",
         "splits every linear operation into tile products",
-        engines=torch_engines("tile.linear_on_torch") | onnx_engine("tile.linear_on_onnx"),
+        engines=engines(torch="tile.linear_on_torch", onnx="tile.linear_on_onnx"),
         settings=(
             Setting("tile", SettingForm.TILE, "64, or [m, k, n]", required=True),
             EDGE,
@@ -50,7 +48,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "tile_conv",
         "splits every convolution into partial ones over tiles of channels",
-        engines=torch_engines("tile.conv_on_torch") | onnx_engine("tile.conv_on_onnx"),
+        engines=engines(torch="tile.conv_on_torch", onnx="tile.conv_on_onnx"),
         settings=(
             Setting(
                 "tile",
@@ -66,13 +64,14 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "fold_batchnorm",
         "makes every batch norm a part of the layer before it",
-        engines={"torch": f"{HERE}.fold_batchnorm.on_torch"}
-        | onnx_engine("fold_batchnorm.on_onnx"),
+        engines=engines(torch="fold_batchnorm.on_torch", onnx="fold_batchnorm.on_onnx"),
+        formats=MODULES,
     ),
     Transform(
         "quantize_weights",
         "stores weights as integers on a grid: s·(q - z)",
-        engines={"torch": f"{HERE}.quantize.on_torch"} | onnx_engine("quantize.on_onnx"),
+        engines=engines(torch="quantize.on_torch", onnx="quantize.on_onnx"),
+        formats=MODULES,
         settings=(
             Setting("bits", SettingForm.INTEGER, "8 or 4", default=8),
             Setting(
@@ -90,19 +89,20 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "export_onnx",
         "exports the model, and runs the ONNX graph in ONNX Runtime against torch",
-        engines={"torch": f"{HERE}.export_onnx"},
+        engines=engines(torch="export_onnx"),
+        formats=("torch",),
         settings=(Setting("opset", SettingForm.INTEGER, "operator set; the exporter's own"),),
     ),
     Transform(
         "apply",
         "your own transform: package.module:callable, from module to module or from path to path",
-        engines=torch_engines("user_on_torch") | onnx_engine("user_on_onnx"),
+        engines=engines(torch="user_on_torch", onnx="user_on_onnx"),
         whole=Setting("apply", SettingForm.TARGET, "package.module:callable", required=True),
     ),
     Transform(
         "compare",
         "a second model that must agree: {torch: package.module:callable}, {onnx: path}",
-        engines=torch_engines("compare_on_torch") | onnx_engine("compare_on_onnx"),
+        engines={ANY: f"{HERE}.compare"},
         whole=Setting("compare", SettingForm.SOURCE, "a second model", required=True),
     ),
 )

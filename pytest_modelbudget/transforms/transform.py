@@ -1,28 +1,28 @@
 """The form of a transform: a change to a model, by its key in a budget file.
 
-A transform is one entry of ``transform_table.py``, or of an extension's tuple ``TRANSFORMS``. It
-says which settings a budget may give it, and for each model format which module applies it. That
-module has one function::
+A transform is one entry of ``transforms/table.py``, or of an extension's tuple ``TRANSFORMS``. It
+says which settings a budget may give it, and for each engine which module applies it. That module
+has one function::
 
-    def transformed(job: Job) -> Transformed
+    def apply(model: Model, settings: Mapping[str, object]) -> Changed
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 from importlib import import_module
-from typing import cast
 
-from pytest_modelbudget.equivalence.claim import Claim, Kind
-from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.changed import Changed
+from pytest_modelbudget.equivalence.claim import Kind
 from pytest_modelbudget.errors import MissingExtraError, TransformError
-from pytest_modelbudget.formats.model import Change, LoadedModel
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.model import Change, Model
+from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.graph.scopes import is_in_scope, paths
-from pytest_modelbudget.ops.table import OpTable
+
+__all__ = ["Change", "Changed", "Setting", "SettingForm", "Transform"]  # for transforms of others
 
 # The extra that brings each package which an engine imports.
 EXTRAS = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnx"}
@@ -38,7 +38,7 @@ class SettingForm(str, Enum):
     FLAG = "flag"  # a bool
     TARGET = "target"  # package.module:callable: a str
     VALUES = "values"  # a mapping of names to plain values
-    SOURCE = "source"  # {torch: package.module:callable}: a ModelSource
+    SOURCE = "source"  # {torch: package.module:callable}: a ModelSource, and a Model when applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +57,20 @@ class Setting:
     axes: tuple[str, ...] = ("m", "k", "n")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One model to transform, with the settings that a budget gives, all of them present."""
-
-    source: ModelSource
-    settings: Mapping[str, object]
-    rules: OpTable
-
-
-@dataclass(frozen=True, slots=True)
-class Transformed:
-    """A transformed model: its graph, what changed, and a way to hold its outputs to a claim.
-
-    verify runs both models, and is called only where a budget makes a claim.
-    """
-
-    loaded: LoadedModel
-    changes: tuple[Change, ...]
-    verify: Callable[[Claim], Equivalence]
+Settings = Mapping[str, object]
+Apply = Callable[[Model, Settings], Changed]
+ANY = "*"  # engine of a transform that takes every model
 
 
 @dataclass(frozen=True, slots=True)
 class Transform:
     """One kind of change to a model.
 
-    engines maps each format's key to the module that applies the transform to it; the module is
-    named and not imported, because it brings a framework in. whole is the setting that the value
-    itself is, for transforms that are written in one word. claims is the kind of claim that it
-    makes of itself: a lossy one knows a bound where a budget declares none.
+    engines maps the engine of a model to the module that applies the transform to it; the module is
+    named and not imported, because it brings a framework in. formats are those of these engines
+    that it takes, all where none is named. whole is the setting that the value itself is, for
+    transforms that are written in one word. claims is the kind of claim that it makes of itself: a
+    lossy one knows a bound where a budget declares none.
     """
 
     key: str
@@ -94,26 +79,30 @@ class Transform:
     settings: tuple[Setting, ...] = ()
     whole: Setting | None = None
     claims: Kind = field(default=Kind.EXACT_ALGEBRA)
+    formats: tuple[str, ...] = ()
 
-    def applied(self, job: Job) -> Transformed:
-        """The transformed model; raises TransformError for a format it does not know.
+    def takes(self, format: Format) -> bool:
+        """Whether it knows models of this format."""
+        knows = format.engine in self.engines or ANY in self.engines
+        return knows and (not self.formats or format.key in self.formats)
+
+    def applied_to(self, format: Format) -> Apply:
+        """What applies it to models of a format; raises TransformError for one it does not know.
 
         Raises MissingExtraError where a package that it needs is not installed.
         """
-        module = self.engines.get(job.source.format)
-        if module is None:
-            raise TransformError(
-                f"{self.key} does not know {job.source.format} models: it knows "
-                f"{', '.join(self.engines)}"
-            )
+        if not self.takes(format):
+            known = ", ".join(self.formats or self.engines)
+            raise TransformError(f"{self.key} does not know {format.key} models: it knows {known}")
         try:
-            engine: Callable[[Job], Transformed] = import_module(module).transformed
-            return engine(job)
+            module = self.engines.get(format.engine) or self.engines[ANY]
+            apply: Apply = import_module(module).apply
         except ModuleNotFoundError as error:
             if error.name not in EXTRAS:
                 raise
             extra = EXTRAS[error.name]
             raise MissingExtraError(self.key, package=error.name, extra=extra) from error
+        return apply
 
 
 LEFT_OUT = "layers: leaves it out"  # why a layer that could be changed was not
@@ -124,17 +113,16 @@ def is_chosen(scope: str, layers: Sequence[str]) -> bool:
     return any(is_in_scope(scope, glob) for glob in layers)
 
 
-def with_known_layers(done: Transformed, job: Job) -> Transformed:
-    """The same, where every glob of ``layers:`` names a module, as one under ``scopes:`` must.
+def must_name_layers(layers: Iterable[str], changed: Changed) -> None:
+    """Raise TransformError for a glob of ``layers:`` that names no module of the model.
 
-    Raises TransformError for a glob that names none, whatever the others select.
+    Each must name one, as those under ``scopes:`` must, whatever the others select.
     """
-    loaded = done.loaded
-    met = (each.scope for some in (done.changes, loaded.layers, loaded.graph.ops) for each in some)
+    model = changed.model
+    met = (each.scope for some in (changed.changes, model.layers, model.graph.ops) for each in some)
     known = sorted({path for scope in met for path in paths(scope)})
-    for glob in cast("tuple[str, ...]", job.settings["layers"]):
+    for glob in layers:
         if not any(is_in_scope(path, glob) for path in known):
             close = get_close_matches(glob.removesuffix(".*"), filter(None, known), 1)
             guess = f": did you mean '{close[0]}'?" if close else ""
             raise TransformError(f"layers: no module of the model matches '{glob}'{guess}")
-    return done

@@ -10,15 +10,19 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import existing_file, transform_named
 from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.onnx_models.files import model_with_weights, weight_files
-from pytest_modelbudget.transforms.compare_on_onnx import beside
-from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.onnx_models.model import InMemory, OnnxFile, OnnxModel
+from pytest_modelbudget.transforms.transform import Changed, Settings
 
 
-def transformed(job: Job) -> Transformed:
-    """The model in the file that the user's callable makes of a copy of the job's."""
-    target = str(job.settings["apply"])
+def apply(model: OnnxModel, settings: Settings) -> Changed:
+    """The model in the file that the user's callable makes of a copy of this one's.
+
+    It keeps the weights that it has, which may have been rounded on another way.
+    """
+    target = str(settings["apply"])
     call = transform_named(target)
-    path = existing_file(job.source, "an ONNX model")
+    assert isinstance(model.source, OnnxFile), "a model of a budget is a file"
+    path = existing_file(model.source.source, "an ONNX model")
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(path, Path(folder))
         with user_code(f"calling {target}", TransformError):
@@ -27,8 +31,9 @@ def transformed(job: Job) -> Transformed:
             raise TransformError(f"{target} returned {type(made).__name__}, not the path of a file")
         if not Path(made).is_file():
             raise TransformError(f"{target} returned {made}, which is no file")
-        model = model_with_weights(Path(made))
-    return beside(job, model, Path(made).name, job.source.dims)
+        proto = model_with_weights(Path(made))
+    second = OnnxModel(InMemory(proto, Path(made).name, model.source.dims), model.rules)
+    return Changed(second, upcasts=True, follows=False, made_apart=True)
 
 
 def copied(path: Path, folder: Path) -> Path:

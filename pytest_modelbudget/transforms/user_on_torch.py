@@ -12,20 +12,21 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import transform_named
 from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.transforms.on_torch import transformed_module
-from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.transforms.on_torch import change_module
+from pytest_modelbudget.transforms.transform import Changed, Settings
 
 
-def transformed(job: Job) -> Transformed:
+def apply(model: TorchModel, settings: Settings) -> Changed:
     """What the user's callable makes of a copy of the model."""
-    target = str(job.settings["apply"])
+    target = str(settings["apply"])
     call = transform_named(target)
 
-    def changer(model: nn.Module) -> nn.Module:
+    def changer(module: nn.Module) -> nn.Module:
         with user_code(f"calling {target}", TransformError):
-            return call(model)  # type: ignore[no-any-return]  # checked by who called
+            return call(module)  # type: ignore[no-any-return]  # checked by who called
 
-    return transformed_module(job, changer, layer_changes)
+    return change_module(model, changer, layer_changes)
 
 
 def layer_changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
@@ -51,9 +52,7 @@ def _changes(before: nn.Module, after: nn.Module) -> Iterator[Change]:
 def _same_weights(module: nn.Module, other: Any) -> bool:
     """Whether two layers store tensors of the same names, types and values."""
     mine, theirs = module.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(
-        _same(value, theirs[name]) for name, value in mine.items()
-    )
+    return mine.keys() == theirs.keys() and all(_same(value, theirs[name]) for name, value in mine.items())
 
 
 def _same(value: Any, other: Any) -> bool:

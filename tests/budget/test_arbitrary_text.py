@@ -22,9 +22,7 @@ def mutated_budgets(draw: st.DrawFn) -> str:
     text = VISION
     for _ in range(draw(st.integers(1, 4))):
         words = [word.span() for word in re.finditer(r"[\w.:/]+|\{[^{}]*\}|\[[^\]]*\]", text)]
-        anywhere = st.tuples(st.integers(0, len(text)), st.integers(0, 12)).map(
-            lambda place: (place[0], sum(place))
-        )
+        anywhere = st.tuples(st.integers(0, len(text)), st.integers(0, 12)).map(lambda place: (place[0], sum(place)))
         start, end = draw(anywhere | st.sampled_from(words or [(0, 0)]))
         inserted = draw(st.sampled_from(PIECES) | st.just(text[start:end]))
         text = text[:start] + inserted + text[draw(st.sampled_from([start, end])) :]

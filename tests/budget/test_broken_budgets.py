@@ -216,10 +216,4 @@ def test_all_problems_at_once(problems: Problems) -> None:
     """Every problem of a file is reported, in the order of the file, and none twice."""
     text = VISION.replace("11.7 M", "11,7 M").replace("level: warn", "level: wran")
     text = text.replace("  scripted: {torchscript", "  'a@b': {torchscipt")
-    assert [line.partition(": ")[0] for line in problems(text)] == [
-        "9:15",
-        "11:39",
-        "18:3",
-        "18:3",
-        "18:11",
-    ]
+    assert [line.partition(": ")[0] for line in problems(text)] == ["9:15", "11:39", "18:3", "18:3", "18:11"]

@@ -10,12 +10,7 @@ import pytest
 from pytest_modelbudget.budget.limit_forms import OPS_GRAMMAR, limit_grammar, limits_grammar
 from pytest_modelbudget.budget.read_budget import DEFAULTS_GRAMMAR, file_grammar, model_grammar
 from pytest_modelbudget.budget.source_forms import DTYPES, SPEC
-from pytest_modelbudget.budget.transform_forms import (
-    CLAIM_GRAMMAR,
-    OUTPUT_GRAMMAR,
-    settings_grammar,
-    transform_grammar,
-)
+from pytest_modelbudget.budget.transform_forms import CLAIM_GRAMMAR, OUTPUT_GRAMMAR, settings_grammar, transform_grammar
 from pytest_modelbudget.registry import tables
 from tests.builders.texts import Problems
 
@@ -39,7 +34,7 @@ def test_every_key_is_named() -> None:
     """The document names every key of the reader's tables, and every reserved one."""
     known = tables()
     limits, transform = limits_grammar(known.metrics), transform_grammar(known)
-    settings = (settings_grammar(each, known.front_ends) for each in known.transforms.values())
+    settings = (settings_grammar(each, known.formats) for each in known.transforms.values())
     grammars = (
         file_grammar(known), DEFAULTS_GRAMMAR, model_grammar(known),
         limit_grammar("macs", "MAC"), OPS_GRAMMAR, SPEC, transform, CLAIM_GRAMMAR, OUTPUT_GRAMMAR,

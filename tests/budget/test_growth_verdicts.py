@@ -49,8 +49,7 @@ def test_growth_is_a_maximum(grow: str, floor: int, baseline: int, allowed: int)
 
 
 @pytest.mark.parametrize(
-    ("value", "outcome"),
-    [pytest.param(1020, WITHIN, id="both"), pytest.param(1021, OVER, id="growth is tighter")],
+    ("value", "outcome"), [pytest.param(1020, WITHIN, id="both"), pytest.param(1021, OVER, id="growth is tighter")]
 )
 def test_the_tighter_of_maximum_and_growth_holds(value: int, outcome: Outcome) -> None:
     """Either is enough to be over."""

@@ -13,7 +13,7 @@ from pytest_modelbudget.budget import json_schema as schema_module
 from pytest_modelbudget.budget.grammar import scalar
 from pytest_modelbudget.budget.json_schema import FILE_NAME, json_schema, schema_text
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, tree
-from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.table import metric_table
 from tests.builders.texts import VISION, Problems
@@ -21,7 +21,7 @@ from tests.builders.texts import VISION, Problems
 
 @cache
 def validator() -> Draft7Validator:
-    return Draft7Validator(json_schema(metric_table(), frontend_table()))
+    return Draft7Validator(json_schema(metric_table(), format_table()))
 
 
 def plain(node: Node) -> Any:
@@ -41,16 +41,16 @@ def accepts(text: str) -> bool:
 def test_shipped_file() -> None:
     """The shipped file is the generated one: ``modelbudget schema`` writes it anew."""
     shipped = Path(schema_module.__file__).with_name(FILE_NAME).read_text(encoding="utf-8")
-    assert shipped == schema_text(metric_table(), frontend_table())
+    assert shipped == schema_text(metric_table(), format_table())
 
 
 def test_schema_is_valid() -> None:
     """The schema is itself valid draft-07, and every reference in it leads somewhere."""
-    schema = json_schema(metric_table(), frontend_table())
+    schema = json_schema(metric_table(), format_table())
     Draft7Validator.check_schema(schema)
     references = {
         line.strip().removeprefix('"$ref": "#/definitions/').rstrip('",')
-        for line in schema_text(metric_table(), frontend_table()).splitlines()
+        for line in schema_text(metric_table(), format_table()).splitlines()
         if '"$ref"' in line
     }
     assert references <= set(schema["definitions"])
@@ -59,7 +59,7 @@ def test_schema_is_valid() -> None:
 def test_new_metric() -> None:
     """A metric of an extension gets its key and its unit without more ado."""
     metric = Metric("energy", "J", "energy of one run", lambda _: Measurement(0, "J"))
-    schema = Draft7Validator(json_schema(metric_table([metric]), frontend_table()))
+    schema = Draft7Validator(json_schema(metric_table([metric]), format_table()))
     budget = {"torch": "a:b", "inputs": "float32 1x3", "limits": {"energy": "3 kJ"}}
     assert schema.is_valid({"model_budget": 1, "models": {"net": budget}})
     assert not accepts(VISION.replace("params: 11.7 M", "energy: 3 kJ"))

@@ -41,9 +41,7 @@ WHOLE = st.builds(
 RATIOS = st.tuples(COUNTS, st.integers(1, 2**70)).map(
     lambda pair: LockedValue(Fraction(*pair), "FLOP/B", unreduced=pair)
 )
-LOCKS = st.builds(
-    Lock, st.dictionaries(NAMES, st.dictionaries(NAMES, WHOLE | RATIOS, max_size=3), max_size=3)
-)
+LOCKS = st.builds(Lock, st.dictionaries(NAMES, st.dictionaries(NAMES, WHOLE | RATIOS, max_size=3), max_size=3))
 
 
 def number(value: int) -> LockedValue:
@@ -116,14 +114,12 @@ def test_a_lower_bound_is_not_locked() -> None:
         pytest.param('{"schema": "model-budget-lock/1"}', "no lock file", id="no models"),
         pytest.param('{"schema": "model-budget-lock/2", "models": {}}', "lock/2", id="newer"),
         pytest.param(
-            '{"schema": "model-budget-lock/1", "models": {"a": {"macs": {"value": 1.5, '
-            '"unit": "MAC", "with": {}}}}}',
+            '{"schema": "model-budget-lock/1", "models": {"a": {"macs": {"value": 1.5, "unit": "MAC", "with": {}}}}}',
             "no lock file",
             id="a float",
         ),
         pytest.param(
-            '{"schema": "model-budget-lock/1", "models": {"a": {"macs": {"value": true, '
-            '"unit": "MAC", "with": {}}}}}',
+            '{"schema": "model-budget-lock/1", "models": {"a": {"macs": {"value": true, "unit": "MAC", "with": {}}}}}',
             "no lock file",
             id="a boolean",
         ),

@@ -12,8 +12,7 @@ from tests.builders.texts import VISION, Read
 
 def limits(text: str, model: str = "net") -> str:
     return (
-        f"model_budget: 1\ndefaults: {{inputs: float32 1x3}}\nmodels:\n  {model}:\n"
-        f"    torch: a:b\n    limits: {text}\n"
+        f"model_budget: 1\ndefaults: {{inputs: float32 1x3}}\nmodels:\n  {model}:\n    torch: a:b\n    limits: {text}\n"
     )
 
 
@@ -28,20 +27,13 @@ GROW = "{macs: {grow: 2%, floor: 1 M}}"
 OPS = "{ops: {deny: [lstm], max: {linear: 2}}}"
 LOOSENED = [
     pytest.param(MAX, "{params: 4.0 M}", [" +14.3 %: params 3.5 M -> 4.0 M"], id="max raised"),
-    pytest.param(
-        MAX, "{params: 3_500_001}", [" +0.000029 %: params 3.5 M -> 3_500_001"], id="by 1"
-    ),
+    pytest.param(MAX, "{params: 3_500_001}", [" +0.000029 %: params 3.5 M -> 3_500_001"], id="by 1"),
     pytest.param(MAX, "{macs: 1}", [": params removed, was 3.5 M"], id="metric removed"),
     pytest.param(MAX, "{params: auto}", [": max of params is auto"], id="auto"),
     pytest.param(MAX, "{params: {min: 1}}", [": max of params removed"], id="end removed"),
+    pytest.param(MAX, "{params: {max: 3.5 M, level: warn}}", [": level of params error -> warn"], id="level"),
     pytest.param(
-        MAX, "{params: {max: 3.5 M, level: warn}}", [": level of params error -> warn"], id="level"
-    ),
-    pytest.param(
-        MAX,
-        "{params: {max: 3.5 M, allow_unmeasured: ['a::b']}}",
-        [": params accepts a::b unmeasured"],
-        id="unmeasured",
+        MAX, "{params: {max: 3.5 M, allow_unmeasured: ['a::b']}}", [": params accepts a::b unmeasured"], id="unmeasured"
     ),
     pytest.param(
         ENDS,
@@ -49,38 +41,17 @@ LOOSENED = [
         [" -33.3 %: arithmetic_intensity min 30.00 FLOP/B -> 20.00 FLOP/B"],
         id="min lowered",
     ),
-    pytest.param(
-        "{macs: {min: 1, max: 9}}", "{macs: {max: 9}}", [": min of macs removed"], id="min removed"
-    ),
-    pytest.param(
-        GROW, "{macs: {grow: 3%, floor: 1 M}}", [" +50.0 %: macs grow 2.0% -> 3.0%"], id="grow"
-    ),
-    pytest.param(
-        GROW,
-        "{macs: {grow: 2%, floor: 2 M}}",
-        [" +100.0 %: macs floor 1.00 MMAC -> 2.00 MMAC"],
-        id="floor",
-    ),
-    pytest.param(
-        GROW, "{macs: {max: 9 G}}", [": grow of macs removed, was 2.0%"], id="grow removed"
-    ),
+    pytest.param("{macs: {min: 1, max: 9}}", "{macs: {max: 9}}", [": min of macs removed"], id="min removed"),
+    pytest.param(GROW, "{macs: {grow: 3%, floor: 1 M}}", [" +50.0 %: macs grow 2.0% -> 3.0%"], id="grow"),
+    pytest.param(GROW, "{macs: {grow: 2%, floor: 2 M}}", [" +100.0 %: macs floor 1.00 MMAC -> 2.00 MMAC"], id="floor"),
+    pytest.param(GROW, "{macs: {max: 9 G}}", [": grow of macs removed, was 2.0%"], id="grow removed"),
     pytest.param(OPS, "{ops: {max: {linear: 2}}}", [": lstm is no longer denied"], id="deny"),
-    pytest.param(
-        OPS, "{ops: {deny: [lstm], max: {linear: 3}}}", [" +50.0 %: ops linear 2 -> 3"], id="count"
-    ),
+    pytest.param(OPS, "{ops: {deny: [lstm], max: {linear: 3}}}", [" +50.0 %: ops linear 2 -> 3"], id="count"),
     pytest.param(OPS, "{ops: {deny: [lstm]}}", [": max of linear removed"], id="count removed"),
     pytest.param(
-        "{ops: {allow: [linear]}}",
-        "{ops: {allow: [linear, lstm]}}",
-        [": lstm is newly allowed"],
-        id="op allowed",
+        "{ops: {allow: [linear]}}", "{ops: {allow: [linear, lstm]}}", [": lstm is newly allowed"], id="op allowed"
     ),
-    pytest.param(
-        "{ops: {allow: [linear]}}",
-        "{ops: {deny: [lstm]}}",
-        [": any operation is allowed"],
-        id="all allowed",
-    ),
+    pytest.param("{ops: {allow: [linear]}}", "{ops: {deny: [lstm]}}", [": any operation is allowed"], id="all allowed"),
 ]
 TIGHTENED = [
     pytest.param(MAX, "{params: 3 M}", id="max lowered"),
@@ -118,9 +89,7 @@ def test_places(read: Read) -> None:
     assert places == [("resnet18", "params", 9), ("resnet18", "params@layer4.*", 5)]
     gone = loosenings(before, None, metric_table())
     assert {each.place.line for each in gone} == {1}
-    assert [each.path for each in gone] == [
-        model.name for model in before.models if model.variant is None
-    ]
+    assert [each.path for each in gone] == [model.name for model in before.models if model.variant is None]
 
 
 def test_a_dropped_variant_is_a_dropped_model(read: Read) -> None:
@@ -141,11 +110,7 @@ def claimed(equivalence: str) -> str:
 
 
 def quantised(equivalence: str) -> str:
-    return (
-        claim(equivalence)
-        .replace("tiled:", "small:")
-        .replace("tile_linear: {tile: 64}", "quantize_weights: {}")
-    )
+    return claim(equivalence).replace("tiled:", "small:").replace("tile_linear: {tile: 64}", "quantize_weights: {}")
 
 
 def claim(text: str) -> str:

@@ -32,12 +32,7 @@ def test_limits(read: Read) -> None:
         Limit("params", Place(file, 9, 7), max=117 * 10**5, written="11.7 M"),
         Limit("macs", Place(file, 10, 7), max=182 * 10**7, written="1.82 GMAC"),
         Limit("bandwidth", Place(file, 11, 7), 118 * 10**6, level=Level.WARN, written="118 MB"),
-        Limit(
-            "arithmetic_intensity",
-            Place(file, 12, 7),
-            min=Fraction(61, 2),
-            written="30.5 FLOP/B",
-        ),
+        Limit("arithmetic_intensity", Place(file, 12, 7), min=Fraction(61, 2), written="30.5 FLOP/B"),
         OpsLimit(Place(file, 13, 7), deny=("lstm",), max={"convolution": 20}),
         Limit("params", Place(file, 15, 18), 84 * 10**5, scope="layer4.*", written="8.4 M"),
     )
@@ -57,11 +52,7 @@ def test_sources(read: Read) -> None:
     assert base.name == "budgets"
     assert [budget.source for budget in budgets] == [
         ModelSource(
-            "torch",
-            "torchvision.models:resnet18",
-            InputSpecs((IMAGE,)),
-            kwargs={"num_classes": 1000},
-            base=base,
+            "torch", "torchvision.models:resnet18", InputSpecs((IMAGE,)), kwargs={"num_classes": 1000}, base=base
         ),
         ModelSource(
             "torch",
@@ -71,12 +62,8 @@ def test_sources(read: Read) -> None:
             base=base,
         ),
         ModelSource("torchscript", "../models/alexnet.pt", InputSpecs((IMAGE,)), base=base),
-        ModelSource(
-            "exported", "../models/encoder.pt2", dims={"batch": 1, "height": 64}, base=base
-        ),
-        ModelSource(
-            "exported", "../models/encoder.pt2", dims={"batch": 8, "height": 64}, base=base
-        ),
+        ModelSource("exported", "../models/encoder.pt2", dims={"batch": 1, "height": 64}, base=base),
+        ModelSource("exported", "../models/encoder.pt2", dims={"batch": 8, "height": 64}, base=base),
     ]
 
 

@@ -22,12 +22,7 @@ BAR = UnmeasuredOp("aten::bar", 1, "", "no rule")
 SCOPED = Measurement(
     17,
     "MAC",
-    shares=(
-        Share("layer4.0.conv1", 7),
-        Share("layer4.1", 2),
-        Share("layer40", 5),
-        Share("fc", 3),
-    ),
+    shares=(Share("layer4.0.conv1", 7), Share("layer4.1", 2), Share("layer40", 5), Share("fc", 3)),
     unmeasured=(FOO,),
 )
 
@@ -72,9 +67,7 @@ def test_minimum(value: int, outcome: Outcome, reason: str) -> None:
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
 
 
-@pytest.mark.parametrize(
-    ("value", "outcome"), [(9, OVER), (10, WITHIN), (15, WITHIN), (20, WITHIN), (21, OVER)]
-)
+@pytest.mark.parametrize(("value", "outcome"), [(9, OVER), (10, WITHIN), (15, WITHIN), (20, WITHIN), (21, OVER)])
 def test_both_ends(value: int, outcome: Outcome) -> None:
     """A limit with both ends is kept between them."""
     assert judge(Limit("macs", PLACE, max=20, min=10), macs(value)).outcome is outcome
@@ -105,9 +98,7 @@ def test_ratio() -> None:
     limit = Limit("arithmetic_intensity", PLACE, min=Fraction(35))
     verdict = judge(limit, measured)
     assert verdict.outcome is OVER
-    assert verdict.reason == (
-        "arithmetic_intensity 31.02 FLOP/B < 35.00 FLOP/B   short by 3.98 FLOP/B (-11.4%)"
-    )
+    assert verdict.reason == ("arithmetic_intensity 31.02 FLOP/B < 35.00 FLOP/B   short by 3.98 FLOP/B (-11.4%)")
 
 
 @pytest.mark.parametrize(

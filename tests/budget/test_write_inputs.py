@@ -18,9 +18,7 @@ from tests.builders.texts import Read, inputs
         pytest.param("[[float32 3x4, float32 3x5]]", "[[float32 3x4, float32 3x5]]", id="one list"),
         pytest.param("[[float32 3x4], int8 1]", "[[float32 3x4], int8 1]", id="a list and one"),
         pytest.param(
-            "{shape: 1x128, dtype: int64, high: 9}",
-            '{"dtype": "int64", "shape": [1, 128], "high": 9}',
-            id="a range",
+            "{shape: 1x128, dtype: int64, high: 9}", '{"dtype": "int64", "shape": [1, 128], "high": 9}', id="a range"
         ),
     ],
 )

@@ -103,10 +103,7 @@ EXPORTED: Mapping[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "language": (LanguageModel, torch.ones(2, 7, dtype=torch.int64)),
     "attention": (Attention, torch.ones(2, 10, 32)),
     "encoder": (Encoder, torch.ones(2, 5, 16)),
-    "lstm": (
-        lambda: Recurrent(nn.LSTM(4, 8, num_layers=2, bidirectional=True)),
-        torch.ones(5, 2, 4),
-    ),
+    "lstm": (lambda: Recurrent(nn.LSTM(4, 8, num_layers=2, bidirectional=True)), torch.ones(5, 2, 4)),
     "gru": (lambda: Recurrent(nn.GRU(4, 8)), torch.ones(5, 2, 4)),
     "vit": (small_vit, torch.ones(IMAGE)),
     "swin": (small_swin, torch.ones(IMAGE)),

@@ -10,12 +10,7 @@ from pytest_modelbudget.ops.table import builtin_ops
 FLOAT = DType("float32", 32)
 
 
-def tensor(
-    name: str,
-    *shape: int,
-    kind: StorageKind = StorageKind.ACTIVATION,
-    dtype: DType = FLOAT,
-) -> Tensor:
+def tensor(name: str, *shape: int, kind: StorageKind = StorageKind.ACTIVATION, dtype: DType = FLOAT) -> Tensor:
     """A dense tensor on memory of its own."""
     elements = 1
     for size in shape:
@@ -34,10 +29,7 @@ def view(of: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: i
 
 
 def costed(
-    *ops: Op,
-    inputs: tuple[Tensor, ...],
-    outputs: tuple[Tensor, ...],
-    weights: tuple[Weight, ...] = (),
+    *ops: Op, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], weights: tuple[Weight, ...] = ()
 ) -> CostedGraph:
     """A graph under the project's own rules."""
     return CostedGraph(Graph(ops, inputs, outputs, weights), builtin_ops())

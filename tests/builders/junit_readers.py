@@ -20,8 +20,7 @@ JENKINS: dict[str, tuple[str, str, str]] = {
     "testcase": (
         "name time classname group",
         "name",
-        "skipped error failure rerunFailure rerunError flakyFailure flakyError "
-        "system-out system-err",
+        "skipped error failure rerunFailure rerunError flakyFailure flakyError system-out system-err",
     ),
     "properties": ("", "", "property"),
     "property": ("name value", "name value", ""),

@@ -38,19 +38,9 @@ MICRO_MODELS: tuple[Micro, ...] = (
         2 * 5 * 3 * 8,
     ),
     Micro("matmul_transposed", lambda: Apply(lambda x: x @ x.T), (spec(16, 16),), 0, 16**3),
+    Micro("einsum_bij_bkj", lambda: Apply(einsum("bij,bkj->bik")), (spec(4, 8, 16), spec(4, 8, 16)), 0, 4 * 8 * 8 * 16),
     Micro(
-        "einsum_bij_bkj",
-        lambda: Apply(einsum("bij,bkj->bik")),
-        (spec(4, 8, 16), spec(4, 8, 16)),
-        0,
-        4 * 8 * 8 * 16,
-    ),
-    Micro(
-        "sdpa",
-        lambda: Apply(F.scaled_dot_product_attention),
-        (spec(2, 2, 16, 8),) * 3,
-        0,
-        2 * (2 * 2 * 16 * 16 * 8),
+        "sdpa", lambda: Apply(F.scaled_dot_product_attention), (spec(2, 2, 16, 8),) * 3, 0, 2 * (2 * 2 * 16 * 16 * 8)
     ),
     Micro(
         "multihead_attention",
@@ -63,20 +53,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
         "multihead_attention_without_weights",
         lambda: Apply(
             lambda m, x: F.multi_head_attention_forward(
-                x,
-                x,
-                x,
-                16,
-                2,
-                m.w_in,
-                None,
-                None,
-                None,
-                False,
-                0.0,
-                m.w_out,
-                None,
-                need_weights=False,
+                x, x, x, 16, 2, m.w_in, None, None, None, False, 0.0, m.w_out, None, need_weights=False
             )[0],
             w_in=weight(48, 16),
             w_out=weight(16, 16),
@@ -100,13 +77,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
         4 * 3 * 9 + 6,
         (4 * 4 * 4) * 3 * 9,
     ),
-    Micro(
-        "lstm",
-        lambda: nn.LSTM(4, 8),
-        (spec(5, 2, 4),),
-        4 * 8 * (4 + 8) + 2 * 4 * 8,
-        5 * 2 * 4 * 8 * (4 + 8),
-    ),
+    Micro("lstm", lambda: nn.LSTM(4, 8), (spec(5, 2, 4),), 4 * 8 * (4 + 8) + 2 * 4 * 8, 5 * 2 * 4 * 8 * (4 + 8)),
     Micro("layer_norm_only", lambda: nn.LayerNorm(16), (spec(5, 16),), 2 * 16, 0),
     # recurrent layers
     Micro(
@@ -150,11 +121,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
         (2 * 8 * 5 * 5) * 9,
     ),
     Micro(
-        "conv1d_strided",
-        lambda: nn.Conv1d(4, 6, 5, stride=2),
-        (spec(2, 4, 21),),
-        6 * 4 * 5 + 6,
-        (2 * 6 * 9) * 4 * 5,
+        "conv1d_strided", lambda: nn.Conv1d(4, 6, 5, stride=2), (spec(2, 4, 21),), 6 * 4 * 5 + 6, (2 * 6 * 9) * 4 * 5
     ),
     Micro(
         "conv1d_same",
@@ -170,13 +137,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
         4 * 2 * 9 + 4,
         (4 * 6 * 6) * 2 * 9,
     ),
-    Micro(
-        "conv3d",
-        lambda: nn.Conv3d(2, 4, (1, 3, 3)),
-        (spec(1, 2, 4, 6, 6),),
-        4 * 2 * 9 + 4,
-        (4 * 4 * 4 * 4) * 2 * 9,
-    ),
+    Micro("conv3d", lambda: nn.Conv3d(2, 4, (1, 3, 3)), (spec(1, 2, 4, 6, 6),), 4 * 2 * 9 + 4, (4 * 4 * 4 * 4) * 2 * 9),
     Micro(
         "transposed_1d",
         lambda: nn.ConvTranspose1d(4, 6, 3, stride=2, output_padding=1),
@@ -199,20 +160,8 @@ MICRO_MODELS: tuple[Micro, ...] = (
         (8 * 8 * 8) * 3 * 9,
     ),
     # matrix products
-    Micro(
-        "baddbmm",
-        lambda: Apply(torch.baddbmm),
-        (spec(3, 4, 6), spec(3, 4, 5), spec(3, 5, 6)),
-        0,
-        3 * 4 * 5 * 6,
-    ),
-    Micro(
-        "addbmm",
-        lambda: Apply(torch.addbmm),
-        (spec(4, 6), spec(3, 4, 5), spec(3, 5, 6)),
-        0,
-        3 * 4 * 5 * 6,
-    ),
+    Micro("baddbmm", lambda: Apply(torch.baddbmm), (spec(3, 4, 6), spec(3, 4, 5), spec(3, 5, 6)), 0, 3 * 4 * 5 * 6),
+    Micro("addbmm", lambda: Apply(torch.addbmm), (spec(4, 6), spec(3, 4, 5), spec(3, 5, 6)), 0, 3 * 4 * 5 * 6),
     Micro("addmm", lambda: Apply(torch.addmm), (spec(4, 6), spec(4, 5), spec(5, 6)), 0, 4 * 5 * 6),
     Micro("mv", lambda: Apply(torch.mv), (spec(7, 9), spec(9)), 0, 7 * 9),
     Micro("dot", lambda: Apply(torch.dot), (spec(9), spec(9)), 0, 9),
@@ -239,13 +188,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
         0,
         (3 * 4) * 5 * 6,
     ),
-    Micro(
-        "broadcast_matmul",
-        lambda: Apply(torch.matmul),
-        (spec(2, 1, 4, 5), spec(3, 5, 6)),
-        0,
-        2 * 3 * 4 * 5 * 6,
-    ),
+    Micro("broadcast_matmul", lambda: Apply(torch.matmul), (spec(2, 1, 4, 5), spec(3, 5, 6)), 0, 2 * 3 * 4 * 5 * 6),
     Micro("matrix_vector", lambda: Apply(torch.matmul), (spec(3, 4, 5), spec(5)), 0, 3 * 4 * 5),
     Micro(
         "multi_dot",
@@ -254,13 +197,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
         0,
         2 * 10 * 3 + 10 * 2 * 3,  # the cheaper order, which the function picks itself
     ),
-    Micro(
-        "bilinear",
-        lambda: nn.Bilinear(3, 4, 5),
-        (spec(2, 3), spec(2, 4)),
-        5 * 3 * 4 + 5,
-        2 * 5 * 3 * 4 + 2 * 5 * 4,
-    ),
+    Micro("bilinear", lambda: nn.Bilinear(3, 4, 5), (spec(2, 3), spec(2, 4)), 5 * 3 * 4 + 5, 2 * 5 * 3 * 4 + 2 * 5 * 4),
     # attention
     Micro(
         "grouped_query_attention",
@@ -269,13 +206,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
         0,
         2 * 8 * 16 * 16 * 4,
     ),
-    Micro(
-        "causal_attention",
-        lambda: Apply(causal),
-        (spec(1, 2, 16, 4),) * 3,
-        0,
-        2 * 2 * 16 * 16 * 4,
-    ),
+    Micro("causal_attention", lambda: Apply(causal), (spec(1, 2, 16, 4),) * 3, 0, 2 * 2 * 16 * 16 * 4),
     Micro(
         "cross_attention",
         lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=10, batch_first=True),
@@ -295,9 +226,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
         decoder_layer,
         (spec(1, 5, 8), spec(1, 7, 8)),
         2 * ATTENTION_PARAMS + FEED_FORWARD_PARAMS + 3 * 2 * 8,
-        (4 * 5 * 8 * 8 + 2 * 5 * 5 * 8)
-        + (2 * 5 * 8 * 8 + 2 * 7 * 8 * 8 + 2 * 5 * 7 * 8)
-        + 2 * 5 * 8 * 32,
+        (4 * 5 * 8 * 8 + 2 * 5 * 5 * 8) + (2 * 5 * 8 * 8 + 2 * 7 * 8 * 8 + 2 * 5 * 7 * 8) + 2 * 5 * 8 * 32,
     ),
     # how weights are held, and how modules are called
     Micro("tied", TiedWeights, (spec(1, 6, dtype="int64"),), 50 * 16, 6 * 16 * 50),
@@ -318,9 +247,7 @@ MICRO_MODELS: tuple[Micro, ...] = (
     Micro("batch_norm", lambda: nn.BatchNorm2d(6), (spec(2, 6, 3, 3),), 12, 0),
     Micro(
         "convolution_norm_relu",
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
-        ),
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True)),
         (spec(1, 3, 5, 5),),
         12 + 8,
         4 * 25 * 3,

@@ -7,39 +7,38 @@ from typing import Any
 
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate.transforming import Applied, apply_transform
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.table import transform_table
-from pytest_modelbudget.transforms.transform import Job, Transformed
 
 LOSSY = Claim(Kind.LOSSY, seeds=(0,))
 EXACT = Claim(seeds=(0,))
 
 
-def applied(
-    key: str, target: object, shape: tuple[int, ...], dtype: str = "float32", **settings: Any
-) -> Transformed:
+def applied(key: str, target: object, shape: tuple[int, ...], dtype: str = "float32", **settings: Any) -> Applied:
     transform = transform_table()[key]
     given = {each.key: each.default for each in transform.settings} | settings
     specs = InputSpecs((TensorSpec(dtype, shape),))
     source = ModelSource("torch", target, specs, dtype=None if dtype == "float32" else dtype)
-    return transform.applied(Job(source, given, builtin_ops()))
+    return apply_transform(source, key, given, tables())
 
 
-def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Transformed:
+def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Applied:
     """Its linear layers in ragged tiles."""
     given = {"tile": tile, "edge": "ragged", "layers": ("*",)} | settings
-    return transform_table()["tile_linear"].applied(Job(source, given, builtin_ops()))
+    return apply_transform(source, "tile_linear", given, tables())
 
 
-def numbers(done: Transformed) -> dict[str, Any]:
-    costed = CostedGraph(done.loaded.graph, builtin_ops())
+def numbers(done: Applied) -> dict[str, Any]:
+    costed = CostedGraph(done.changed.model.graph, builtin_ops())
     return {key: metric.measure(costed).value for key, metric in metric_table().items()}
 
 
-def table(done: Transformed) -> dict[str, str]:
+def table(done: Applied) -> dict[str, str]:
     """Layers changed of those seen, by type."""
-    seen = Counter(change.operation for change in done.changes)
-    changed = Counter(change.operation for change in done.changes if change.became)
+    seen = Counter(change.operation for change in done.changed.changes)
+    changed = Counter(change.operation for change in done.changed.changes if change.became)
     return {kind: f"{changed[kind]} of {count}" for kind, count in seen.items()}

@@ -10,16 +10,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.torch_models.module import load
 from pytest_modelbudget.torch_models.rewriting import Call
-from pytest_modelbudget.transforms.on_torch import transformed_operations
+from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_torch import TileLinear
 from pytest_modelbudget.transforms.tile.products_on_torch import Linear
-from pytest_modelbudget.transforms.transform import Job
 from tests.builders.torch_and_onnx_mutants import BATCH, FOREIGN, LAST_TILE, NAN, PADDING, REMAINDER
 
 Tensors = Sequence[torch.Tensor]
@@ -32,9 +36,7 @@ class Mutant(TileLinear):
     With cut, only so many columns of that layer are in tiles; what is right anyway is one product.
     """
 
-    def __init__(
-        self, wrong: Callable[..., Any], scope: str, *, tile: int = TILE, cut: int | None = None
-    ) -> None:
+    def __init__(self, wrong: Callable[..., Any], scope: str, *, tile: int = TILE, cut: int | None = None) -> None:
         super().__init__(Tile(None, tile, tile), layers=("*",))
         self.wrong = wrong
         self.scope = scope
@@ -59,9 +61,7 @@ class Mutant(TileLinear):
         tiled = super().columns(Linear(x, weight[:edge], bias[:edge]))
         return torch.cat([tiled, F.linear(x, weight[edge:], bias[edge:])], -1)
 
-    def column(
-        self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def column(self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         right = super().column(rows, weight, bias)
         self.position += 1
         found = right
@@ -198,11 +198,7 @@ class Place:
 
 # Significands at least five bits shorter. Bfloat16's is three bits shorter than float16's, and sums
 # rounded to it are within what step 2 allows: eight roundings for each that a tiling makes.
-NARROWER = {
-    torch.float32: torch.float16,
-    torch.float16: torch.float8_e5m2,
-    torch.bfloat16: torch.float8_e5m2,
-}
+NARROWER = {torch.float32: torch.float16, torch.float16: torch.float8_e5m2, torch.bfloat16: torch.float8_e5m2}
 
 
 class NarrowSums(TileLinear):
@@ -211,9 +207,7 @@ class NarrowSums(TileLinear):
     def __init__(self, tile: Tile) -> None:
         super().__init__(tile, layers=("*",))
 
-    def column(
-        self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def column(self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         def narrowed(values: torch.Tensor) -> torch.Tensor:
             narrow = NARROWER.get(weight.dtype, weight.dtype)
             return values.to(narrow).to(weight.dtype)
@@ -226,18 +220,18 @@ class NarrowSums(TileLinear):
 
 
 def verified(
-    model: nn.Module,
-    shape: tuple[int, ...],
-    rewrite: TileLinear,
-    dtype: str = "float32",
-    **claim: Any,
+    model: nn.Module, shape: tuple[int, ...], rewrite: TileLinear, dtype: str = "float32", **claim: Any
 ) -> Equivalence:
     """What the gate says about a rewritten module, on its own weights."""
     specs = InputSpecs((TensorSpec(dtype, shape),))
     source = ModelSource("torch", model, specs, dtype=None if dtype == "float32" else dtype)
-    job = Job(source, {}, builtin_ops())
-    done = transformed_operations(job, rewrite, must_be_complete=lambda each: None)
-    return done.verify(Claim(**claim))
+
+    def remake(original: Model) -> Changed:
+        assert isinstance(original, TorchModel)
+        return change_operations(original, rewrite, lambda changed: None)
+
+    original = load(source, builtin_ops())
+    return compare(original, remake, Claim(**claim))
 
 
 def right(*, pad: bool = False, m: int | None = None) -> TileLinear:

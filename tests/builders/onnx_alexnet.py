@@ -11,10 +11,10 @@ from onnx import TensorProto, numpy_helper
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.onnx_models.pairs import sides
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.on_onnx import Judge, Rewritten
+from pytest_modelbudget.transforms.on_onnx import Rewritten
+from tests.builders.onnx_judgements import in_memory, judged_beside
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "tiling" / "write_tiling_models.py"
@@ -40,8 +40,5 @@ def in_half(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def judged(proto: onnx.ModelProto, twin: Rewritten) -> Equivalence:
     """One seed of each family, both steps."""
-    sums = twin.partial_sums
-    judge = Judge(
-        Claim(seeds=(0,)), {"batch": 1}, lambda first: sides(first, twin.model, partial_sums=sums)
-    )
-    return judge.equivalence(proto, tables().ops)
+    original, claim = in_memory(proto, {"batch": 1}), Claim(seeds=(0,))
+    return judged_beside(original, twin.model, claim, partial_sums=twin.partial_sums)

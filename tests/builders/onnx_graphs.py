@@ -43,9 +43,7 @@ def packed(name: str, code: int, *shape: int) -> onnx.TensorProto:
     return TensorProto(name=name, data_type=code, dims=shape, raw_data=bytes(nbytes))
 
 
-def node(
-    operator: str, inputs: str, outputs: str, *, domain: str = "", **attributes: Any
-) -> onnx.NodeProto:
+def node(operator: str, inputs: str, outputs: str, *, domain: str = "", **attributes: Any) -> onnx.NodeProto:
     """A node whose operands and results are written as words; "-" is an absent one."""
     names = [["" if word == "-" else word for word in text.split()] for text in (inputs, outputs)]
     return helper.make_node(operator, *names, name=outputs.split()[0], domain=domain, **attributes)
@@ -73,16 +71,12 @@ def model(
 ) -> onnx.ModelProto:
     """A whole model."""
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(each, 1) for each in domains)]
-    made = helper.make_model(
-        graph(nodes, inputs, outputs, weights), opset_imports=opsets, functions=functions
-    )
+    made = helper.make_model(graph(nodes, inputs, outputs, weights), opset_imports=opsets, functions=functions)
     made.ir_version = 10
     return made
 
 
-def measured(
-    proto: onnx.ModelProto, folder: Path, dims: Mapping[str, int] | None = None
-) -> Mapping[str, Any]:
+def measured(proto: onnx.ModelProto, folder: Path, dims: Mapping[str, int] | None = None) -> Mapping[str, Any]:
     """The measurements of a model, through a file."""
     path = folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())

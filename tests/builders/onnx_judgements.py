@@ -1,21 +1,52 @@
-"""Judgements on two ONNX models."""
+"""Judgements on ONNX models in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import onnx
 
+from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.onnx_models.pairs import sides
+from pytest_modelbudget.formats.model import Model
+from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.on_onnx import Judge
+from pytest_modelbudget.transforms.on_onnx import Rewrite, change_graph
+
+NO_DIMS: Mapping[str, int] = {}
 
 
-def judged(
-    original: onnx.ModelProto, twin: onnx.ModelProto, sums: int = 1, seeds: int = 1
-) -> Equivalence:
+def in_memory(proto: onnx.ModelProto, dims: Mapping[str, int] = NO_DIMS) -> OnnxModel:
+    """A model, as a file that holds it would be read."""
+    return OnnxModel(InMemory(proto, "model.onnx", dims), tables().ops)
+
+
+def judged_beside(original: OnnxModel, twin: onnx.ModelProto, claim: Claim, **known: Any) -> Equivalence:
+    """Whether a twin of a model is the same, whatever weights that one has."""
+
+    def remake(model: Model) -> Changed:
+        assert isinstance(model, OnnxModel)
+        return Changed(model.changed(twin), **{"upcasts": True, **known})
+
+    return compare(original, remake, claim)
+
+
+def judged(original: onnx.ModelProto, twin: onnx.ModelProto, sums: int = 1, seeds: int = 1) -> Equivalence:
     """Whether two models are the same, as exact algebra."""
-    judge = Judge(
-        Claim(seeds=tuple(range(seeds))), {}, lambda first: sides(first, twin, partial_sums=sums)
-    )
-    return judge.equivalence(original, tables().ops)
+    claim = Claim(seeds=tuple(range(seeds)))
+    return judged_beside(in_memory(original), twin, claim, partial_sums=sums)
+
+
+def judged_rewrite(
+    original: OnnxModel, rewrite: Rewrite, claim: Claim, *, changes_weights: bool = False
+) -> Equivalence:
+    """Whether what a rewrite makes of a model is the same."""
+
+    def remake(model: Model) -> Changed:
+        assert isinstance(model, OnnxModel)
+        return change_graph(model, rewrite, changes_weights=changes_weights)
+
+    return compare(original, remake, claim)

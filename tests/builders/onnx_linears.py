@@ -23,13 +23,7 @@ def drawn(seed: int, *shape: int, dtype: str = "float32") -> Any:
 
 
 def linear(
-    k: int,
-    n: int,
-    *,
-    leading: tuple[int | str, ...] = (3,),
-    bias: bool = True,
-    dtype: str = "float32",
-    seed: int = 0,
+    k: int, n: int, *, leading: tuple[int | str, ...] = (3,), bias: bool = True, dtype: str = "float32", seed: int = 0
 ) -> onnx.ModelProto:
     """x (*leading, k) → MatMul and Add, or Gemm with W stored as (n, k) where x is a matrix."""
     weight = drawn(seed, n, k, dtype=dtype) / np.sqrt(k).astype(dtype)

@@ -50,9 +50,7 @@ Mutant = Callable[[onnx.ModelProto, Place], None]
 
 
 def values_of(proto: onnx.ModelProto, name: str) -> Any:
-    return numpy_helper.to_array(
-        next(each for each in proto.graph.initializer if each.name == name)
-    )
+    return numpy_helper.to_array(next(each for each in proto.graph.initializer if each.name == name))
 
 
 def insert(proto: onnx.ModelProto, before: onnx.NodeProto, *nodes: onnx.NodeProto) -> None:
@@ -63,9 +61,7 @@ def insert(proto: onnx.ModelProto, before: onnx.NodeProto, *nodes: onnx.NodeProt
 
 
 def store(proto: onnx.ModelProto, **arrays: Any) -> None:
-    proto.graph.initializer.extend(
-        numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()
-    )
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items())
 
 
 def one_weight(values: Any) -> Any:
@@ -106,9 +102,7 @@ def bias(how: Callable[[Any], Any]) -> Mutant:
     """The bias of the second column."""
 
     def wrong(proto: onnx.ModelProto, place: Place) -> None:
-        change(
-            proto, place.bias, lambda values: np.r_[values[:64], how(values[64:128]), values[128:]]
-        )
+        change(proto, place.bias, lambda values: np.r_[values[:64], how(values[64:128]), values[128:]])
 
     return wrong
 

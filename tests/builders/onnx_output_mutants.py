@@ -68,10 +68,7 @@ def rename(proto: onnx.ModelProto) -> None:
 
 # Of a graph whose second output is called so, and what the reason must say.
 DECLARED: Mapping[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
-    "outputs swapped": (
-        swap_outputs,
-        "outputs are 'second', '{first}' and were '{first}', 'second'",
-    ),
+    "outputs swapped": (swap_outputs, "outputs are 'second', '{first}' and were '{first}', 'second'"),
     "output missing": (lambda proto: proto.graph.output.pop(), "outputs are '{first}' and were"),
     "output added": (add_output, "outputs are '{first}', 'second', 'third' and were"),
     "type changed": (change_type, "output 'second' is float64 and was {dtype}"),

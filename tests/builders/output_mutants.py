@@ -68,9 +68,6 @@ OUTPUT_MUTANTS: dict[str, tuple[Callable[[TwoOutputs], TwoOutputs], str]] = {
     "outputs swapped": (returning(lambda first, second: (second, first)), "output '0'"),
     "output missing": (returning(lambda first, second: (first,)), "tuple(0: tensor) in place"),
     "output added": (returning(lambda first, second: (first, second, first)), "2: tensor) in"),
-    "type changed": (
-        returning(lambda first, second: (first, second.double())),
-        "output '1' is float64 and was",
-    ),
+    "type changed": (returning(lambda first, second: (first, second.double())), "output '1' is float64 and was"),
     DROPOUT: (dropout_left_on, "output '0'"),
 }

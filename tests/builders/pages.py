@@ -18,12 +18,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports.assembly import (
-    Assembly,
-    Statement,
-    check_report,
-    model_report,
-)
+from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, model_report
 from pytest_modelbudget.reports.html import page
 from pytest_modelbudget.reports.html.profile import profile
 from pytest_modelbudget.reports.record import Report
@@ -68,9 +63,7 @@ TILED = {
 }  # fmt: skip
 
 
-def chain(
-    widths: Sequence[int], *, block: int = 4, container: str = "block"
-) -> tuple[LoadedModel, CostedGraph]:
+def chain(widths: Sequence[int], *, block: int = 4, container: str = "block") -> tuple[LoadedModel, CostedGraph]:
     """Linear layers of these widths, each with a ReLU, so many to a container.
 
     ``chain([4, 8, 2])`` on one row: fc0 (4 -> 8), act0, fc1 (8 -> 2), act1.
@@ -84,10 +77,7 @@ def chain(
         scope, act = f"{inside}.fc{number}", f"{inside}.act{number}"
         weight = parameter(f"{scope}.weight", narrow, wide)
         y, z = tensor(f"y{number}", 1, narrow), tensor(f"z{number}", 1, narrow)
-        ops += [
-            Op("aten::linear", (x, weight, None), (y,), scope=scope),
-            Op("aten::relu", (y,), (z,), scope=act),
-        ]
+        ops += [Op("aten::linear", (x, weight, None), (y,), scope=scope), Op("aten::relu", (y,), (z,), scope=act)]
         weights.append(Weight(weight, trainable=True))
         calls += [LayerCall(scope, "Linear", (x,), (y,)), LayerCall(act, "ReLU", (y,), (z,))]
         x = z
@@ -118,12 +108,7 @@ def page_record(models: Mapping[str, tuple[MeasuredModel, Mapping[str, object]]]
 
 
 def add_model(
-    assembly: Assembly,
-    using: Tables,
-    name: str,
-    model: MeasuredModel,
-    limits: Mapping[str, object],
-    line: int,
+    assembly: Assembly, using: Tables, name: str, model: MeasuredModel, limits: Mapping[str, object], line: int
 ) -> None:
     """One model's statements, the limits on the lines after its own."""
     model_id = f"{FILE}::{name}"

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-FRONT_END = Path(__file__).with_name("widths_front_end.py")
+WIDTHS_FORMAT = Path(__file__).with_name("widths_format.py")
 CONFTEST = """
-from pytest_modelbudget.formats import table as frontend_table
-from pytest_modelbudget.formats.table import FrontEnd
+from pytest_modelbudget.formats import table as formats_table
+from pytest_modelbudget.formats.table import Format
 
-WIDTHS = FrontEnd("widths", "path of a widths file", "widths_front_end", suffixes=(".widths",))
-if WIDTHS not in frontend_table.FRONT_ENDS:
-    frontend_table.FRONT_ENDS += (WIDTHS,)
+WIDTHS = Format("widths", "path of a widths file", "widths_format", suffixes=(".widths",))
+if WIDTHS not in formats_table.FORMATS:
+    formats_table.FORMATS += (WIDTHS,)
 """
 HEAD = "model_budget: 1\ndefaults: {inputs: float32 1x4}\nmodels:\n"
 
@@ -27,7 +27,7 @@ class Project:
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
         self.path = pytester.path
-        self.write("widths_front_end.py", FRONT_END.read_text())
+        self.write("widths_format.py", WIDTHS_FORMAT.read_text())
         self.write("conftest.py", CONFTEST)
         self.write("pytest.ini", "[pytest]\n")
         self.write("budgets/net.widths", "4 8 2")  # 4 * 8 + 8 * 2 = 48 parameters and MACs

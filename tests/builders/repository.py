@@ -24,9 +24,7 @@ class Repository:
         self.write(".gitignore", "__pycache__/\nbudgets/loads\n*.json\n!*.lock.json\n")
 
     def git(self, *words: str, folder: Path | None = None) -> str:
-        run = subprocess.run(
-            ["git", *words], cwd=folder or self.path, capture_output=True, text=True, check=False
-        )
+        run = subprocess.run(["git", *words], cwd=folder or self.path, capture_output=True, text=True, check=False)
         assert run.returncode == 0, f"git {' '.join(words)}: {run.stderr}"
         return run.stdout.strip()
 

@@ -56,11 +56,7 @@ def test_alexnet_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     """The lab's AlexNet: 61,100,840 params, 714,188,480 MACs and 4,392,864 B of leaf outputs."""
     assert main([*ALEXNET, "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["totals"] == {
-        "params": 61_100_840,
-        "macs": 714_188_480,
-        "output_bytes": 4_392_864,
-    }
+    assert shown["totals"] == {"params": 61_100_840, "macs": 714_188_480, "output_bytes": 4_392_864}
     for column, total in shown["totals"].items():
         assert sum(row[column] or 0 for row in shown["layers"]) == total
     first = next(row for row in shown["layers"] if row["scope"] == "features.0")
@@ -120,9 +116,7 @@ def test_ops_lists_the_census_and_every_operation(capsys: pytest.CaptureFixture[
         ("--kwargs", "width=8", "--kwargs", "bias=false"),
     ],
 )
-def test_arguments_and_inputs_by_name(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arguments_and_inputs_by_name(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """Arguments as words or JSON, inputs by position and by name: 4 x 8 weights, no bias."""
     inputs = ("--input", "float32 2x4", "--input", "y=float32[2, 8]")
     assert main(["show", "lab_cli:Named", *inputs, *arguments, "--format", "json"]) == 0
@@ -190,18 +184,10 @@ def test_an_extensions_metric_that_raises_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("source", "module"),
-    [
-        ("torchvision.models:alexnet", "module"),
-        ("net.pt", "script"),
-        ("net.pt2", "exported"),
-    ],
+    ("source", "module"), [("torchvision.models:alexnet", "module"), ("net.pt", "script"), ("net.pt2", "exported")]
 )
 def test_a_missing_extra_names_its_installation(
-    source: str,
-    module: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    source: str, module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without torch, every format that needs it says what to install, in one sentence."""
     monkeypatch.delitem(sys.modules, f"pytest_modelbudget.torch_models.{module}", raising=False)
@@ -215,9 +201,7 @@ def test_a_missing_extra_names_its_installation(
 def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     """``modelbudget schema`` prints a draft-07 schema."""
     assert main(["schema"]) == 0
-    assert json.loads(capsys.readouterr().out)["$schema"].startswith(
-        "http://json-schema.org/draft-07"
-    )
+    assert json.loads(capsys.readouterr().out)["$schema"].startswith("http://json-schema.org/draft-07")
 
 
 @pytest.mark.parametrize("arguments", [(), ("explode",), ("show",), (*ALEXNET, "--depth", "-1")])

@@ -16,13 +16,7 @@ from pytest_modelbudget.budget.budget import Limit
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import (
-    ByFormula,
-    Measurement,
-    Metric,
-    Term,
-    shares_of,
-)
+from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, shares_of
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.traced_formula import formula_lines
 
@@ -141,17 +135,13 @@ def test_explain_writes_the_formula_with_its_numbers(capsys: pytest.CaptureFixtu
     [
         pytest.param("params", "first", "8 x 3 x 3 x 3 = 216", id="params"),
         pytest.param("weight_memory", "second", "2 x 32 bits / 8 = 8 B", id="bytes"),
-        pytest.param(
-            "flops", "second", f"flops       2 x {32 * 8} + {2 * 4 * 4} = 544", id="flops"
-        ),
+        pytest.param("flops", "second", f"flops       2 x {32 * 8} + {2 * 4 * 4} = 544", id="flops"),
         pytest.param("bandwidth", "second", "weights     72 B", id="bandwidth"),
         pytest.param("total_activation", "second", "write       128 B", id="written"),
         pytest.param("peak_activation", "first", "first  512 B", id="peak"),
     ],
 )
-def test_explain_of_other_metrics(
-    metric: str, scope: str, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_of_other_metrics(metric: str, scope: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Weights by their shapes, FLOPs by two parts, bytes by direction."""
     assert main(["explain", metric, *SMALL, scope]) == 0
     assert line in [each.strip() for each in capsys.readouterr().out.splitlines()]
@@ -244,9 +234,7 @@ def subtracted(*, x: tuple[int, ...], taken: int = 2) -> int:
         ),
     ],
 )  # fmt: skip
-def test_a_formula_that_is_not_followed_says_its_value(
-    formula: Callable[..., int], lines: tuple[str, ...]
-) -> None:
+def test_a_formula_that_is_not_followed_says_its_value(formula: Callable[..., int], lines: tuple[str, ...]) -> None:
     """Name and value, and no steps that it did not take; what is followed keeps its form."""
     assert formula_lines(formula, {"x": (4, 5)}) == lines
 
@@ -373,9 +361,7 @@ def test_diff_sums_up_small_layers(lab: Path, capsys: pytest.CaptureFixture[str]
     assert len(lines) == 2 + 20 + 1
 
 
-def test_diff_tells_no_difference_of_lower_bounds(
-    lab: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diff_tells_no_difference_of_lower_bounds(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Between two lower bounds nothing is known, and the exit code says so."""
     base = report(lab / "base.json", {"a::n": {"params": {"fc": 1}}}, complete=False)
     head = report(lab / "head.json", {"a::n": {"params": {"fc": 2}}}, complete=False)
@@ -388,15 +374,11 @@ def test_diff_tells_no_difference_of_lower_bounds(
     [
         pytest.param(None, "cannot be read: No such file", id="no file"),
         pytest.param("model_budget: 1", "is no JSON", id="no JSON"),
-        pytest.param(
-            '{"schema": "model-budget-report/9"}', "no report of this version", id="newer"
-        ),
+        pytest.param('{"schema": "model-budget-report/9"}', "no report of this version", id="newer"),
         pytest.param("[]", "no report of this version", id="a list"),
     ],
 )
-def test_diff_reads_reports_only(
-    lab: Path, text: str | None, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diff_reads_reports_only(lab: Path, text: str | None, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Anything else is refused in a sentence."""
     path = lab / "x.json"
     if text is not None:

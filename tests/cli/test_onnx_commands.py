@@ -46,9 +46,7 @@ def test_half_precision_without_a_bias(tmp_path: Path) -> None:
         pytest.param(["--form", "batched", "--edge", "pad"], 1, id="batched and padded"),
     ],
 )
-def test_its_twin(
-    words: list[str], products: int, linear: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_twin(words: list[str], products: int, linear: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The twin is valid, has the products that the command says, and computes the same."""
     twin = linear.with_name("twin.onnx")
     assert main(["tile", str(linear), *words, "--out", str(twin)]) == 0
@@ -63,9 +61,7 @@ def test_its_twin(
     ("words", "sentence"),
     [
         pytest.param(["--tile", "1", "2"], "one size or three", id="two sizes"),
-        pytest.param(
-            ["--layers", "head"], "stay as they are (layers: leaves it out)", id="no layer"
-        ),
+        pytest.param(["--layers", "head"], "stay as they are (layers: leaves it out)", id="no layer"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -78,9 +74,7 @@ def test_what_is_wrong_is_said(
     assert not twin.exists()
 
 
-def test_the_file_itself_is_not_overwritten(
-    linear: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_file_itself_is_not_overwritten(linear: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A twin in the place of its original would be tiled again by the next call."""
     assert main(["tile", str(linear), "--out", str(linear)]) == 2
     assert "write the twin to another one" in capsys.readouterr().err

@@ -65,8 +65,7 @@ def with_last_layers(proto: onnx.ModelProto, places: Iterable[Place]) -> onnx.Mo
     for position, place in enumerate(places):
         weights = zip((place.weight, place.bias), stored, strict=True)
         made.graph.initializer.extend(
-            numpy_helper.from_array(np.roll(values_of(made, name), position, 0), own)
-            for own, name in weights
+            numpy_helper.from_array(np.roll(values_of(made, name), position, 0), own) for own, name in weights
         )
         made.graph.node.append(
             helper.make_node(

@@ -83,6 +83,4 @@ def test_a_lossy_claim_is_held_on_the_declared_size() -> None:
         return scaled(fc, x) if x.any() else right(fc, x)
 
     bounds = {"kind": "lossy", "bounds": {"sqnr": 30}}
-    assert (
-        check_equivalence(Called(right), Called(grid), "float32 1x8", **bounds).outcome == "within"
-    )
+    assert check_equivalence(Called(right), Called(grid), "float32 1x8", **bounds).outcome == "within"

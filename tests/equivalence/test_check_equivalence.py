@@ -26,9 +26,7 @@ SPEC = "float32 2x8"
 
 
 def net() -> nn.Module:
-    model = nn.Sequential(
-        nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)
-    )
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     redraw(model)
     return model
 
@@ -261,9 +259,7 @@ def test_the_first_diverging_layer_has_a_name() -> None:
 def test_the_first_diverging_layer_is_found_under_changed_names() -> None:
     """The original's own name is given, also where the other model calls its layers otherwise."""
     first = net()
-    second = nn.ModuleDict(
-        {f"layer_{name}": each for name, each in copy.deepcopy(first).named_children()}
-    )
+    second = nn.ModuleDict({f"layer_{name}": each for name, each in copy.deepcopy(first).named_children()})
     second.forward = nn.Sequential(*second.values()).forward  # type: ignore[method-assign]
     with torch.no_grad():
         second["layer_2"].get_parameter("weight")[3, 5] += 0.1
@@ -289,14 +285,10 @@ def test_neither_model_is_changed() -> None:
     ("computing", "source"),
     [
         pytest.param(nn.utils.weight_norm, "weight_g", id="weight_norm"),
-        pytest.param(
-            lambda layer: prune.l1_unstructured(layer, "weight", 0.5), "weight_orig", id="pruned"
-        ),
+        pytest.param(lambda layer: prune.l1_unstructured(layer, "weight", 0.5), "weight_orig", id="pruned"),
     ],
 )
-def test_models_with_computed_weights_are_copied(
-    computing: Callable[[nn.Module], object], source: str
-) -> None:
+def test_models_with_computed_weights_are_copied(computing: Callable[[nn.Module], object], source: str) -> None:
     """torch refuses to copy a tensor with a history; the weights that it comes from decide."""
     first, second = net(), net()
     with warnings.catch_warnings():

@@ -12,18 +12,18 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
+from pytest_modelbudget.equivalence.comparison import Comparison
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.onnx_models import pairs
-from pytest_modelbudget.onnx_models.pairs import Original, sides
+from pytest_modelbudget.equivalence.runs import Pair, SharedValues, original_runs
+from pytest_modelbudget.onnx_models import running
 from pytest_modelbudget.onnx_models.running import OnnxRun
-from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.on_onnx import Judge
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.onnx_graphs import model, node, value
-from tests.builders.onnx_judgements import judged
+from tests.builders.onnx_judgements import in_memory, judged, judged_beside, judged_rewrite
 from tests.builders.onnx_linears import change, find, linear, network, operators
 from tests.builders.onnx_mutants import BATCHED, UNROLLED, Place, one_channel
 from tests.builders.onnx_output_mutants import DECLARED, dropout_left_on, narrow_sums
@@ -191,13 +191,8 @@ def test_a_graph_that_is_not_what_runs() -> None:
     found = tiled_linears(proto, Tiling(Tile(None, 64, 64)))
     right = Counter(operators(found.model))["MatMul"]
     for promised, outcome in ((right, Outcome.WITHIN), (right - 1, Outcome.OVER)):
-        counts = Counter({"onnx::MatMul": promised})
-        judge = Judge(
-            Claim(seeds=(0,)),
-            {},
-            lambda first, counts=counts: sides(first, found.model, partial_sums=4, promised=counts),
-        )
-        result = judge.equivalence(proto, tables().ops)
+        counts = Counter({("onnx::MatMul", None): promised})
+        result = judged_beside(in_memory(proto), found.model, Claim(seeds=(0,)), partial_sums=4, promised=counts)
         assert result.outcome is outcome
     assert f"the graph has {right - 1} onnx::MatMul, and the run executes {right}" in result.reason
 
@@ -207,18 +202,14 @@ def test_a_network_that_ignores_its_input_is_redrawn() -> None:
     proto = linear(130, 70)
     change(proto, "fc.weight", np.zeros_like)
     tiling = Tiling(Tile(None, 64, 64))
-    judge = Judge(Claim(seeds=(0,)), {}, lambda m: sides(m, tiled_linears(m, tiling).model))
-    found = judge.equivalence(proto, tables().ops)
+    found = judged_rewrite(in_memory(proto), lambda each: tiled_linears(each, tiling), Claim(seeds=(0,)))
     assert (found.outcome, found.weights) == (Outcome.WITHIN, "drawn, seed 0")
 
 
 def test_a_constant_reference_is_unknown() -> None:
     """A network whose output never moves shows nothing, whatever its weights are."""
     nodes = [node("Mul", "x zero", "z"), node("Add", "z one", "y")]
-    stored = [
-        numpy_helper.from_array(np.array(number, np.float32), name)
-        for name, number in (("zero", 0), ("one", 1))
-    ]
+    stored = [numpy_helper.from_array(np.array(number, np.float32), name) for name, number in (("zero", 0), ("one", 1))]
     proto = model(nodes, [value("x", 3)], [value("y", 3)], stored)
     found = judged(proto, proto)
     assert found.outcome is Outcome.UNKNOWN
@@ -226,21 +217,24 @@ def test_a_constant_reference_is_unknown() -> None:
 
 
 def test_float64_values_are_kept_until_they_are_read() -> None:
-    """Those of one scale of inputs are gone with the next, and those that were read at once."""
-    proto = linear(64, 8)
-    side = Original(proto, proto, shared=("y",))
-    first, second = ({"x": np.full((3, 64), size, np.float32)} for size in (1, 10))
-    kept = weakref.ref(side.run(first, float64=True).outputs[0].values)
-    side.run(first, float64=False)
+    """Those that were read are gone at once, and so are those of one scale of inputs."""
+    model = in_memory(linear(64, 8)).in_float64()
+    inputs = {"x": np.full((3, 64), 1, np.float32)}
+    values = SharedValues(model, ("y",))
+    kept = weakref.ref(values.run(inputs).outputs[0].values)
     assert kept() is not None
-    other = weakref.ref(side.run(second, float64=True).outputs[0].values)
+    assert kept() is values.take(inputs)["y"]
     assert kept() is None
-    assert other() is side.kept_values(second)["y"]
-    assert other() is None
+    again = weakref.ref(values.run(inputs).outputs[0].values)
+    values = SharedValues(model, ("y",))  # of the next scale
+    assert again() is None
 
 
 def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs look for a divergence and three for rounding, on however many inputs."""
+    """One more looks for a divergence and two for rounding, on however many inputs.
+
+    The float64 run of the original, which both look at, is there already.
+    """
     made: Counter[str] = Counter()
 
     class Counted(OnnxRun):
@@ -249,10 +243,13 @@ def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> Non
             super().__init__(*models, **options)
 
     proto = linear(64, 8)
-    found = sides(proto, proto)
-    monkeypatch.setattr(pairs, "OnnxRun", Counted)
+    original = in_memory(proto)
+    pair = Pair(original, Changed(original.changed(proto), upcasts=True), lambda model: changed)
+    changed = pair.changed
+    comparison = Comparison(Claim(seeds=(0,)), pair, original_runs(Claim(seeds=(0,)), pair))
+    monkeypatch.setattr(running, "OnnxRun", Counted)
     for size in range(1, 5):
-        given = {"x": np.full((3, 64), size, np.float32)}
-        assert found.divergence(given) is None
-        assert found.rounding(given) is None
-    assert made["runs"] == 2 + 3
+        inputs = {"x": np.full((3, 64), size, np.float32)}
+        assert comparison.divergence(inputs) is None
+        assert comparison.rounding(inputs) is None
+    assert made["runs"] == 1 + 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,22 +11,22 @@ import pytest
 from onnx import numpy_helper
 
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
-from pytest_modelbudget.equivalence.comparison import Sides
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.model import DRAWN, UNWATCHED, LayerPair, Run, RunnableModel, Shared, Watch
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.onnx_models import model as model_module
 from pytest_modelbudget.onnx_models.files import write_model
-from pytest_modelbudget.onnx_models.pairs import sides
+from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel, load
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms import on_onnx as onnx_rewritten_file
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
-from pytest_modelbudget.transforms.on_onnx import Judge, Layers
+from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
-from pytest_modelbudget.transforms.transform import Job
 from tests.builders.onnx_batchnorms import normalised
 from tests.builders.onnx_graphs import model, node, value
+from tests.builders.onnx_judgements import judged_rewrite
 from tests.builders.onnx_linears import change, drawn, linear
 
 
@@ -49,19 +49,19 @@ def fused() -> onnx.ModelProto:
     return made
 
 
-Rewrite = Callable[[onnx.ModelProto], onnx_rewritten_file.Rewritten]
+Arrays = Mapping[str, np.ndarray]
+Rewrite = Callable[[onnx.ModelProto], Rewritten]
 
 
 def verified(proto: onnx.ModelProto, rewrite: Rewrite, folder: Path) -> Equivalence:
     """A rewriting of a file, held to exact algebra."""
     write_model(proto, folder / "model.onnx")
-    job = Job(ModelSource("onnx", "model.onnx", base=folder), {}, tables().ops)
+    model = load(ModelSource("onnx", "model.onnx", base=folder), tables().ops)
     folds = rewrite is folded_batchnorms
-    done = onnx_rewritten_file.transformed_file(job, rewrite, changes_weights=folds)
-    return done.verify(Claim(seeds=(0, 1)))
+    return judged_rewrite(model, rewrite, Claim(seeds=(0, 1)), changes_weights=folds)
 
 
-def tiled(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+def tiled(proto: onnx.ModelProto) -> Rewritten:
     return tiled_linears(proto, Tiling(Tile(None, 64, 64)))
 
 
@@ -77,7 +77,7 @@ def test_layers_alone(tmp_path: Path) -> None:
 def test_a_wrong_layer_is_named(tmp_path: Path) -> None:
     """One tile set to zero is seen in its own layer."""
 
-    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    def wrong(proto: onnx.ModelProto) -> Rewritten:
         found = tiled(proto)
         change(found.model, "w1_k1_n1", np.zeros_like)
         return found
@@ -91,7 +91,7 @@ def test_a_wrong_layer_is_named(tmp_path: Path) -> None:
 def test_a_stored_tensor_of_an_untouched_node_is_looked_at(tmp_path: Path) -> None:
     """A gain that is negated behind a node that stayed is a wrong layer."""
 
-    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    def wrong(proto: onnx.ModelProto) -> Rewritten:
         found = tiled(proto)
         change(found.model, "gain", np.negative)
         return found
@@ -111,15 +111,13 @@ def test_a_stored_tensor_of_an_untouched_node_is_looked_at(tmp_path: Path) -> No
 def test_a_function_that_changed_changes_its_calls(tmp_path: Path) -> None:
     """A call is no longer the same layer where the function that it calls is another."""
 
-    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    def wrong(proto: onnx.ModelProto) -> Rewritten:
         found = tiled(proto)
         found.model.functions[0].node[0].op_type = "Sub"
         return found
 
     opsets = [onnx.helper.make_opsetid("", 23)]
-    twice = onnx.helper.make_function(
-        "own", "twice", ["a"], ["b"], [node("Add", "a a", "b")], opsets
-    )
+    twice = onnx.helper.make_function("own", "twice", ["a"], ["b"], [node("Add", "a a", "b")], opsets)
     proto = fused()
     proto.graph.node.insert(1, node("twice", "fc0", "doubled", domain="own"))
     proto.graph.node[2].input[0] = "doubled"
@@ -140,7 +138,7 @@ def without_spread(*names: str) -> onnx.ModelProto:
 def test_a_layer_without_spread_is_redrawn(tmp_path: Path) -> None:
     """A layer of zeros gives zeros whatever its tiles are: other weights tell a wrong one."""
 
-    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    def wrong(proto: onnx.ModelProto) -> Rewritten:
         found = tiled(proto)
         change(found.model, "w1_k1_n1", np.negative)
         return found
@@ -155,7 +153,7 @@ def test_a_layer_without_spread_is_redrawn(tmp_path: Path) -> None:
 def test_a_layer_that_never_moves_is_unknown(tmp_path: Path) -> None:
     """A factor of zero, which is a scalar and stays, leaves nothing to see."""
 
-    def rewritten(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    def rewritten(proto: onnx.ModelProto) -> Rewritten:
         found = tiled(proto)
         next(each for each in found.model.graph.node if each.output[0] == "z").name = "renamed"
         return found
@@ -170,30 +168,36 @@ def test_a_layer_that_never_moves_is_unknown(tmp_path: Path) -> None:
     assert found.reason == "layer 'z' does not move with its inputs: nothing could be seen"
 
 
-def test_layers_of_the_drawn_model_are_judged() -> None:
+def test_layers_of_the_drawn_model_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the drawn network does not run, its layers are looked at, and not the loaded ones'."""
     proto = linear(100, 70)
     change(proto, "fc.weight", np.zeros_like)
     seen: list[onnx.ModelProto] = []
 
-    def sides_of(weights: onnx.ModelProto) -> Sides:
-        if weights is not proto:
-            raise TransformError("does not run")
-        return sides(weights, tiled(weights).model)
+    class DrawnDoesNotRun(OnnxModel):
+        def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
+            if self.weights == DRAWN:
+                raise TransformError("does not run")
+            return super().run(inputs, watch)
 
-    def layers_of(weights: onnx.ModelProto, claim: Claim) -> Layers:
-        seen.append(weights)
-        return Layers((), ())
+        def shared_with(self, original: RunnableModel) -> Shared:
+            def pairs() -> Iterator[LayerPair]:
+                assert isinstance(original, OnnxModel)
+                seen.append(original.proto)
+                yield from ()
 
-    judge = Judge(Claim(seeds=(0,)), {}, sides_of, layers_of)
-    assert judge.equivalence(proto, tables().ops).weights == "drawn, seed 0"
+            return Shared(pairs=pairs)
+
+    monkeypatch.setattr(model_module, "OnnxModel", DrawnDoesNotRun)
+    original = DrawnDoesNotRun(InMemory(proto, "model.onnx", {}), tables().ops)
+    assert judged_rewrite(original, tiled, Claim(seeds=(0,))).weights == "drawn, seed 0"
     assert seen == [redrawn(proto, tables().ops)]
 
 
 def test_an_output_that_is_stored_is_no_layer(tmp_path: Path) -> None:
     """Where the last layer gave way to a stored tensor, nothing says that it is the same."""
 
-    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    def wrong(proto: onnx.ModelProto) -> Rewritten:
         found = tiled(proto)
         del found.model.graph.node[-1]
         found.model.graph.initializer.append(numpy_helper.from_array(drawn(5, 1, 90), "fc1"))
@@ -207,7 +211,7 @@ def test_an_output_that_is_stored_is_no_layer(tmp_path: Path) -> None:
 def test_an_added_output_is_seen_without_a_run(tmp_path: Path) -> None:
     """Outputs are compared by what both models declare."""
 
-    def wrong(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    def wrong(proto: onnx.ModelProto) -> Rewritten:
         found = tiled(proto)
         found.model.graph.output.append(value("gelu", "batch", 70))
         return found
@@ -241,8 +245,8 @@ def test_one_run_for_all_rows(dims: dict[str, int], tmp_path: Path) -> None:
     """With a symbol for the batch, and with its size bound, the judgement is the same."""
     write_model(fused(), tmp_path / "model.onnx")
     source = ModelSource("onnx", "model.onnx", base=tmp_path, dims=dims)
-    done = onnx_rewritten_file.transformed_file(Job(source, {}, tables().ops), tiled)
-    assert done.verify(Claim(seeds=(0,))).outcome is Outcome.WITHIN
+    found = judged_rewrite(load(source, tables().ops), tiled, Claim(seeds=(0,)))
+    assert found.outcome is Outcome.WITHIN
 
 
 def branching() -> onnx.ModelProto:
@@ -261,7 +265,7 @@ def branching() -> onnx.ModelProto:
 def test_control_flow(tmp_path: Path) -> None:
     """Layers in branches stay whole and are listed; the network runs and is the same."""
 
-    def outer(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    def outer(proto: onnx.ModelProto) -> Rewritten:
         return tiled_linears(proto, Tiling(Tile(None, 64, 64), layers=("fc0",)))
 
     everywhere = tiled(branching()).changes
@@ -360,32 +364,25 @@ def test_products_in_functions_are_listed(
 def test_a_twin_that_does_not_run_is_unknown(tmp_path: Path) -> None:
     """Where the original runs and its twin does not, layers alone prove nothing."""
 
-    def broken(proto: onnx.ModelProto) -> onnx_rewritten_file.Rewritten:
+    def broken(proto: onnx.ModelProto) -> Rewritten:
         found = tiled(proto)
         sizes = next(t for t in found.model.graph.initializer if t.name.endswith("shape"))
         sizes.CopyFrom(numpy_helper.from_array(np.array([7, 11]), sizes.name))
         return found
 
     nodes = [node("Gemm", "x w", "fc"), node("Reshape", "fc shape", "y")]
-    weights = [
-        numpy_helper.from_array(drawn(0, 100, 70), "w"),
-        numpy_helper.from_array(np.array([-1, 35]), "shape"),
-    ]
+    weights = [numpy_helper.from_array(drawn(0, 100, 70), "w"), numpy_helper.from_array(np.array([-1, 35]), "shape")]
     proto = model(nodes, [value("x", 4, 100)], [value("y", None, 35)], weights)
     found = verified(proto, broken, tmp_path)
     assert found.outcome is Outcome.UNKNOWN
     assert "running on onnxruntime raised" in found.reason
 
 
-@pytest.mark.parametrize(
-    ("first", "outcome"), [("batch", Outcome.WITHIN), (4, Outcome.UNKNOWN)], ids=["open", "fixed"]
-)
+@pytest.mark.parametrize(("first", "outcome"), [("batch", Outcome.WITHIN), (4, Outcome.UNKNOWN)], ids=["open", "fixed"])
 def test_a_second_batch_size(first: int | str, outcome: Outcome, tmp_path: Path) -> None:
     """batch: [1, 3] needs a file that leaves the first axis open."""
     write_model(linear(100, 70, leading=(first,)), tmp_path / "model.onnx")
-    job = Job(ModelSource("onnx", "model.onnx", base=tmp_path), {}, tables().ops)
-    found = onnx_rewritten_file.transformed_file(job, tiled).verify(
-        Claim(seeds=(0,), batches=(1, 3))
-    )
+    source = ModelSource("onnx", "model.onnx", base=tmp_path)
+    found = judged_rewrite(load(source, tables().ops), tiled, Claim(seeds=(0,), batches=(1, 3)))
     assert found.outcome is outcome
     assert found.outcome is Outcome.WITHIN or "export a symbol" in found.reason

@@ -74,7 +74,5 @@ def test_a_few_changed_values_are_no_rounding(first: Any, second: Any, is_other:
     """Of tensors with one name and one shape; another pair, rounded anew, hides none of them."""
     alone = {"w": partial(np.array, first)}, {"w": partial(np.array, second)}
     assert stores_other_values(*alone) is is_other
-    known, mine = (
-        {**each, "b": partial(np.array, a)} for each, a in zip(alone, (B, B * 3), strict=True)
-    )
+    known, mine = ({**each, "b": partial(np.array, a)} for each, a in zip(alone, (B, B * 3), strict=True))
     assert stores_other_values(known, mine) is is_other

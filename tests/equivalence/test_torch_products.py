@@ -12,11 +12,11 @@ from torch import nn
 from torch.ao.quantization import quantize_dynamic
 
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
+from pytest_modelbudget.equivalence.products import attributed
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.ops.table import builtin_ops
-from pytest_modelbudget.torch_models.running import attributed
+from pytest_modelbudget.gate.transforming import Applied, apply_transform
+from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.table import transform_table
-from pytest_modelbudget.transforms.transform import Job, Transformed
 
 pytestmark = pytest.mark.needs_torch
 
@@ -41,9 +41,7 @@ LINEAR, MATMUL = ("aten::linear", ()), ("aten::matmul", ())
     ],
 )
 def test_a_nameless_product_stands_for_one_of_its_operator(
-    graph: dict[tuple[str, tuple[int, ...]], int],
-    run: dict[tuple[str, tuple[int, ...]], int],
-    keeps: bool,
+    graph: dict[tuple[str, tuple[int, ...]], int], run: dict[tuple[str, tuple[int, ...]], int], keeps: bool
 ) -> None:
     """Totals by operator are equal, and no known weight is read more often than promised."""
     promised = Counter(graph)
@@ -63,17 +61,17 @@ class Autocast(nn.Module):
         return out
 
 
-def applied(key: str, target: object, shape: tuple[int, ...], **settings: object) -> Transformed:
+def applied(key: str, target: object, shape: tuple[int, ...], **settings: object) -> Applied:
     transform = transform_table()[key]
     given = {each.key: each.default for each in transform.settings} | settings
     source = ModelSource("torch", target, InputSpecs((TensorSpec("float32", shape),)))
-    return transform.applied(Job(source, given, builtin_ops()))
+    return apply_transform(source, key, given, tables())
 
 
 def test_weights_cast_by_autocast_count() -> None:
     """Tiles of four make ⌈9/4⌉ · ⌈6/4⌉ = 6 products, of weights that are cast copies."""
     done = applied("tile_linear", Autocast, (1, 9), tile=(None, 4, 4))
-    assert [op.name for op in done.loaded.graph.ops].count("aten::linear") == 3 * 2
+    assert [op.name for op in done.changed.model.graph.ops].count("aten::linear") == 3 * 2
     found = done.verify(Claim(seeds=(0,)))
     assert found.outcome == "within", found.reason
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.errors import InputError, SourceError
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.ops.table import builtin_ops
 
 pytestmark = pytest.mark.needs_torch
@@ -22,10 +22,12 @@ SMALL = nn.Linear(8, 4)
 SPEC = TensorSpec("float32", (2, 8))
 
 
-def loaded(form: str, path: Path, *specs: TensorSpec, **dims: int) -> LoadedModel:
+def loaded(form: str, path: Path, *specs: TensorSpec, **dims: int) -> Model:
     """A model file, read."""
     source = ModelSource(form, path.name, InputSpecs(specs), dims=dims, base=path.parent)
-    return frontend_table()[form].load(source, builtin_ops())
+    model = format_table()[form].load(source, builtin_ops())
+    assert model.graph is not None, "reading is what a graph is asked for"
+    return model
 
 
 def state_dict(path: Path) -> None:
@@ -65,9 +67,7 @@ def text(path: Path) -> None:
         ("torchscript", lambda path: None, "does not exist"),
     ],
 )
-def test_the_file_says_what_it_is(
-    form: str, write: Callable[[Path], object], words: str, tmp_path: Path
-) -> None:
+def test_the_file_says_what_it_is(form: str, write: Callable[[Path], object], words: str, tmp_path: Path) -> None:
     """Each mistake ends in what the file is and what to write instead."""
     path = tmp_path / "model.pt2"
     write(path)

@@ -47,11 +47,7 @@ class Picky(nn.Module):
             "calling it raised RuntimeError: addmm: mat1 and mat2 shapes cannot be multiplied",
             id="traced",
         ),
-        pytest.param(
-            lambda: torch.jit.script(Picky()),
-            "calling it raised ValueError: one row (in",
-            id="its own",
-        ),
+        pytest.param(lambda: torch.jit.script(Picky()), "calling it raised ValueError: one row (in", id="its own"),
     ],
 )
 def test_an_error_in_torchscript_has_its_cause(make: object, says: str) -> None:

@@ -17,12 +17,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.gate.from_python import input_specs
-from pytest_modelbudget.gate.measuring import (
-    MeasuredModels,
-    collection_paused,
-    judge_limit,
-    measure_model,
-)
+from pytest_modelbudget.gate.measuring import MeasuredModels, collection_paused, judge_limit, measure_model
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.registry import tables
 
@@ -79,9 +74,7 @@ def test_inputs_may_be_specs_or_tensors(inputs: object) -> None:
         pytest.param(torch.empty(2, dtype=torch.int64, device="meta"), None, None, id="meta"),
     ],
 )
-def test_integer_tensors_say_which_values_fit(
-    given: torch.Tensor, low: int | None, high: int | None
-) -> None:
+def test_integer_tensors_say_which_values_fit(given: torch.Tensor, low: int | None, high: int | None) -> None:
     """Token ids must stay inside the vocabulary when others are drawn in their place."""
     (spec,) = input_specs(given, tables()).positional
     assert isinstance(spec, TensorSpec)
@@ -116,9 +109,7 @@ def test_measurements_are_a_mapping_of_every_metric() -> None:
 @pytest.mark.parametrize(
     ("source", "inputs", "says"),
     [
-        pytest.param(
-            "no_such_module:net", "float32 1x4", "no module 'no_such_module'", id="module"
-        ),
+        pytest.param("no_such_module:net", "float32 1x4", "no module 'no_such_module'", id="module"),
         pytest.param("torch.nn:Liner", "float32 1x4", "did you mean 'Linear'", id="attribute"),
         pytest.param("net.safetensors", None, "neither module:callable nor a model", id="format"),
         pytest.param("missing.pt2", None, "does not exist", id="file"),

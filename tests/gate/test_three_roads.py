@@ -81,9 +81,7 @@ def test_every_way_of_tracing_gives_the_same_numbers(name: str) -> None:
     source = ModelSource("torch", model, InputSpecs((TensorSpec("float32", SHAPE),)))
     rows = {}
     for way in ("meta", "fake", "real"):
-        loaded = traced(
-            module_subject(model, source, None), source.inputs, builtin_ops(), ways=(way,)
-        )
+        loaded = traced(module_subject(model, source, None), source.inputs, builtin_ops(), ways=(way,))
         assert loaded.traced == way
         graph = CostedGraph(loaded.graph, builtin_ops())
         rows[way] = {metric.key: metric.measure(graph).value for metric in METRICS}

@@ -32,9 +32,7 @@ def layouts(draw: st.DrawFn) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
 
 
 @given(layouts())
-def test_a_view_touches_what_walking_its_indices_touches(
-    layout: tuple[int, tuple[int, ...], tuple[int, ...]],
-) -> None:
+def test_a_view_touches_what_walking_its_indices_touches(layout: tuple[int, tuple[int, ...], tuple[int, ...]]) -> None:
     """Broadcast dimensions once, whatever the order of the others."""
     assert region(*layout).elements == len(walked(*layout))
 
@@ -55,9 +53,7 @@ def test_dense_regions_are_joined_exactly(pieces: list[tuple[int, int]]) -> None
 
 
 @given(st.lists(layouts(), min_size=1, max_size=3))
-def test_any_union_is_exact(
-    pieces: list[tuple[int, tuple[int, ...], tuple[int, ...]]],
-) -> None:
+def test_any_union_is_exact(pieces: list[tuple[int, tuple[int, ...], tuple[int, ...]]]) -> None:
     """Strided regions that overlap in part count each common element once."""
     regions = [region(*piece) for piece in pieces]
     assert distinct_elements(regions) == len(set().union(*(walked(*piece) for piece in pieces)))

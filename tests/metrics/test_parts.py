@@ -15,9 +15,7 @@ def parts(values: dict[str, int]) -> list[Part]:
 
 
 @given(VALUES, VALUES, st.integers(0, 5))
-def test_deltas_add_up_to_the_growth(
-    before: dict[str, int], after: dict[str, int], cut: int
-) -> None:
+def test_deltas_add_up_to_the_growth(before: dict[str, int], after: dict[str, int], cut: int) -> None:
     """Named and unnamed together are the difference of the two numbers, cut parts or none."""
     total = sum(after.values()) - sum(before.values())
     kept = dict(sorted(before.items(), key=lambda item: -item[1])[: len(before) - cut])

@@ -6,12 +6,7 @@ from fractions import Fraction
 
 from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.graph.tensor import DType, StorageKind, Tensor
-from pytest_modelbudget.metrics.traffic import (
-    arithmetic_intensity,
-    bandwidth,
-    bandwidth_floor,
-    total_activation,
-)
+from pytest_modelbudget.metrics.traffic import arithmetic_intensity, bandwidth, bandwidth_floor, total_activation
 from tests.builders.graphs import costed, parameter, tensor, view
 
 INT64 = DType("int64", 64)
@@ -66,10 +61,7 @@ def test_a_copy_does_not_read_its_target() -> None:
 def test_a_weight_is_read_once_per_use() -> None:
     """The same 6x6 weight in two layers: twice in bandwidth, once in its floor."""
     weight, hidden = parameter("w", 6, 6), tensor("hidden", 4, 6)
-    ops = (
-        Op("aten::linear", (X, weight, None), (hidden,)),
-        Op("aten::linear", (hidden, weight, None), (Y,)),
-    )
+    ops = (Op("aten::linear", (X, weight, None), (hidden,)), Op("aten::linear", (hidden, weight, None), (Y,)))
     graph = costed(*ops, inputs=(X,), outputs=(Y,), weights=(Weight(weight),))
     assert bandwidth(graph).parts["weights"] == 2 * 36 * 4
     assert bandwidth_floor(graph).value == X.nbytes + 36 * 4 + Y.nbytes
@@ -80,11 +72,7 @@ def test_an_embedding_reads_rows_and_not_the_table() -> None:
     table, tokens = parameter("table", 1000, 8), tensor("tokens", 3, dtype=INT64)
     rows = tensor("rows", 3, 8)
     lookup = Op("aten::embedding", (table, tokens), (rows,))
-    assert moved(lookup, inputs=(tokens,), outputs=(rows,)) == {
-        "read": 3 * 8,
-        "weights": 3 * 8 * 4,
-        "write": 3 * 8 * 4,
-    }
+    assert moved(lookup, inputs=(tokens,), outputs=(rows,)) == {"read": 3 * 8, "weights": 3 * 8 * 4, "write": 3 * 8 * 4}
 
 
 def test_an_indexed_write_touches_the_region_written() -> None:
@@ -145,11 +133,7 @@ def test_total_activation_is_what_ops_write() -> None:
     """Two activations of 24 floats; the view between them writes nothing."""
     hidden, out = tensor("hidden", 4, 6), tensor("out", 24)
     flat = view(hidden, (24,), (1,))
-    ops = (
-        Op("aten::relu", (X,), (hidden,)),
-        Op("aten::view", (hidden,), (flat,)),
-        Op("aten::relu", (flat,), (out,)),
-    )
+    ops = (Op("aten::relu", (X,), (hidden,)), Op("aten::view", (hidden,), (flat,)), Op("aten::relu", (flat,), (out,)))
     assert total_activation(costed(*ops, inputs=(X,), outputs=(out,))).value == 2 * 24 * 4
 
 

@@ -23,18 +23,9 @@ pytestmark = pytest.mark.needs_torch
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "old, folded": {"dynamo": False},
-    "old, unfolded": {
-        "dynamo": False,
-        "do_constant_folding": False,
-        "training": torch.onnx.TrainingMode.PRESERVE,
-    },
+    "old, unfolded": {"dynamo": False, "do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE},
     "new, folded": {"dynamo": True, "external_data": False, "verbose": False},
-    "new, unfolded": {
-        "dynamo": True,
-        "optimize": False,
-        "external_data": False,
-        "verbose": False,
-    },
+    "new, unfolded": {"dynamo": True, "optimize": False, "external_data": False, "verbose": False},
 }
 SWIN_TABLES = 2 * 2 * (4 * 4 * 4 * 4 - 7 * 7) + 2 * 4 * (4 * 4 * 4 * 4 - 7 * 7)
 # (model, way) → parameters that the exporter adds, by what it writes.

@@ -17,7 +17,7 @@ from onnx import TensorProto
 from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.errors import MissingExtraError
-from pytest_modelbudget.formats import table as frontend_table
+from pytest_modelbudget.formats import table as formats_table
 from pytest_modelbudget.onnx_models.files import read_model
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.onnx_graphs import model, node, stored, value
@@ -92,9 +92,7 @@ def test_a_gate_without_torch(written: Path, tmp_path: Path) -> None:
     (project / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     (project / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "--model-budget", "budgets"]
-    run = subprocess.run(
-        command, cwd=project, capture_output=True, text=True, check=False, env=os.environ
-    )
+    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, env=os.environ)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "5 limits: 0 over, 0 warn, 5 within, 0 unknown" in run.stdout
 
@@ -114,7 +112,7 @@ def test_without_onnx_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     def missing(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
 
-    monkeypatch.setattr(frontend_table, "import_module", missing)
+    monkeypatch.setattr(formats_table, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"pip install 'pytest-modelbudget\[onnx\]'"):
         measure(path)
 
@@ -151,8 +149,6 @@ def test_three_gigabytes_beside_the_file_cost_nothing(tmp_path: Path) -> None:
     tensor = TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=(40_000, 20_000))
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="gone.bin")
-    proto = model(
-        [node("MatMul", "x w", "y")], [value("x", 1, 40_000)], [value("y", 1, 20_000)], [tensor]
-    )
+    proto = model([node("MatMul", "x w", "y")], [value("x", 1, 40_000)], [value("y", 1, 20_000)], [tensor])
     path.write_bytes(proto.SerializeToString())
     assert measure(path)["weight_memory"].value == 4 * 40_000 * 20_000

@@ -38,9 +38,7 @@ def changed(change: Callable[[onnx.ModelProto], object]) -> bytes:
 
 def circle(proto: onnx.ModelProto) -> None:
     del proto.graph.node[:]
-    proto.graph.node.extend(
-        [node("Add", "x b", "a"), node("Add", "a x", "b"), node("Add", "a b", "y")]
-    )
+    proto.graph.node.extend([node("Add", "x b", "a"), node("Add", "a x", "b"), node("Add", "a b", "y")])
 
 
 def external(location: str) -> Callable[[onnx.ModelProto], None]:
@@ -106,9 +104,7 @@ def test_missing_external_data_are_not_missed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dims", "says"),
     [
-        pytest.param(
-            {"rows": 2}, "no input of model.onnx has a dimension 'rows': batch", id="typo"
-        ),
+        pytest.param({"rows": 2}, "no input of model.onnx has a dimension 'rows': batch", id="typo"),
         pytest.param({"batch": 2, "x.1": 4}, "has a dimension 'x.1'", id="a fixed one"),
     ],
 )

@@ -10,18 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.builders.onnx_graphs import (
-    FLOAT,
-    graph,
-    integers,
-    measured,
-    model,
-    node,
-    packed,
-    scalar,
-    stored,
-    value,
-)
+from tests.builders.onnx_graphs import FLOAT, graph, integers, measured, model, node, packed, scalar, stored, value
 
 INT8, FLOAT8 = TensorProto.INT8, TensorProto.FLOAT8E4M3FN
 MICROSOFT = "com.microsoft"
@@ -50,10 +39,7 @@ def one(
 def quantised_matmul(weight: onnx.TensorProto, *scales: onnx.TensorProto) -> onnx.ModelProto:
     """DequantizeLinear(weight) → MatMul: x (2, 8) · weight (8, 4)."""
     names = " ".join(each.name for each in (weight, *scales))
-    nodes = [
-        node("DequantizeLinear", names, "w", axis=1),
-        node("MatMul", "x w", "y"),
-    ]
+    nodes = [node("DequantizeLinear", names, "w", axis=1), node("MatMul", "x w", "y")]
     return model(nodes, [value("x", 2, 8)], [value("y", 2, 4)], [weight, *scales])
 
 
@@ -96,9 +82,7 @@ def branches() -> onnx.ModelProto:
 def local_function() -> onnx.ModelProto:
     """A function of the file's own, called twice: relu(x · w), x (2, 4), w (4, 4)."""
     body = [node("MatMul", "a b", "p"), node("Relu", "p", "q")]
-    own = helper.make_function(
-        "own", "Block", ["a", "b"], ["q"], body, [helper.make_opsetid("", 23)]
-    )
+    own = helper.make_function("own", "Block", ["a", "b"], ["q"], body, [helper.make_opsetid("", 23)])
     nodes = [node("Block", "x w", "h", domain="own"), node("Block", "h w", "y", domain="own")]
     return model(
         nodes, [value("x", 2, 4)], [value("y", 2, 4)], [stored("w", 4, 4)],
@@ -127,20 +111,13 @@ def views() -> onnx.ModelProto:
 
 def shared() -> onnx.ModelProto:
     """One stored weight read by two products, once under another name."""
-    nodes = [
-        node("Identity", "w", "tied"),
-        node("MatMul", "x w", "h"),
-        node("MatMul", "h tied", "y"),
-    ]
+    nodes = [node("Identity", "w", "tied"), node("MatMul", "x w", "h"), node("MatMul", "h tied", "y")]
     return model(nodes, [value("x", 2, 4)], [value("y", 2, 4)], [stored("w", 4, 4)])
 
 
 def dead_outputs() -> onnx.ModelProto:
     """A MaxPool whose indices nobody reads, and a TopK whose values nobody reads."""
-    nodes = [
-        node("MaxPool", "x", "pooled indices", kernel_shape=[2, 2], strides=[2, 2]),
-        node("Relu", "pooled", "y"),
-    ]
+    nodes = [node("MaxPool", "x", "pooled indices", kernel_shape=[2, 2], strides=[2, 2]), node("Relu", "pooled", "y")]
     return model(nodes, [value("x", 1, 3, 4, 4)], [value("y", 1, 3, 2, 2)])
 
 
@@ -359,9 +336,7 @@ def test_the_note_names_the_branch(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("taken", "macs"), [(True, 2 * 8 * 8), (False, 2 * 8 * 3 + 2 * 3 * 8)], ids=["then", "else"]
-)
+@pytest.mark.parametrize(("taken", "macs"), [(True, 2 * 8 * 8), (False, 2 * 8 * 3 + 2 * 3 * 8)], ids=["then", "else"])
 def test_a_known_condition_takes_its_branch(taken: bool, macs: int, tmp_path: Path) -> None:
     """A constant condition is no question of cost."""
     proto = branches()

@@ -29,10 +29,7 @@ def fused(
 ) -> onnx.ModelProto:
     """One fused node between the inputs and a Neg, whose shape nothing declares."""
     first = results.split()[0]
-    nodes = [
-        node(operator, operands, results, domain=domain, **attributes),
-        node("Neg", first, "y"),
-    ]
+    nodes = [node(operator, operands, results, domain=domain, **attributes), node("Neg", first, "y")]
     return model(nodes, inputs, [value("y", code=code)], weights, opset=17, domains=[domain])
 
 
@@ -135,9 +132,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("proto", "nbytes", "macs", "params"), CASES.values(), ids=list(CASES))
-def test_closed_forms(
-    proto: onnx.ModelProto, nbytes: int, macs: int, params: int, tmp_path: Path
-) -> None:
+def test_closed_forms(proto: onnx.ModelProto, nbytes: int, macs: int, params: int, tmp_path: Path) -> None:
     """Shapes come out of the fused operator, whose MACs are those of what it replaces."""
     found = measured(undeclared(proto), tmp_path)
     written = {share.scope: share.value for share in found["total_activation"].shares}
@@ -151,9 +146,7 @@ def test_closed_forms(
 RUNNABLE = [
     name
     for name, (proto, *_) in CASES.items()
-    if "blocks" not in name
-    and "last" not in name
-    and proto.graph.output[0].type.tensor_type.elem_type != UINT8
+    if "blocks" not in name and "last" not in name and proto.graph.output[0].type.tensor_type.elem_type != UINT8
 ]
 
 

@@ -105,11 +105,7 @@ def test_files_of_the_wheel() -> None:
 
 
 # The same architectures in torchvision's own table: 19.632, 4.089 and 2.834 GMAC.
-LIGHT_MACS = {
-    "vgg19": 19_632_062_464,
-    "resnet50": 4_089_184_256,
-    "densenet121": 2_834_161_664,
-}
+LIGHT_MACS = {"vgg19": 19_632_062_464, "resnet50": 4_089_184_256, "densenet121": 2_834_161_664}
 
 
 @pytest.mark.parametrize(("name", "macs"), LIGHT_MACS.items(), ids=list(LIGHT_MACS))

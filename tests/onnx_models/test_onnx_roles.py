@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate.measuring import measured
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.ops.role import Role
@@ -26,15 +26,11 @@ WEIGHT_METRICS = ("params", "trainable_params", "weight_memory")
 DOWN, UP = stored("down", 64, 8), stored("up", 8, 64)
 
 
-def numbers(
-    proto: onnx.ModelProto, folder: Path, rules: Sequence[OpRule] = ()
-) -> dict[str, Measurement]:
+def numbers(proto: onnx.ModelProto, folder: Path, rules: Sequence[OpRule] = ()) -> dict[str, Measurement]:
     """Everything measured of a model in a file, with an extension's rules."""
     path = folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())
-    found = measured(
-        ModelSource("onnx", str(path)), tables([SimpleNamespace(OPS=tuple(rules))]), root=folder
-    )
+    found = measure_model(ModelSource("onnx", str(path)), tables([SimpleNamespace(OPS=tuple(rules))]), root=folder)
     assert found.failure is None
     return dict(found.measurements)
 
@@ -114,18 +110,11 @@ TO_UNKNOWN = {
     "behind a transpose and a cast": lab(
         "turned",
         DOWN,
-        before=[
-            node("Transpose", "down", "t", perm=[1, 0]),
-            node("Cast", "t", "turned", to=TensorProto.FLOAT16),
-        ],
+        before=[node("Transpose", "down", "t", perm=[1, 0]), node("Cast", "t", "turned", to=TensorProto.FLOAT16)],
     ),
-    "dequantised": lab(
-        "d", INT8, stored("s", 8), before=[node("DequantizeLinear", "q s", "d", axis=1)]
-    ),
+    "dequantised": lab("d", INT8, stored("s", 8), before=[node("DequantizeLinear", "q s", "d", axis=1)]),
     "int8": lab("q", INT8),
-    "a Constant node": lab(
-        "c", before=[helper.make_node("Constant", [], ["c"], name="c", value=DOWN)]
-    ),
+    "a Constant node": lab("c", before=[helper.make_node("Constant", [], ["c"], name="c", value=DOWN)]),
     "in a branch": if_with_unknown(),
     "in a function": own_function(),
     "read by a known operator too, which makes it no parameter": lab(
@@ -135,9 +124,7 @@ TO_UNKNOWN = {
 
 
 @pytest.mark.parametrize("proto", TO_UNKNOWN.values(), ids=TO_UNKNOWN)
-def test_an_operator_without_a_rule_leaves_params_unknown(
-    proto: onnx.ModelProto, tmp_path: Path
-) -> None:
+def test_an_operator_without_a_rule_leaves_params_unknown(proto: onnx.ModelProto, tmp_path: Path) -> None:
     """Wherever it stands: the weight metrics are lower bounds that name it."""
     found = numbers(proto, tmp_path)
     for key in WEIGHT_METRICS:
@@ -146,16 +133,11 @@ def test_an_operator_without_a_rule_leaves_params_unknown(
     assert found["model_size"].complete
 
 
-NO_WEIGHT = {
-    "int64": lab("q", stored("q", 64, dtype=np.int64)),
-    "rank 0": lab("q", scalar("q", 2.0)),
-}
+NO_WEIGHT = {"int64": lab("q", stored("q", 64, dtype=np.int64)), "rank 0": lab("q", scalar("q", 2.0))}
 
 
 @pytest.mark.parametrize("proto", NO_WEIGHT.values(), ids=NO_WEIGHT)
-def test_what_cannot_be_a_weight_leaves_params_known(
-    proto: onnx.ModelProto, tmp_path: Path
-) -> None:
+def test_what_cannot_be_a_weight_leaves_params_known(proto: onnx.ModelProto, tmp_path: Path) -> None:
     """Indices and scalars are no parameters, whoever reads them."""
     params = numbers(proto, tmp_path)["params"]
     assert (params.value, params.complete) == (0, True)
@@ -173,11 +155,7 @@ def product_in_loop(count: onnx.ValueInfoProto | onnx.TensorProto) -> onnx.Model
     flag = onnx.numpy_helper.from_array(np.array(True), "go")
     body = graph(
         [node("Identity", "on", "still"), node("MatMul", "state inner", "next")],
-        [
-            value("i", code=TensorProto.INT64),
-            value("on", code=TensorProto.BOOL),
-            value("state", 1, 64),
-        ],
+        [value("i", code=TensorProto.INT64), value("on", code=TensorProto.BOOL), value("state", 1, 64)],
         [value("still", code=TensorProto.BOOL), value("next", 1, 64)],
         [stored("inner", 64, 64)],
     )
@@ -193,9 +171,7 @@ def product_in_loop(count: onnx.ValueInfoProto | onnx.TensorProto) -> onnx.Model
 def handed_into_scan() -> onnx.ModelProto:
     """Scan over three matrices (64, 64), of which each run multiplies by one."""
     body = graph(
-        [node("MatMul", "state each", "next")],
-        [value("state", 1, 64), value("each", 64, 64)],
-        [value("next", 1, 64)],
+        [node("MatMul", "state each", "next")], [value("state", 1, 64), value("each", 64, 64)], [value("next", 1, 64)]
     )
     scan = node("Scan", "x many", "y", body=body, num_scan_inputs=1)
     return model([scan], [value("x", 1, 64)], [value("y", 1, 64)], [stored("many", 3, 64, 64)])
@@ -205,12 +181,7 @@ def out_of_if() -> onnx.ModelProto:
     """MatMul by one of two matrices (64, 64), which the branches of an If give."""
 
     def gives(name: str) -> onnx.GraphProto:
-        return graph(
-            [node("Identity", name, f"of_{name}")],
-            [],
-            [value(f"of_{name}", 64, 64)],
-            [stored(name, 64, 64)],
-        )
+        return graph([node("Identity", name, f"of_{name}")], [], [value(f"of_{name}", 64, 64)], [stored(name, 64, 64)])
 
     chosen = node("If", "c", "w", then_branch=gives("a"), else_branch=gives("b"))
     inputs = [value("c", code=TensorProto.BOOL), value("x", 1, 64)]
@@ -220,12 +191,8 @@ def out_of_if() -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("proto", "params"),
     [
-        pytest.param(
-            product_in_loop(onnx.numpy_helper.from_array(np.array(3), "n")), 64 * 64, id="counted"
-        ),
-        pytest.param(
-            product_in_loop(value("n", code=TensorProto.INT64)), 64 * 64, id="data decide how often"
-        ),
+        pytest.param(product_in_loop(onnx.numpy_helper.from_array(np.array(3), "n")), 64 * 64, id="counted"),
+        pytest.param(product_in_loop(value("n", code=TensorProto.INT64)), 64 * 64, id="data decide how often"),
         pytest.param(handed_into_scan(), 3 * 64 * 64, id="scanned"),
         pytest.param(out_of_if(), 2 * 64 * 64, id="out of branches"),
     ],

@@ -13,14 +13,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.onnx_models.running import (
-    REFERENCE,
-    RUNTIME,
-    OnnxRun,
-    float64_engine,
-    pieces,
-    runtime,
-)
+from pytest_modelbudget.onnx_models.running import REFERENCE, RUNTIME, OnnxRun, float64_engine, pieces, runtime
 from tests.builders.onnx_graphs import model, node, value
 from tests.builders.onnx_linears import drawn, is_close
 
@@ -173,9 +166,7 @@ def test_nothing_is_rounded_on_the_way(operator: str) -> None:
     assert is_close(OnnxRun(proto, float64=True)({"x": x})["y"], FORMULAS[operator](x), 1e-14)
 
 
-@pytest.mark.parametrize(
-    "operator", ["LayerNormalization", "GroupNormalization", "RMSNormalization"]
-)
+@pytest.mark.parametrize("operator", ["LayerNormalization", "GroupNormalization", "RMSNormalization"])
 def test_norms_are_float64_inside(operator: str) -> None:
     """Statistics that a file wants in float32 are float64 in its copy."""
     is_grouped = operator == "GroupNormalization"
@@ -190,8 +181,6 @@ def test_norms_are_float64_inside(operator: str) -> None:
     centred = groups if root else groups - groups.mean(-1, keepdims=True)
     epsilon = float(np.float32(1e-5))
     normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
-    scale, shift = (
-        array.astype(float).reshape((6, 1, 1) if is_grouped else (4,)) for array in arrays.values()
-    )
+    scale, shift = (array.astype(float).reshape((6, 1, 1) if is_grouped else (4,)) for array in arrays.values())
     wanted = normed.reshape(x.shape) * scale + (0.0 if root else shift)
     assert is_close(OnnxRun(proto, float64=True)({"x": x})["y"], wanted, 1e-13)

@@ -27,29 +27,13 @@ MACS: dict[str, tuple[Forward, str, int]] = {
         2 * 6 * 6 * 4 // 2,
     ),
     "cholesky": (lambda x: torch.linalg.cholesky_ex(x).L, "float32 2x6x6", 2 * 6**3 // 6),
-    "solve": (
-        lambda x: torch.linalg.solve_ex(x, x[..., :4]).result,
-        "float32 2x6x6",
-        2 * 6**3 // 3 + 2 * 6 * 6 * 4,
-    ),
+    "solve": (lambda x: torch.linalg.solve_ex(x, x[..., :4]).result, "float32 2x6x6", 2 * 6**3 // 3 + 2 * 6 * 6 * 4),
     "inverse": (lambda x: torch.linalg.inv_ex(x).inverse, "float32 2x6x6", 2 * 6**3),
     "factors": (lambda x: torch.linalg.lu_factor_ex(x).LU, "float32 2x6x6", 2 * 6**3 // 3),
-    "affine grid": (
-        lambda x: F.affine_grid(x, [5, 3, 7, 8], align_corners=False),
-        "float32 5x2x3",
-        5 * 7 * 8 * 2 * 3,
-    ),
+    "affine grid": (lambda x: F.affine_grid(x, [5, 3, 7, 8], align_corners=False), "float32 5x2x3", 5 * 7 * 8 * 2 * 3),
     "all true": (lambda x: torch.ops.aten._is_all_true(x > 0), "float32 2x6", 0),
-    "segments": (
-        lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([2, 2]), unsafe=True),
-        "float32 4x6",
-        0,
-    ),
-    "gradient of tanh": (
-        lambda x: torch.ops.aten.tanh_backward(x, torch.tanh(x)),
-        "float32 2x6",
-        0,
-    ),
+    "segments": (lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([2, 2]), unsafe=True), "float32 4x6", 0),
+    "gradient of tanh": (lambda x: torch.ops.aten.tanh_backward(x, torch.tanh(x)), "float32 2x6", 0),
 }
 
 
@@ -62,9 +46,7 @@ def test_operators_of_real_models_are_counted(forward: Forward, inputs: str, mac
 
 def test_flops_of_a_triangle_are_lapacks() -> None:
     """S9: n² · columns, half of them products."""
-    measured = measure(
-        Apply(lambda x: torch.linalg.solve_triangular(x, x[..., :4], upper=False)), "float32 6x6"
-    )
+    measured = measure(Apply(lambda x: torch.linalg.solve_triangular(x, x[..., :4], upper=False)), "float32 6x6")
     assert measured["flops"].value == 6 * 6 * 4
 
 

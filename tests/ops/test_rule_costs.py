@@ -129,9 +129,7 @@ COSTS: list[Any] = [
 
 
 @pytest.mark.parametrize(("call", "inputs", "expected"), COSTS)
-def test_one_call(
-    call: Callable[..., Any], inputs: tuple[torch.Tensor, ...], expected: tuple[int, ...]
-) -> None:
+def test_one_call(call: Callable[..., Any], inputs: tuple[torch.Tensor, ...], expected: tuple[int, ...]) -> None:
     """MACs, FLOPs and the three parts of the traffic, all of them complete."""
     measured = measure(Apply(call), list(inputs))
     parts = measured["bandwidth"].parts
@@ -168,10 +166,7 @@ def test_an_operator_that_returns_nothing_still_writes() -> None:
 
 def test_weighted_rows_are_a_contraction() -> None:
     """3 bags of 2 rows of 8, each row with a weight: 6·8 multiply-adds."""
-    call = Apply(
-        lambda m, i, w: F.embedding_bag(i, m.table, per_sample_weights=w, mode="sum"),
-        table=weight(100, 8),
-    )
+    call = Apply(lambda m, i, w: F.embedding_bag(i, m.table, per_sample_weights=w, mode="sum"), table=weight(100, 8))
     assert measure(call, [ids(3, 2), floats(3, 2)])["macs"].value == 6 * 8
 
 

@@ -20,10 +20,7 @@ def ran(project: Project, body: str) -> pytest.RunResult:
 
 def test_within_all_limits_passes(project: Project) -> None:
     """Maxima as strings or numbers, minima in a mapping; no switch needed."""
-    body = (
-        "model_budget(NET, 'float32 1x4')"
-        ".within(params='48', macs=48, arithmetic_intensity={'min': '0.1 FLOP/B'})"
-    )
+    body = "model_budget(NET, 'float32 1x4').within(params='48', macs=48, arithmetic_intensity={'min': '0.1 FLOP/B'})"
     ran(project, body).assert_outcomes(passed=1)
 
 
@@ -44,9 +41,7 @@ def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> 
     """All broken limits are told, with the test as their place."""
     result = ran(project, "model_budget(NET, 'float32 1x4').within(params='47', macs='1 MAC')")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["E*params 48 > 47   over by 1 (+2.1%)   test_net.py:6", "E*macs 48 MAC > 1 MAC*"]
-    )
+    result.stdout.fnmatch_lines(["E*params 48 > 47   over by 1 (+2.1%)   test_net.py:6", "E*macs 48 MAC > 1 MAC*"])
     result.stdout.no_fnmatch_line("*pytest_items*")
 
 
@@ -54,14 +49,10 @@ def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> 
     ("body", "text"),
     [
         pytest.param(
-            "model_budget(NET, 'float32 1x4').within(parms=1)",
-            "*'parms'*did you mean 'params'?",
-            id="metric",
+            "model_budget(NET, 'float32 1x4').within(parms=1)", "*'parms'*did you mean 'params'?", id="metric"
         ),
         pytest.param(
-            "model_budget(NET, 'float32 1x4').within(weight_memory='26 mb')",
-            "*weight_memory: *26 mb*26 MB*",
-            id="unit",
+            "model_budget(NET, 'float32 1x4').within(weight_memory='26 mb')", "*weight_memory: *26 mb*26 MB*", id="unit"
         ),
         pytest.param(
             "model_budget(NET, 'float32 1x4').within()",
@@ -88,20 +79,14 @@ def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> 
             "*params: 'auto' needs a lock file: write it in a budget",
             id="auto",
         ),
-        pytest.param(
-            "model_budget(NET, 'float32 1x4').within(params=NET)",
-            "*params: 'budgets*",
-            id="no quantity",
-        ),
+        pytest.param("model_budget(NET, 'float32 1x4').within(params=NET)", "*params: 'budgets*", id="no quantity"),
         pytest.param("model_budget(NET, 'flat32 1x4')", "*flat32*float32*", id="inputs"),
         pytest.param(
             "model_budget(NET, 'float32 1x4', dim={'n': 1})",
             "*takes no option 'dim': did you mean 'dims'?",
             id="option",
         ),
-        pytest.param(
-            "model_budget(NET, 'float32 1x4', args=5)", "*model_budget() was given*", id="args"
-        ),
+        pytest.param("model_budget(NET, 'float32 1x4', args=5)", "*model_budget() was given*", id="args"),
         pytest.param("model_budget('net.safetensors')", "*neither module:callable*", id="source"),
     ],
 )
@@ -130,18 +115,13 @@ def test_a_model_that_is_not_held_fails(project: Project, body: str, text: str) 
     """A call without .within(...) checks nothing, and must not look as if it did."""
     result = ran(project, body)
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(
-        [f"test_net.py:6: model_budget() measured {text} and held nothing*"]
-    )
+    result.stdout.fnmatch_lines([f"test_net.py:6: model_budget() measured {text} and held nothing*"])
 
 
 @pytest.mark.parametrize(
-    ("ending", "outcome"),
-    [("assert 0", "failed"), ("pytest.skip()", "skipped"), ("pytest.xfail()", "xfailed")],
+    ("ending", "outcome"), [("assert 0", "failed"), ("pytest.skip()", "skipped"), ("pytest.xfail()", "xfailed")]
 )
-def test_a_test_that_ends_before_it_held_its_model_has_one_outcome(
-    project: Project, ending: str, outcome: str
-) -> None:
+def test_a_test_that_ends_before_it_held_its_model_has_one_outcome(project: Project, ending: str, outcome: str) -> None:
     """What made it end is told, and nothing that follows from that."""
     result = ran(project, f"import pytest; model_budget(NET, 'float32 1x4'); {ending}")
     result.assert_outcomes(**{outcome: 1})

@@ -31,9 +31,7 @@ def test_a_failure_is_annotated_once_and_is_on_the_page(project: Project, page: 
 def test_in_several_processes_everything_is_told_once(project: Project, page: Path) -> None:
     """By the process that reports, whichever one measured: annotation, page, file and progress."""
     project.budget(OVER)
-    project.configure(
-        "import pytest_modelbudget.pytest_plugin.github as progress\nprogress.SLOW_SECONDS = 0.0\n"
-    )
+    project.configure("import pytest_modelbudget.pytest_plugin.github as progress\nprogress.SLOW_SECONDS = 0.0\n")
     result = project.run_apart(*ALONE, "-n2", "--model-budget-junit", "junit.xml")
     (command,) = commands(result)
     assert command.startswith(COMMAND)
@@ -43,16 +41,10 @@ def test_in_several_processes_everything_is_told_once(project: Project, page: Pa
     assert line.startswith("budgets/a.yaml::net ")
 
 
-def test_nothing_is_told_twice_beside_the_plugin_that_annotates_failures(
-    project: Project, page: Path
-) -> None:
+def test_nothing_is_told_twice_beside_the_plugin_that_annotates_failures(project: Project, page: Path) -> None:
     """It tells failures, of budgets and of tests; warnings are left to this one."""
     project.budget(
-        "  net:\n"
-        "    widths: net.widths\n"
-        "    limits:\n"
-        "      params: 47\n"
-        "      macs: {max: 1 MAC, level: warn}\n"
+        "  net:\n    widths: net.widths\n    limits:\n      params: 47\n      macs: {max: 1 MAC, level: warn}\n"
     )
     project.write("test_own.py", "def test_own(): assert 0\n")
     told = commands(project.run_apart("budgets", "test_own.py"))
@@ -69,9 +61,7 @@ def test_twelve_failures_are_ten_annotations(project: Project, page: Path) -> No
     """Nine and the rest, whatever the number of files and models."""
     for letter in "abcd":
         project.budget(
-            "".join(
-                f"  net{n}: {{widths: net.widths, limits: {{params: {n}}}}}\n" for n in range(3)
-            ),
+            "".join(f"  net{n}: {{widths: net.widths, limits: {{params: {n}}}}}\n" for n in range(3)),
             name=f"budgets/{letter}.yaml",
         )
     result = project.run(*ALONE)
@@ -129,9 +119,7 @@ def test_a_page_that_cannot_be_written_is_not_green(
     result.stdout.fnmatch_lines(["*no report: *IsADirectoryError*"])
 
 
-def test_elsewhere_nothing_of_it_happens(
-    project: Project, page: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_elsewhere_nothing_of_it_happens(project: Project, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable of a page alone is not GitHub, and a session without the switch is none."""
     project.budget(OVER)
     assert commands(project.run(switch=False)) == []

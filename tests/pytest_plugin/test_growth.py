@@ -187,9 +187,7 @@ def test_a_shallow_checkout_of_a_merge(
     merge = repository.merged("change")
     repository.git("update-ref", "refs/heads/pull", merge)
     clone = repository.path / "clone"
-    repository.git(
-        "clone", "-q", "--depth", depth, "--branch", "pull", f"file://{repository.path}", str(clone)
-    )
+    repository.git("clone", "-q", "--depth", depth, "--branch", "pull", f"file://{repository.path}", str(clone))
     for name, value in (
         ("GITHUB_ACTIONS", "true"), ("GITHUB_EVENT_NAME", "pull_request"),
         ("GITHUB_BASE_REF", "main"),
@@ -214,9 +212,7 @@ def test_outside_of_a_repository(project: Project) -> None:
     assert "not a git repository" in report["lock"][0]["text"]
 
 
-def test_workers_tell_the_same_growth(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_tell_the_same_growth(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is the same bytes under -n2 and another hash seed."""
     repository.branch("change")
     repository.locked("4 9 2")
@@ -229,17 +225,13 @@ def test_workers_tell_the_same_growth(
     assert '"blame"' in texts[0]
 
 
-def test_a_project_within_a_larger_repository(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_project_within_a_larger_repository(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are looked for below the project, also from one of git's own hooks."""
     repository = Repository(project)
     team = project.path / "team a" / "n\u00e4t"
-    for name in ("conftest.py", "pytest.ini", "widths_front_end.py"):
+    for name in ("conftest.py", "pytest.ini", "widths_format.py"):
         (project.path / name).rename(project.write(f"team a/n\u00e4t/{name}", ""))
-    (project.path / "budgets" / "net.widths").rename(
-        project.write("team a/n\u00e4t/budgets/net.widths", "")
-    )
+    (project.path / "budgets" / "net.widths").rename(project.write("team a/n\u00e4t/budgets/net.widths", ""))
     project.budget(BUDGET, "team a/n\u00e4t/budgets/a.yaml")
     project.budget(BUDGET, "team a/n\u00e4t/budgets/b.yaml")
     monkeypatch.chdir(team)
@@ -252,9 +244,7 @@ def test_a_project_within_a_larger_repository(
     project.run("--rootdir", ".", "--model-budget-json", "out.json", AGAINST)
     report = json.loads((team / "out.json").read_text())
     assert (check(report)["baseline"], check(report)["actual"]) == (48, 54)
-    assert [(each["file"], each["what"]) for each in report["loosened"]] == [
-        ("budgets/b.yaml", "model dropped")
-    ]
+    assert [(each["file"], each["what"]) for each in report["loosened"]] == [("budgets/b.yaml", "model dropped")]
 
 
 def test_an_empty_base_is_a_usage_error(project: Project) -> None:

@@ -62,9 +62,7 @@ def test_a_listener_that_raises_fails_the_item_in_one_line(project: Project) -> 
         ),
     ],
 )
-def test_a_report_that_cannot_be_made_is_not_green(
-    project: Project, body: str, remark: str
-) -> None:
+def test_a_report_that_cannot_be_made_is_not_green(project: Project, body: str, remark: str) -> None:
     """The session fails with a sentence, below a table that shows what was measured."""
     project.configure(f"def pytest_model_budget_report(config, report):\n    {body}\n")
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")

@@ -11,8 +11,7 @@ from pytest_modelbudget.reports import table as report_table
 from tests.builders.project import Project
 
 MODELS = "".join(
-    f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, limits: {{params: {46 + n}}}}}\n"
-    for n in (1, 2, 3)
+    f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, limits: {{params: {46 + n}}}}}\n" for n in (1, 2, 3)
 )
 TELLING = """
 

@@ -96,9 +96,7 @@ def test_every_traceback_style_shows_the_limit_not_our_code(project: Project, st
         result.stdout.fnmatch_lines(["budgets/a.yaml:7: params 48 > 47*"])
 
 
-def test_the_ci_summary_is_one_line_with_the_number_first(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ci_summary_is_one_line_with_the_number_first(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """With CI set pytest cuts nothing, so the message must be short by itself."""
     monkeypatch.setenv("CI", "true")
     project.budget("  net:\n    widths: net.widths\n    limits:\n      params: 47\n")
@@ -111,9 +109,7 @@ def test_the_ci_summary_is_one_line_with_the_number_first(
 def test_exact_integers_where_rounded_ones_look_alike(project: Project) -> None:
     """1000 x 1000 against 999,999 is not "1 M > 1 M"."""
     project.write("budgets/wide.widths", "1000 1000")
-    project.budget(
-        "  wide: {widths: wide.widths, inputs: float32 1x1000, limits: {params: 999999}}\n"
-    )
+    project.budget("  wide: {widths: wide.widths, inputs: float32 1x1000, limits: {params: 999999}}\n")
     result = project.run()
     result.stdout.fnmatch_lines(["params 1,000,000 > 999,999*", "over*1,000,000*999,999*"])
 
@@ -145,9 +141,7 @@ def test_an_unmeasured_op_is_never_green(project: Project) -> None:
 
 def test_a_broken_budget_is_one_item_with_all_its_problems(project: Project) -> None:
     """Every problem has its file, line and column, and other files still run."""
-    project.budget(
-        "  net: {widths: net.widths, limits: {parms: 3, macs: 26 mb}}\n", name="budgets/bad.yaml"
-    )
+    project.budget("  net: {widths: net.widths, limits: {parms: 3, macs: 26 mb}}\n", name="budgets/bad.yaml")
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
     result = project.run()
     result.assert_outcomes(failed=1, passed=1)
@@ -164,9 +158,7 @@ def test_a_broken_budget_is_one_item_with_all_its_problems(project: Project) -> 
     assert len(report["broken"][0]["problems"]) == 2
 
 
-@pytest.mark.parametrize(
-    "text", ["model_budget: 1\n  x: [", "model_budget: 1\n\x00", "model_budget: 2\n"]
-)
+@pytest.mark.parametrize("text", ["model_budget: 1\n  x: [", "model_budget: 1\n\x00", "model_budget: 2\n"])
 def test_no_yaml_ends_a_session(project: Project, text: str) -> None:
     """Broken syntax, control characters and a newer version fail as items."""
     project.write("budgets/bad.yaml", text)

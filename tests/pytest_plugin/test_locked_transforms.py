@@ -19,13 +19,17 @@ def pytest_model_budget_extensions(config):
     return SimpleNamespace(TRANSFORMS=(widen,))
 """
 ENGINE = """
-from dataclasses import replace
-import widths_front_end
-from pytest_modelbudget.transforms.transform import Change, Transformed
+from pathlib import Path
+import widths_format
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.transforms.transform import Change, Changed
 
-def transformed(job):
-    loaded = widths_front_end.load(replace(job.source, target="wide.widths"), job.rules)
-    return Transformed(loaded, (Change("layer0", "linear", "wider"),), verify=None)
+WIDE = ModelSource(
+    "widths", "wide.widths", InputSpecs((TensorSpec("float32", (1, 4)),)), base=Path("budgets")
+)
+
+def apply(model, settings):
+    return Changed(widths_format.load(WIDE, None), (Change("layer0", "linear", "wider"),))
 """
 BUDGET = """  net:
     widths: net.widths

@@ -56,9 +56,7 @@ def test_a_raised_limit_is_announced_on_its_line(repository: Repository) -> None
     ]
     result = repository.project.run(BASE)
     assert result.ret == 0
-    result.stdout.fnmatch_lines(
-        ["*budget loosened +14.3 %: params 3.5 M -> 4.0 M   budgets/a.yaml:8"]
-    )
+    result.stdout.fnmatch_lines(["*budget loosened +14.3 %: params 3.5 M -> 4.0 M   budgets/a.yaml:8"])
 
 
 @pytest.mark.parametrize("side", ["base", "change", "both"])

@@ -75,8 +75,7 @@ def test_a_loosened_limit_is_told_on_its_line_and_page(
     line = 7 + forbidden
     assert code == forbidden
     assert command == (
-        f"::{kind} file=budgets/a.yaml,line={line},title=net / params / loosened::"
-        + LOOSENED.replace("%", "%25")
+        f"::{kind} file=budgets/a.yaml,line={line},title=net / params / loosened::" + LOOSENED.replace("%", "%25")
     )
     assert LOOSENED in page.read_text(encoding="utf-8")
     assert junit(project).get("failures") == str(int(forbidden))

@@ -79,9 +79,7 @@ def test_every_report_says_so(project: Project) -> None:
                "--model-budget-comment")  # fmt: skip
     asked = (word for pair in zip(options, files, strict=True) for word in pair)
     project.run(BASE, *ALONE, *asked)
-    junit, page, summary, comment = (
-        (project.path / name).read_text(encoding="utf-8") for name in files
-    )
+    junit, page, summary, comment = ((project.path / name).read_text(encoding="utf-8") for name in files)
     assert 'name="redefined: inputs"' in junit
     assert '<failure type="redefined"' in junit
     assert "Models that this change redefines" in page

@@ -39,9 +39,7 @@ def test_a_skipped_limit_is_red_in_every_file(project: Project) -> None:
     """The session fails, so no dashboard and no comment may be green."""
     project.budget(OVER.replace("47", "48"))
     project.configure(
-        "import pytest\n"
-        "def pytest_collection_modifyitems(items):\n"
-        "    items[0].add_marker(pytest.mark.skip)\n"
+        "import pytest\ndef pytest_collection_modifyitems(items):\n    items[0].add_marker(pytest.mark.skip)\n"
     )
     result = project.run("--model-budget-junit", "j.xml", "--model-budget-comment", "c.md")
     assert result.ret == 1
@@ -90,9 +88,7 @@ def test_the_last_line_counts_the_verdicts(project: Project) -> None:
     assert lines[-3].startswith("model budget: 1 of 2 limits measured")
 
 
-def test_a_slow_model_is_told_as_soon_as_it_is_measured(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_model_is_told_as_soon_as_it_is_measured(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a model, on a line between pytest's own."""
     monkeypatch.setattr(pytest_progress, "SLOW_SECONDS", 0.0)
     project.budget(OVER)
@@ -100,9 +96,7 @@ def test_a_slow_model_is_told_as_soon_as_it_is_measured(
     assert re.fullmatch(r"budgets/a.yaml::net measured in \d+\.\d s", told)
 
 
-def test_quick_models_and_quiet_sessions_have_no_such_line(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quick_models_and_quiet_sessions_have_no_such_line(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is for those who wait."""
     project.budget(OVER)
     assert " measured in " not in project.run().stdout.str()

@@ -43,9 +43,7 @@ def test_budgets_run_beside_the_ordinary_tests(two_models: Project) -> None:
         pytest.param(("-k", "net and macs"), 0, 1, "1 of 3 limits measured, 2*", id="-k and"),
         pytest.param(("-m", "model_budget"), 2, 1, "3 of 3 limits measured, 0*-m", id="-m"),
         pytest.param(("-m", "not model_budget"), 1, 0, "0 of 3 limits measured, 3*", id="-m not"),
-        pytest.param(
-            ("budgets/a.yaml::net::params",), 1, 0, "1 of 3 limits*by a node id", id="node id"
-        ),
+        pytest.param(("budgets/a.yaml::net::params",), 1, 0, "1 of 3 limits*by a node id", id="node id"),
         pytest.param(("budgets/a.yaml::other",), 1, 0, "1 of 3 limits*", id="model id"),
     ],
 )
@@ -107,9 +105,7 @@ def test_budgets_are_found_from_everywhere(
 
 def test_paths_on_the_command_line_replace_the_default(two_models: Project) -> None:
     """A file or a directory names what is measured, and nothing else is."""
-    two_models.budget(
-        "  net: {widths: ../budgets/net.widths, limits: {params: 48}}\n", "more/b.yml"
-    )
+    two_models.budget("  net: {widths: ../budgets/net.widths, limits: {params: 48}}\n", "more/b.yml")
     two_models.run("more").assert_outcomes(passed=1)
     two_models.run("more/b.yml").assert_outcomes(passed=1)
     two_models.run("more", "budgets").assert_outcomes(passed=3, failed=1)
@@ -117,9 +113,7 @@ def test_paths_on_the_command_line_replace_the_default(two_models: Project) -> N
 
 def test_the_configured_paths_are_taken_from_rootdir(two_models: Project) -> None:
     """model_budget_paths may name several directories and files."""
-    two_models.budget(
-        "  net: {widths: ../budgets/net.widths, limits: {params: 48}}\n", "more/b.yml"
-    )
+    two_models.budget("  net: {widths: ../budgets/net.widths, limits: {params: 48}}\n", "more/b.yml")
     two_models.write("pytest.ini", "[pytest]\nmodel_budget_paths = more budgets/a.yaml\n")
     assert len(collected(two_models.run("--co", "-q"))) == 5
 
@@ -149,9 +143,7 @@ def test_no_budgets_directory_is_not_green(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize("args", [(), ("test_ordinary.py",), ("-k", "ordinary")])
-def test_an_empty_budgets_directory_is_not_green(
-    pytester: pytest.Pytester, args: tuple[str, ...]
-) -> None:
+def test_an_empty_budgets_directory_is_not_green(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
     """Nor is a directory without budgets, whatever else was selected."""
     pytester.makepyfile(test_ordinary="def test_ordinary(): pass")
     pytester.mkdir("budgets").joinpath("stray.yaml").write_text("a: 1\n")

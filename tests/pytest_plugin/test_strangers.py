@@ -26,9 +26,7 @@ def stranger(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-@pytest.mark.parametrize(
-    "args", [(), ("-v",), ("--co", "-q"), (".", "budgets"), ("-rA", "-Werror")]
-)
+@pytest.mark.parametrize("args", [(), ("-v",), ("--co", "-q"), (".", "budgets"), ("-rA", "-Werror")])
 def test_a_stranger_sees_no_difference(stranger: pytest.Pytester, args: tuple[str, ...]) -> None:
     """Plain pytest prints and returns the same with and without the plugin."""
     outputs = []

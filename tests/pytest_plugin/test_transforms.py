@@ -76,8 +76,7 @@ def test_a_limit_after_the_transform_breaks_alone(project: TorchProject) -> None
 def test_layers_that_are_left_out_are_told(project: TorchProject) -> None:
     """``layers`` chooses by scope, and the report lists what stayed."""
     project.run(
-        "      tiled:\n        tile_linear: {tile: 64, layers: '0'}\n"
-        "        equivalence: exact_algebra\n"
+        "      tiled:\n        tile_linear: {tile: 64, layers: '0'}\n        equivalence: exact_algebra\n"
     ).assert_outcomes(passed=1)
     first, second = project.transform["changes"]
     assert (first["scope"], bool(first["became"])) == ("0", True)
@@ -91,9 +90,7 @@ def test_layers_that_are_left_out_are_told(project: TorchProject) -> None:
         ("nets:Mixed", "{tile: 4}", "*left 1 linear operations whole*aten::bilinear*"),
     ],
 )
-def test_what_stays_whole_is_never_green(
-    project: TorchProject, model: str, settings: str, says: str
-) -> None:
+def test_what_stays_whole_is_never_green(project: TorchProject, model: str, settings: str, says: str) -> None:
     """A glob that selects nothing, or an operation that nobody can tile, is unknown."""
     text = f"      tiled:\n        tile_linear: {settings}\n        equivalence: exact_algebra\n"
     spec = "        limits: {macs: 1 MMAC}\n"
@@ -102,13 +99,9 @@ def test_what_stays_whole_is_never_green(
     result.stdout.fnmatch_lines([says])
 
 
-def test_a_transform_from_another_package_works_from_the_budget_alone(
-    project: TorchProject,
-) -> None:
+def test_a_transform_from_another_package_works_from_the_budget_alone(project: TorchProject) -> None:
     """``apply`` names a function that takes and returns a module."""
-    project.run(
-        "      halves: {apply: 'compiler:split', equivalence: exact_algebra}\n"
-    ).assert_outcomes(passed=1)
+    project.run("      halves: {apply: 'compiler:split', equivalence: exact_algebra}\n").assert_outcomes(passed=1)
     became = {each["scope"]: each["became"] for each in project.transform["changes"]}
     assert became == {"0": "", "1": "", "2": "Half"}
 
@@ -139,9 +132,7 @@ def test_the_command_survives_the_shell(project: TorchProject) -> None:
 
 def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: TorchProject) -> None:
     """The failure names layer, worst element, weights, seeds, and how to see it again."""
-    result = project.run(
-        "      halves: {apply: 'compiler:forgetful', equivalence: exact_algebra}\n"
-    )
+    result = project.run("      halves: {apply: 'compiler:forgetful', equivalence: exact_algebra}\n")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([
         "equivalence over: output '0', normal inputs: float64 outputs differ by * budgets/a.yaml:7",
@@ -198,20 +189,15 @@ def test_a_lossy_claim_shows_its_noise(project: TorchProject) -> None:
 
 def test_a_graph_that_is_not_what_runs_is_over(project: TorchProject) -> None:
     """A module that multiplies more where it is run than where it is measured is found out."""
-    result = project.run(
-        "      shy: {apply: 'compiler:shy', equivalence: {kind: custom, mse: 1e9}}\n"
-    )
+    result = project.run("      shy: {apply: 'compiler:shy', equivalence: {kind: custom, mse: 1e9}}\n")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*the graph has 1 aten::linear by weights [[]5, 70[]], and the run*"]
-    )
+    result.stdout.fnmatch_lines(["*the graph has 1 aten::linear by weights [[]5, 70[]], and the run*"])
 
 
 def test_a_second_model_is_compared(project: TorchProject) -> None:
     """Two factories that name their weights alike get the same weights, and agree."""
     project.run(
-        "      twin:\n        compare: {torch: 'nets:net'}\n"
-        "        equivalence: {kind: exact_algebra, batch: [1, 3]}\n"
+        "      twin:\n        compare: {torch: 'nets:net'}\n        equivalence: {kind: exact_algebra, batch: [1, 3]}\n"
     ).assert_outcomes(passed=1)
 
 

@@ -41,10 +41,7 @@ def changed(project: Project, before: str, name: str = "budgets/a.yaml") -> list
 def locked(project: Project, name: str = "budgets/a.lock.json") -> dict[str, dict[str, int]]:
     """Locked numbers by model and check."""
     models = json.loads((project.path / name).read_text())["models"]
-    return {
-        path: {check: number["value"] for check, number in model.items()}
-        for path, model in models.items()
-    }
+    return {path: {check: number["value"] for check, number in model.items()} for path, model in models.items()}
 
 
 def update(project: Project, mode: str, *args: str) -> pytest.RunResult:
@@ -61,14 +58,8 @@ def test_fix_sets_what_is_broken_and_nothing_else(project: Project) -> None:
             "weight_memory: {max: 0.1 kB, level: error}   # units stay",
             "weight_memory: {max: 0.192 kB, level: error}   # units stay",
         ),
-        (
-            '"layer*": {params: {min: 60, max: 90}}',
-            '"layer*": {params: {min: 48, max: 90}}',
-        ),
-        (
-            "wide: {inputs: float32 2x4, limits: {macs: 95}}",
-            "wide: {inputs: float32 2x4, limits: {macs: 96}}",
-        ),
+        ('"layer*": {params: {min: 60, max: 90}}', '"layer*": {params: {min: 48, max: 90}}'),
+        ("wide: {inputs: float32 2x4, limits: {macs: 95}}", "wide: {inputs: float32 2x4, limits: {macs: 96}}"),
     ]
     result.stdout.fnmatch_lines(
         [
@@ -86,9 +77,7 @@ def test_trim_lowers_what_has_room(project: Project) -> None:
     before = ODD.replace("95", "96")
     project.write("budgets/a.yaml", before)
     update(project, "trim")
-    assert [new.strip() for _, new in changed(project, before)] == [
-        "macs: {max:  48 MAC,   level: warn}"
-    ]
+    assert [new.strip() for _, new in changed(project, before)] == ["macs: {max:  48 MAC,   level: warn}"]
 
 
 def test_create_fills_auto_and_locks(project: Project) -> None:
@@ -153,9 +142,7 @@ def test_a_lower_bound_is_written_nowhere(project: Project) -> None:
     assert locked(project) == {"odd": {"params": 48}}
 
 
-def test_the_command_of_a_failure_works_when_pasted(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_of_a_failure_works_when_pasted(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words after "accept:" make the limit pass, from the folder that printed them."""
     name = "a,b:c% 'd'"
     project.write("budgets/a.yaml", ODD.replace("net: ", f'"{name}": '))
@@ -225,9 +212,7 @@ def test_bytes_around_a_scalar_stay(project: Project, newline: str, mark: str) -
     assert not list(Path(project.path).rglob("*.new"))
 
 
-def test_what_cannot_be_written_fails_and_leaves_the_file(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_fails_and_leaves_the_file(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk is said in a line; the budget is whole."""
     project.write("budgets/a.yaml", ODD)
 

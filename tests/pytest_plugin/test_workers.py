@@ -16,18 +16,12 @@ MODELS = "".join(
 )
 
 
-def ran(
-    project: Project, monkeypatch: pytest.MonkeyPatch, seed: str, *args: str
-) -> tuple[object, ...]:
+def ran(project: Project, monkeypatch: pytest.MonkeyPatch, seed: str, *args: str) -> tuple[object, ...]:
     """Exit code, sorted (outcome, id) lines and report of a run in processes of its own."""
     monkeypatch.setenv("PYTHONHASHSEED", seed)
     file = Path("out.json")
     result = project.run_apart("-rA", "--model-budget-json", str(file), *args)
-    lines = sorted(
-        line.partition(" - ")[0]
-        for line in result.outlines
-        if line.startswith(("PASSED ", "FAILED "))
-    )
+    lines = sorted(line.partition(" - ")[0] for line in result.outlines if line.startswith(("PASSED ", "FAILED ")))
     text = (project.path / file).read_text(encoding="utf-8")
     assert json.loads(text)["timings"].keys() == {f"budgets/a.yaml::net{n}" for n in (1, 2, 3)}
     return int(result.ret), lines, text.partition('"timings"')[0]
@@ -72,14 +66,10 @@ def test_a_crashed_worker_leaves_an_unknown_limit(project: Project) -> None:
     """A model that kills its process fails, and the report says so."""
     project.write("budgets/exit.widths", "exit")
     project.budget(
-        "  bad: {widths: exit.widths, limits: {params: 1}}\n"
-        "  net: {widths: net.widths, limits: {params: 48}}\n"
+        "  bad: {widths: exit.widths, limits: {params: 1}}\n  net: {widths: net.widths, limits: {params: 48}}\n"
     )
     result = project.run_apart("-n2", "--model-budget-json", "out.json")
     assert result.ret == 1
     models = json.loads((project.path / "out.json").read_text())["models"]
     outcomes = {check["id"]: check["outcome"] for model in models for check in model["checks"]}
-    assert outcomes == {
-        "budgets/a.yaml::bad::params": "unknown",
-        "budgets/a.yaml::net::params": "within",
-    }
+    assert outcomes == {"budgets/a.yaml::bad::params": "unknown", "budgets/a.yaml::net::params": "within"}

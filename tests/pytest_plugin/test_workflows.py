@@ -92,9 +92,7 @@ def action(project: Project, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_the_action_tells_counts_and_leaves_the_verdict_to_its_last_step(
-    project: Project, action: Any
-) -> None:
+def test_the_action_tells_counts_and_leaves_the_verdict_to_its_last_step(project: Project, action: Any) -> None:
     """Reports are written and uploaded before the job fails; arguments may hold several words."""
     project.budget("  net: {widths: net.widths, limits: {params: 47, macs: 48 MAC}}\n")
     code, outputs = action(BUDGETS="budgets/a.yaml", ARGUMENTS="-k params\n-q")

@@ -8,18 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 from pytest_modelbudget.reports.annotations import commands
-from tests.builders.records import (
-    Record,
-    broken,
-    check,
-    grown,
-    lock,
-    loosened,
-    model,
-    over,
-    report,
-    transformed,
-)
+from tests.builders.records import Record, broken, check, grown, lock, loosened, model, over, report, transformed
 
 COMMAND = re.compile(r"::(?P<kind>\w+) (?P<properties>[^:]*)::(?P<message>.*)")
 

@@ -12,11 +12,7 @@ from tests.builders.pages import ODD_NAME, many_models, small_record, with_every
 
 pytestmark = pytest.mark.browser
 
-WIDTHS = [
-    pytest.param(1280, id="desktop"),
-    pytest.param(768, id="tablet"),
-    pytest.param(390, id="phone"),
-]
+WIDTHS = [pytest.param(1280, id="desktop"), pytest.param(768, id="tablet"), pytest.param(390, id="phone")]
 # Text that does not fit into its figure, or touches another text of the same drawing.
 CUT_OR_OVERLAPPING = """
   const troubles = [];
@@ -96,9 +92,7 @@ def test_500_models_open_in_under_two_seconds(browser: Browser, many: Path) -> N
     times = []
     while len(times) < 3 and min(times, default=2000) >= 2000:
         browser.show(many)
-        times.append(
-            browser.run("return performance.getEntriesByType('navigation')[0].loadEventEnd")
-        )
+        times.append(browser.run("return performance.getEntriesByType('navigation')[0].loadEventEnd"))
     assert min(times) < 2000, times
     assert browser.run("return document.querySelectorAll('#limits tr.limit').length") == 1500
 
@@ -135,9 +129,7 @@ def test_no_word_is_cut_and_none_overlaps(browser: Browser, everything: Path, wi
 
 
 @pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
-def test_words_stand_out_from_what_is_behind_them(
-    browser: Browser, everything: Path, dark: bool
-) -> None:
+def test_words_stand_out_from_what_is_behind_them(browser: Browser, everything: Path, dark: bool) -> None:
     """WCAG AA: 4.5 to 1 or better for all text; and dark is dark."""
     for anchor in ("", "model-0"):
         browser.show(everything, anchor, dark=dark)
@@ -167,9 +159,7 @@ def test_limits_are_ordered_by_headroom(browser: Browser, many: Path) -> None:
     assert len(verdicts) == 1500
     assert [word.split()[1] for word in verdicts[:72]] == ["over"] * 72
     assert {word.split()[1] for word in verdicts[72:]} == {"within"}
-    rooms = browser.run(
-        "return [...document.querySelectorAll('#limits tr.limit')].map(r => +r.dataset.room)"
-    )
+    rooms = browser.run("return [...document.querySelectorAll('#limits tr.limit')].map(r => +r.dataset.room)")
     assert rooms == sorted(rooms)
 
 
@@ -200,9 +190,7 @@ def test_layers_are_filtered_with_their_sum(browser: Browser, small: Path) -> No
     assert browser.words("[data-table=layers] tfoot .number")[:3] == ["48", "192", "48"]
 
 
-def test_every_view_is_reached_by_links_and_left_by_the_back_button(
-    browser: Browser, small: Path
-) -> None:
+def test_every_view_is_reached_by_links_and_left_by_the_back_button(browser: Browser, small: Path) -> None:
     """Enter on a model's name opens its view with the focus on its heading; back closes it."""
     browser.show(small)
     browser.run("document.querySelector('#limits a').focus()")
@@ -222,9 +210,7 @@ def test_an_address_names_a_view_and_a_section_of_it(browser: Browser, small: Pa
     browser.driver.get(f"{small.as_uri()}#model-1:layers")
     browser.until("return window.scrollY > 0")
     assert browser.words("#model h1") == [ODD_NAME]
-    top = browser.run(
-        "return document.querySelector('[data-section=layers]').getBoundingClientRect().top"
-    )
+    top = browser.run("return document.querySelector('[data-section=layers]').getBoundingClientRect().top")
     assert 0 <= top < 100
 
 
@@ -250,8 +236,7 @@ def test_the_peak_and_its_owners_are_told_in_words(browser: Browser, small: Path
     assert labels[-2:] == ["block0.fc0  32 B, 50%", "block0.act0  32 B, 50%"]
     assert (
         browser.run(
-            "return document.querySelector('[data-plot=memory] svg:last-child')"
-            ".getAttribute('aria-description')"
+            "return document.querySelector('[data-plot=memory] svg:last-child').getAttribute('aria-description')"
         )
         == "block0.fc0, steps 0 to 1; block0.act0, steps 1 to 2"
     )
@@ -310,8 +295,6 @@ def test_paper_shows_tables_whole_and_no_controls(browser: Browser, small: Path)
     assert browser.run(TALLEST_NAME) < 6 * 22
     browser.go("model-0")
     assert browser.words("nav, #model [data-table=layers] .controls") == []
-    assert browser.run("return getComputedStyle(document.body).backgroundColor") == (
-        "rgb(255, 255, 255)"
-    )
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") == ("rgb(255, 255, 255)")
     tall = "document.querySelector('.tall')"
     assert browser.run(f"return getComputedStyle({tall}).maxHeight") == "none"

@@ -18,22 +18,9 @@ from pytest_modelbudget.reports.html import page as html_page
 from pytest_modelbudget.reports.html.page import FILES
 from pytest_modelbudget.reports.html.rows import MARK, CheckRow, check_row
 from pytest_modelbudget.reports.html.views import Change, transform_view
-from pytest_modelbudget.reports.record import (
-    Check,
-    MeasuredMetric,
-    ModelReport,
-    TransformReport,
-)
+from pytest_modelbudget.reports.record import Check, MeasuredMetric, ModelReport, TransformReport
 from pytest_modelbudget.reports.typed_json import from_json
-from tests.builders.pages import (
-    FILE,
-    ODD_NAME,
-    measured_chain,
-    page_record,
-    render,
-    small_record,
-    with_everything,
-)
+from tests.builders.pages import FILE, ODD_NAME, measured_chain, page_record, render, small_record, with_everything
 from tests.builders.records import report
 
 
@@ -102,10 +89,7 @@ def test_the_page_needs_nothing_from_outside() -> None:
     assert {tag for tag, _ in page.tags}.isdisjoint({"link", "iframe", "object", "embed", "base"})
     (policy,) = [a["content"] for t, a in page.tags if a.get("http-equiv")]
     assert policy is not None
-    digests = [
-        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        for script in page.scripts
-    ]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in page.scripts]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert re.findall(r"sha256-([^']+)'", policy) == digests
 
@@ -143,12 +127,8 @@ def row(check: dict[str, Any], **model: Any) -> CheckRow:
         pytest.param({"actual": 100, "limit": 100}, MARK, "", "0.0%", id="at the limit"),
         pytest.param({"actual": 900, "limit": 100}, 100, "", "-800.0%", id="far over"),
         pytest.param({"actual": 20, "min": 10}, 100, "", "100.0%", id="twice a minimum"),
-        pytest.param(
-            {"actual": 60, "limit": 100, "min": 40}, MARK * 0.6, f"{MARK * 0.4}", "40.0%", id="both"
-        ),
-        pytest.param(
-            {"actual": 60, "limit": 100, "outcome": "unknown"}, MARK * 0.6, "", "?", id="unknown"
-        ),
+        pytest.param({"actual": 60, "limit": 100, "min": 40}, MARK * 0.6, f"{MARK * 0.4}", "40.0%", id="both"),
+        pytest.param({"actual": 60, "limit": 100, "outcome": "unknown"}, MARK * 0.6, "", "?", id="unknown"),
     ],
 )
 def test_bars_are_as_long_as_the_number_beside_its_limit(
@@ -185,9 +165,7 @@ def test_growth_names_layer_shapes_and_delta() -> None:
     ("entry", "shapes"),
     [
         pytest.param({"before": None, "after": 6, "shape_after": [2, 3]}, "new [2, 3]", id="new"),
-        pytest.param(
-            {"before": 6, "after": None, "shape_before": [2, 3]}, "gone [2, 3]", id="gone"
-        ),
+        pytest.param({"before": 6, "after": None, "shape_before": [2, 3]}, "gone [2, 3]", id="gone"),
         pytest.param({"before": 4, "after": 6}, "", id="operations"),
     ],
 )
@@ -259,9 +237,7 @@ def compared(metric: str, unit: str, before: int, after: int) -> tuple[Change, .
     """The changes of a transform that makes one number of another."""
     numbers = [MeasuredMetric(value=value, unit=unit, complete=True) for value in (before, after)]
     model = ModelReport(id="net", metrics={metric: numbers[0]})
-    return transform_view(
-        model, TransformReport(id="net::t", name="t", metrics={metric: numbers[1]})
-    ).changes
+    return transform_view(model, TransformReport(id="net::t", name="t", metrics={metric: numbers[1]})).changes
 
 
 @pytest.mark.parametrize(
@@ -274,9 +250,7 @@ def compared(metric: str, unit: str, before: int, after: int) -> tuple[Change, .
         pytest.param(0, 5, "new", "", id="from nothing"),
     ],
 )
-def test_transforms_show_each_metric_before_and_after(
-    before: int, after: int, change: str, fill: str
-) -> None:
+def test_transforms_show_each_metric_before_and_after(before: int, after: int, change: str, fill: str) -> None:
     """The bar of what was before ends at three quarters."""
     (shown,) = compared("macs", "MAC", before, after)
     assert (shown.change, shown.fill) == (change, fill)
@@ -343,8 +317,6 @@ def test_the_template_folder_is_part_of_the_package() -> None:
     read = {*html_page.LIBRARY, *html_page.OWN_SCRIPTS, *html_page.STYLES,
             "page.html", "parts.html", "model.html", "vendor/LICENSES.txt"}  # fmt: skip
     there = {
-        path.relative_to(FILES).as_posix()
-        for path in Path(FILES).rglob("*.*")
-        if path.suffix not in {".py", ".pyc"}
+        path.relative_to(FILES).as_posix() for path in Path(FILES).rglob("*.*") if path.suffix not in {".py", ".pyc"}
     }
     assert there == read

@@ -12,19 +12,7 @@ from junitparser import Error, Failure, JUnitXml, Properties
 
 from pytest_modelbudget.reports.junit import render
 from tests.builders.junit_readers import azure, dorny, enrico_mi, gitlab, mikepenz, offences
-from tests.builders.records import (
-    FILE,
-    Record,
-    broken,
-    check,
-    grown,
-    lock,
-    loosened,
-    model,
-    over,
-    report,
-    transformed,
-)
+from tests.builders.records import FILE, Record, broken, check, grown, lock, loosened, model, over, report, transformed
 
 HEADLINE = "params 3.73 M > 3.51 M   over by 219,059 (+6.2%)"
 TEXT = """\
@@ -89,11 +77,7 @@ def test_a_real_parser_reads_everything_back(tmp_path: Path) -> None:
 
 def test_jenkins_grammar_refuses_nothing_but_what_others_need() -> None:
     """The xUnit plugin's schema lacks file, line and properties; the junit step has none."""
-    assert offences(read(everything())) == {
-        "testcase@file",
-        "testcase@line",
-        "testcase/properties",
-    }
+    assert offences(read(everything())) == {"testcase@file", "testcase@line", "testcase/properties"}
 
 
 def test_the_file_is_as_red_as_the_gate() -> None:
@@ -147,9 +131,7 @@ def test_a_claim_tells_what_differs_and_where() -> None:
     (_, claim, _) = read(report(transformed())).iter("testcase")
     failure = claim.find("failure")
     assert failure is not None
-    assert failure.get("message") == (
-        "equivalence over: output '0': float64 outputs differ by 3.2e-04"
-    )
+    assert failure.get("message") == ("equivalence over: output '0': float64 outputs differ by 3.2e-04")
     assert (failure.text or "").splitlines()[1:] == [
         "measured  3.2e-04",
         "allowed   1e-10",
@@ -172,9 +154,7 @@ def test_dorny_shows_groups_and_times() -> None:
 
 def test_mikepenz_annotates_the_line_of_the_limit() -> None:
     """File and line are the case's, and a message is one line."""
-    assert mikepenz(read(report(grown()))) == [
-        (FILE, 8, "budgets/mobile.yaml.params", HEADLINE, TEXT)
-    ]
+    assert mikepenz(read(report(grown()))) == [(FILE, 8, "budgets/mobile.yaml.params", HEADLINE, TEXT)]
 
 
 def test_enrico_mi_takes_place_and_figures() -> None:
@@ -211,9 +191,7 @@ def test_gitlab_shows_the_text_and_loses_no_case() -> None:
 
 def test_azure_shows_title_message_and_trace() -> None:
     """It ignores properties and file: the text has to say it all."""
-    assert azure(read(report(grown()))) == [
-        ("params", "budgets.mobile.mobilenet_v2", "Failed", HEADLINE, TEXT)
-    ]
+    assert azure(read(report(grown()))) == [("params", "budgets.mobile.mobilenet_v2", "Failed", HEADLINE, TEXT)]
 
 
 @pytest.mark.parametrize("line", [None, 0, 1])

@@ -34,11 +34,7 @@ def residual_net() -> LoadedModel:
     block.fc: 2 calls x (2·4 outputs x 4) = 64 MACs; act is in place; the sum is the model's own.
     """
     x, first, second, total = (tensor(2, 4) for _ in range(4))
-    matrix, scale, unused = (
-        weight("block.fc.weight", 4, 4),
-        weight("scale", 4),
-        weight("spare.weight", 3, 3),
-    )
+    matrix, scale, unused = (weight("block.fc.weight", 4, 4), weight("scale", 4), weight("spare.weight", 3, 3))
     tied = Weight(Tensor("head.weight", (4, 4), FLOAT32, matrix.tensor.storage, 0, (4, 1)))
     graph = Graph(
         ops=(

@@ -49,10 +49,7 @@ def many(count: int, *, failing: bool = False) -> Record:
     """So many models with eight limits each, failing or within, under names of fair length."""
     some = [
         model(
-            *(
-                (over if failing else check)(f"params@layer{part}.*", line=10 * number + part)
-                for part in range(8)
-            ),
+            *((over if failing else check)(f"params@layer{part}.*", line=10 * number + part) for part in range(8)),
             of=f"vision_transformer_large_{number}",
             line=10 * number + 1,
         )
@@ -204,11 +201,7 @@ def test_a_page_that_holds_other_things_is_not_overfilled() -> None:
 @pytest.mark.parametrize(
     ("record", "line"),
     [
-        pytest.param(
-            report(model(check(), check("macs"))),
-            "✅ Model budget: 2 limits, all within",
-            id="all within",
-        ),
+        pytest.param(report(model(check(), check("macs"))), "✅ Model budget: 2 limits, all within", id="all within"),
         pytest.param(
             report(model(check(baseline=39))),
             "✅ Model budget: 1 limit, all within, 1 changed since the baseline",
@@ -242,7 +235,5 @@ def test_a_comment_is_green_only_where_everything_is(record: Record) -> None:
 
 def test_a_green_claim_says_what_it_rests_on() -> None:
     """Beside its figure: step 2 alone, and why; nothing beside a claim that all runs hold."""
-    text = markdown_summary.render(
-        report(claimed("whole network"), claimed("precision only", "precision only: a | b"))
-    )
+    text = markdown_summary.render(report(claimed("whole network"), claimed("precision only", "precision only: a | b")))
     assert [row[3] for row in cells(text)] == ["127.2 dB", "127.2 dB; precision only: a | b"]

@@ -146,9 +146,7 @@ def test_what_is_free_or_unknown_has_no_point() -> None:
         inputs=(x,), outputs=(z,),
     )  # fmt: skip
     found = op_profile.op_profile(graph)
-    assert [(point["kind"], point["count"], point["flops"]) for point in found["points"]] == [
-        ("relu", 3, 3 * 8)
-    ]
+    assert [(point["kind"], point["count"], point["flops"]) for point in found["points"]] == [("relu", 3, 3 * 8)]
     assert found["unknown"] == [{"scope": "head", "name": "strange::op", "count": 2}]
 
 
@@ -176,9 +174,7 @@ def test_a_profile_is_text_without_rounding() -> None:
     """A count beyond 2**53 goes as a string: JavaScript would make another number of it."""
     x, y = tensor("x", 2**20, 2**20), tensor("y", 2**20, 2**20)
     weight = parameter("fc.weight", 2**20, 2**20)
-    graph = costed(
-        Op("aten::linear", (x, weight, None), (y,), scope="fc"), inputs=(x,), outputs=(y,)
-    )
+    graph = costed(Op("aten::linear", (x, weight, None), (y,), scope="fc"), inputs=(x,), outputs=(y,))
     found = json.loads(profile(LoadedModel(graph.graph, "torch"), graph))
     points = found["ops"]["points"]
     point = dict(zip(points["columns"], points["rows"][0], strict=True))

@@ -14,13 +14,7 @@ from pytest_modelbudget.budget.verdict import judge
 from pytest_modelbudget.formats.versions import environment
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
-from pytest_modelbudget.reports.assembly import (
-    Assembly,
-    Statement,
-    check_report,
-    metric_report,
-    model_report,
-)
+from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, metric_report, model_report
 from pytest_modelbudget.reports.record import BrokenFile
 from pytest_modelbudget.reports.typed_json import number_json, to_json
 
@@ -88,9 +82,7 @@ def test_the_order_of_arrival_changes_nothing(said: list[str]) -> None:
     in_order = Assembly()
     for statement in statements(3):
         in_order.add(Statement.parse(statement))
-    assert json.dumps(to_json(assembly.report(selected=False))) == json.dumps(
-        to_json(in_order.report(selected=False))
-    )
+    assert json.dumps(to_json(assembly.report(selected=False))) == json.dumps(to_json(in_order.report(selected=False)))
     assert assembly.answered == 3 * 2 + 1
 
 

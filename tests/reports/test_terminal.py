@@ -80,9 +80,7 @@ def test_with_v_a_long_name_stands_on_a_line_of_its_own(length: int) -> None:
 def test_by_default_a_model_shows_its_tightest_row_and_what_is_not_within() -> None:
     """Warnings are shown whatever the level of detail."""
     record = one_model(
-        limit("macs", 2_000_000_000),
-        limit("params", 12_000_000),
-        limit("params", 10_000_000, Level.WARN),
+        limit("macs", 2_000_000_000), limit("params", 12_000_000), limit("params", 10_000_000, Level.WARN)
     )
     shown = text(record, Detail.TIGHTEST)
     assert [line.split()[0] for line in shown[1:]] == ["warn"]
@@ -92,10 +90,7 @@ def test_by_default_a_model_shows_its_tightest_row_and_what_is_not_within() -> N
 def test_layers_are_the_largest_shares_first() -> None:
     """With -vv each limit is followed by who its number is made of."""
     shown = text(one_model(limit("macs", 2_000_000_000)), Detail.LAYERS)
-    assert shown[3:5] == [
-        "             1.00 GMAC   55.1%  fc",
-        "              814 MMAC   44.9%  layer1",
-    ]
+    assert shown[3:5] == ["             1.00 GMAC   55.1%  fc", "              814 MMAC   44.9%  layer1"]
 
 
 def test_figures_that_round_alike_are_exact() -> None:
@@ -117,9 +112,7 @@ def test_figures_that_round_alike_are_exact() -> None:
         pytest.param({"actual": 8, "limit": 9, "outcome": "unknown"}, None, id="unknown"),
     ],
 )
-def test_headroom_is_a_share_of_the_nearer_bound(
-    check: records.Record, room: Fraction | None
-) -> None:
+def test_headroom_is_a_share_of_the_nearer_bound(check: records.Record, room: Fraction | None) -> None:
     """How much of the limit is left, negative when over."""
     judged = {"id": "id", "metric": "macs", "outcome": "within", **check}
     assert headroom(from_json(Check, judged)) == room
@@ -181,9 +174,7 @@ def test_growth_is_told_above_the_layers() -> None:
 
 def test_what_growth_allows_is_a_maximum_too() -> None:
     """The lower of limit and allowed growth is what headroom and bar are of: 48 of 50 and 60."""
-    record = records.report(
-        records.model(records.check(actual=48, limit=60, allowed=50, baseline=48))
-    )
+    record = records.report(records.model(records.check(actual=48, limit=60, allowed=50, baseline=48)))
     assert text(record, Detail.ALL)[2].split()[2:] == ["48", "50", "4.0%", "[#########.]"]
 
 

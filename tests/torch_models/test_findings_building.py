@@ -35,9 +35,7 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if any(word in func.__name__ for word in ("normal_", "uniform_", "fill_", "qr")):
                 seen.append(func.__name__)
             return func(*args, **(kwargs or {}))

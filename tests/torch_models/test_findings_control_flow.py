@@ -15,10 +15,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from pytest_modelbudget import measure
 from tests.builders.micro_modules import Layer
 
-pytestmark = [
-    pytest.mark.needs_torch,
-    pytest.mark.filterwarnings("ignore"),
-]  # torch's compiler warns about many things
+pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore")]  # torch's compiler warns about many things
 LAYER = 4 * 16 * 16
 
 
@@ -62,14 +59,8 @@ COUNTED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
     "cond in cond": (nested, 2 * LAYER),
     "scan": (rows, LAYER),
     "while_loop": (looped, 3 * LAYER),
-    "associative_scan": (
-        lambda m, x: associative_scan(torch.add, m.l(x), dim=0, combine_mode="generic"),
-        LAYER,
-    ),
-    "flex_attention": (
-        lambda m, x: flex_attention(*[m.l(x).reshape(1, 2, 4, 8)] * 3),
-        LAYER + 2 * (2 * 4 * 4 * 8),
-    ),
+    "associative_scan": (lambda m, x: associative_scan(torch.add, m.l(x), dim=0, combine_mode="generic"), LAYER),
+    "flex_attention": (lambda m, x: flex_attention(*[m.l(x).reshape(1, 2, 4, 8)] * 3), LAYER + 2 * (2 * 4 * 4 * 8)),
 }
 
 

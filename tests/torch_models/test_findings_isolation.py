@@ -100,12 +100,9 @@ def test_a_model_keeps_what_its_own_import_set(lab: Path) -> None:
     for _ in range(2):
         measured = measure("halflab:net", "bfloat16 2x8")
         assert measured["weight_memory"].value == 2 * (8 * 4 + 4)
-        assert measured["total_activation"].value == 2 * (
-            8 + 2 * 8 + 2 * 4
-        )  # ones, their sum, the result
+        assert measured["total_activation"].value == 2 * (8 + 2 * 8 + 2 * 4)  # ones, their sum, the result
         assert measured.notes == (
-            "importing or building the model leaves default type bfloat16: this model alone runs "
-            "so",
+            "importing or building the model leaves default type bfloat16: this model alone runs so",
         )
 
 

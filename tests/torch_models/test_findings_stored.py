@@ -205,9 +205,7 @@ COO, CSR = 4 * 4 + 2 * 4 * 8, 4 * 4 + 5 * 8 + 4 * 8  # values and int64 indices
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CS")
-@pytest.mark.parametrize(
-    ("layout", "nbytes"), [("to_sparse", COO), ("to_sparse_csr", CSR), ("to_sparse_csc", CSR)]
-)
+@pytest.mark.parametrize(("layout", "nbytes"), [("to_sparse", COO), ("to_sparse_csr", CSR), ("to_sparse_csc", CSR)])
 def test_sparse_buffers_are_counted_and_what_reads_them_is_named(layout: str, nbytes: int) -> None:
     """S8: sizes are exact; how much a sparse product multiplies, its shapes do not tell."""
     measured = measure(Sparse(layout), "float32 4x16")
@@ -285,7 +283,5 @@ def test_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
 def test_a_model_is_compared_with_its_frozen_script() -> None:
     """S11: the same function, whether its weights are attributes or constants."""
     model = mlp()
-    equivalence = check_equivalence(
-        model, torch.jit.freeze(torch.jit.script(model)), "float32 4x64"
-    )
+    equivalence = check_equivalence(model, torch.jit.freeze(torch.jit.script(model)), "float32 4x64")
     assert equivalence.outcome.value == "within"

@@ -19,15 +19,9 @@ FUNCTORCH: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
     "vmap": (lambda m, x: torch.vmap(m.l)(x), PRODUCT),
     "vmap of two": (lambda m, x: torch.vmap(torch.vmap(m.l))(x.reshape(2, 2, 16)), PRODUCT),
     "grad": (lambda m, x: func.grad(lambda y: m.l(y).sum())(x), 2 * PRODUCT),
-    "grad of a row": (
-        lambda m, x: func.vmap(func.grad(lambda y: m.l(y).sum()))(x),
-        2 * PRODUCT,
-    ),
+    "grad of a row": (lambda m, x: func.vmap(func.grad(lambda y: m.l(y).sum()))(x), 2 * PRODUCT),
     "jacrev": (lambda m, x: func.jacrev(m.l)(x), PRODUCT + 4 * 16 * PRODUCT),
-    "functional_call": (
-        lambda m, x: func.functional_call(m.l, dict(m.l.named_parameters()), (x,)),
-        PRODUCT,
-    ),
+    "functional_call": (lambda m, x: func.functional_call(m.l, dict(m.l.named_parameters()), (x,)), PRODUCT),
 }
 
 
@@ -68,9 +62,7 @@ def profiled(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "model",
-    [Layer(profiled), nn.DataParallel(Layer(lambda m, x: m.l(x)))],
-    ids=["record_function", "DataParallel"],
+    "model", [Layer(profiled), nn.DataParallel(Layer(lambda m, x: m.l(x)))], ids=["record_function", "DataParallel"]
 )
 def test_profiler_ranges_cost_nothing(model: nn.Module) -> None:
     """S3: they are objects of C++, and no weights."""
@@ -80,9 +72,7 @@ def test_profiler_ranges_cost_nothing(model: nn.Module) -> None:
 
 def test_a_model_for_many_processes_is_measured(tmp_path: Any) -> None:
     """S3: DistributedDataParallel over one process."""
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
         model = nn.parallel.DistributedDataParallel(Layer(lambda m, x: m.l(x)))
         measured = measure(model, "float32 4x16")

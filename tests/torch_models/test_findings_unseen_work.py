@@ -36,16 +36,8 @@ def operators() -> Iterator[Any]:
     def write(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(x @ w.t())
 
-    define(
-        "score(Tensor x, Tensor w) -> float",
-        lambda x, w: float((x @ w.t()).sum()),
-        lambda x, w: 1.0,
-    )
-    define(
-        "sizes(Tensor x, Tensor w) -> int[]",
-        lambda x, w: [int((x @ w.t()).sum()), 2],
-        lambda x, w: [1, 2],
-    )
+    define("score(Tensor x, Tensor w) -> float", lambda x, w: float((x @ w.t()).sum()), lambda x, w: 1.0)
+    define("sizes(Tensor x, Tensor w) -> int[]", lambda x, w: [int((x @ w.t()).sum()), 2], lambda x, w: [1, 2])
     define("sloppy(Tensor x, Tensor w, Tensor out) -> ()", write, lambda x, w, out: None)
     yield torch.ops.findings
     library._destroy()
@@ -134,11 +126,7 @@ def test_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], Any
 
 @pytest.mark.parametrize(
     "asks",
-    [
-        lambda y: float(y.mean()) > 0,
-        lambda y: (y > 0).sum(1).tolist(),
-        lambda y: [bool(row.sum() > 0) for row in y],
-    ],
+    [lambda y: float(y.mean()) > 0, lambda y: (y > 0).sum(1).tolist(), lambda y: [bool(row.sum() > 0) for row in y]],
     ids=["one value", "counts", "one decision a row"],
 )
 def test_values_that_decide_are_no_work(asks: Callable[[Any], Any]) -> None:

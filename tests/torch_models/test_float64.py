@@ -8,8 +8,8 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.torch_models.running import Runnable, true_subject
-from pytest_modelbudget.torch_models.values import CallInputs
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.torch_models.module import load
 
 pytestmark = pytest.mark.needs_torch
 
@@ -31,14 +31,12 @@ class Cast(nn.Module):
 def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """What a model gives in its float64 run."""
     source = ModelSource("torch", model, InputSpecs((TensorSpec("float64", tuple(x.shape)),)))
-    subject, _ = true_subject(source)
-    return Runnable(subject).run(CallInputs((x,), {}), float64=True).outputs[0].tensor
+    exact = load(source, builtin_ops()).in_float64()
+    return torch.from_numpy(exact.run({"x": x.numpy()}).outputs[0].values)
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32],
-    ids=str,
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32], ids=str
 )
 def test_casts_do_not_round(dtype: torch.dtype) -> None:
     """Twice a float64 number is exact; a cast to any narrower type would round it."""
@@ -65,8 +63,7 @@ class Halves(Complex):
 
 
 @pytest.mark.parametrize(
-    ("scale", "outcome"),
-    [pytest.param(1, "within", id="same"), pytest.param(1.001, "over", id="scaled")],
+    ("scale", "outcome"), [pytest.param(1, "within", id="same"), pytest.param(1.001, "over", id="scaled")]
 )
 def test_complex_sums_in_another_order_agree(scale: float, outcome: str) -> None:
     """In complex64 they would differ by 1e-7 of their size, where 1e-10 is allowed."""

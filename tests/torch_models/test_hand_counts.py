@@ -10,7 +10,7 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.gate.from_python import Measurements
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
@@ -40,11 +40,7 @@ def test_alexnet() -> None:
         "bandwidth": 253_680_704,
     }
     assert figures(measured, *expected) == expected
-    assert measured["bandwidth"].parts == {
-        "read": 4_937_728,
-        "weights": 244_403_360,
-        "write": 4_339_616,
-    }
+    assert measured["bandwidth"].parts == {"read": 4_937_728, "weights": 244_403_360, "write": 4_339_616}
 
 
 def test_resnet18() -> None:
@@ -59,19 +55,13 @@ def test_resnet18() -> None:
         "bandwidth": 116_950_592,
     }
     assert figures(measured, *expected) == expected
-    assert measured["bandwidth"].parts == {
-        "read": 37_232_640,
-        "weights": 46_796_448,
-        "write": 32_921_504,
-    }
+    assert measured["bandwidth"].parts == {"read": 37_232_640, "weights": 46_796_448, "write": 32_921_504}
     assert measured["arithmetic_intensity"].unreduced == (2 * 1_814_073_344, 116_950_592)
 
 
 def test_googlenet() -> None:
     """Without its auxiliary heads."""
-    measured = measure(
-        "torchvision.models:googlenet", IMAGE, kwargs={"aux_logits": False, "init_weights": False}
-    )
+    measured = measure("torchvision.models:googlenet", IMAGE, kwargs={"aux_logits": False, "init_weights": False})
     expected = {"params": 6_624_904, "weight_memory": 26_499_616}
     assert figures(measured, *expected) == expected
     assert round(int(measured["macs"].value) / 1e9, 3) == 1.498
@@ -104,9 +94,7 @@ def test_mnist_net_of_the_lab() -> None:
     intensity = {s.scope: s.value for s in measured["arithmetic_intensity"].shares}
     assert intensity["0"] == Fraction(2 * 78_400, 4 * (28 * 28 + 100 + 28 * 28 * 4))
     figures = {scope: float(intensity[scope]) for scope in ("0", "3", "7", "9")}
-    assert figures == pytest.approx(
-        {"0": 9.75125, "3": 24.8731, "7": 0.49679, "9": 0.452935}, rel=1e-5
-    )
+    assert figures == pytest.approx({"0": 9.75125, "3": 24.8731, "7": 0.49679, "9": 0.452935}, rel=1e-5)
 
 
 def test_census_of_jsc_tiny() -> None:
@@ -123,9 +111,7 @@ def test_flops_convention_on_one_block() -> None:
 
     MACs 4·64·3·9 = 6,912; outputs 256; pooled outputs 64.
     """
-    block = nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)
-    )
+    block = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
     measured = measure(block, "float32 1x3x8x8")["flops"]
     assert measured.value == 2 * 6912 + 256 + 2 * 256 + 256 + 4 * 64
     assert measured.convention == "flops/1"
@@ -142,10 +128,8 @@ def test_flops_of_recurrent_layers() -> None:
 def test_dtype_converts_the_model() -> None:
     """In bfloat16 AlexNet's weights take half the bytes; params and MACs stay."""
     spec = TensorSpec("bfloat16", (1, 3, 224, 224))
-    source = ModelSource(
-        "torch", "torchvision.models:alexnet", InputSpecs((spec,)), dtype="bfloat16"
-    )
-    model = frontend_table()["torch"].load(source, builtin_ops())
+    source = ModelSource("torch", "torchvision.models:alexnet", InputSpecs((spec,)), dtype="bfloat16")
+    model = format_table()["torch"].load(source, builtin_ops())
     graph = CostedGraph(model.graph, builtin_ops())
     assert weight_memory(graph).value == 244_403_360 // 2
     assert macs(graph).value == 714_188_480

@@ -11,7 +11,7 @@ from torch import nn
 transformers = pytest.importorskip("transformers", reason="part of the test extra")
 
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec  # noqa: E402
-from pytest_modelbudget.formats.table import frontend_table  # noqa: E402
+from pytest_modelbudget.formats.table import format_table  # noqa: E402
 from pytest_modelbudget.metrics.compute import macs  # noqa: E402
 from pytest_modelbudget.metrics.costs import CostedGraph  # noqa: E402
 from pytest_modelbudget.metrics.storage import params  # noqa: E402
@@ -68,7 +68,7 @@ def measured(build: Callable[[], nn.Module], tokens: int) -> tuple[int, int]:
     """Params and MACs, both complete, on one sequence."""
     spec = TensorSpec("int64", (1, tokens), low=0, high=1000)
     source = ModelSource("torch", build, InputSpecs((spec,)))
-    loaded = frontend_table()["torch"].load(source, builtin_ops())
+    loaded = format_table()["torch"].load(source, builtin_ops())
     assert loaded.traced == "meta"
     graph = CostedGraph(loaded.graph, builtin_ops())
     computed = macs(graph)
@@ -78,15 +78,9 @@ def measured(build: Callable[[], nn.Module], tokens: int) -> tuple[int, int]:
 
 DECODERS = [
     pytest.param(gpt2, Decoder(12, 768, 3072, 768, 50_257, 2), 124_439_808, 1024, id="gpt2"),
+    pytest.param(llama_7b, Decoder(32, 4096, 11_008, 4096, 32_000, 3), 6_738_415_616, 2048, id="llama-2-7b"),
     pytest.param(
-        llama_7b, Decoder(32, 4096, 11_008, 4096, 32_000, 3), 6_738_415_616, 2048, id="llama-2-7b"
-    ),
-    pytest.param(
-        llama_405b,
-        Decoder(126, 16_384, 53_248, 8 * 128, 128_256, 3),
-        405_853_388_800,
-        8192,
-        id="llama-3-405b",
+        llama_405b, Decoder(126, 16_384, 53_248, 8 * 128, 128_256, 3), 405_853_388_800, 8192, id="llama-3-405b"
     ),
 ]
 

@@ -55,8 +55,7 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
         "flags": {name: module.training for name, module in model.named_modules()},
         "attributes": {name: sorted(vars(module)) for name, module in model.named_modules()},
         "hooks": {
-            name: [len(module._forward_hooks), len(module._forward_pre_hooks)]
-            for name, module in model.named_modules()
+            name: [len(module._forward_hooks), len(module._forward_pre_hooks)] for name, module in model.named_modules()
         },
     }
 
@@ -80,9 +79,7 @@ def surroundings() -> dict[str, Any]:
 @pytest.mark.parametrize("fails", [False, True], ids=["after success", "after failure"])
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("needs_a_run", [False, True], ids=["meta", "real"])
-def test_a_module_is_bit_identical_afterwards(
-    fails: bool, training: bool, needs_a_run: bool
-) -> None:
+def test_a_module_is_bit_identical_afterwards(fails: bool, training: bool, needs_a_run: bool) -> None:
     """Values, identity, flags, attributes and hooks; random states and switches too."""
     model = Careless(fails).train(training)
     model.needs_a_run = needs_a_run

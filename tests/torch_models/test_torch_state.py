@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.torch_models.running import Runnable, true_subject
-from pytest_modelbudget.torch_models.values import CallInputs
+from pytest_modelbudget.formats.table import format_table
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.torch_models.running import TorchModel
 
 pytestmark = pytest.mark.needs_torch
 
-CALL = CallInputs((), {"x": torch.ones(2, 3)})
+X = torch.ones(2, 3)
 
 
 class Counter(nn.Module):
@@ -62,15 +63,16 @@ def scripted(model: nn.Module) -> nn.Module:
     return made
 
 
-def runnable(source: ModelSource) -> Runnable:
-    subject, _ = true_subject(source)
-    return Runnable(subject)
+def runnable(source: ModelSource) -> TorchModel:
+    model = format_table()[source.format].load(source, builtin_ops())
+    assert isinstance(model, TorchModel)
+    return model
 
 
-def outputs(model: Runnable, *, float64: bool) -> list[float]:
+def outputs(model: TorchModel) -> list[float]:
     """The first element that three runs give, one after the other."""
-    runs = (model.run(CALL, float64=float64) for _ in range(3))
-    return [float(run.outputs[0].tensor.flatten()[0]) for run in runs]
+    runs = (model.run({"x": X.numpy()}) for _ in range(3))
+    return [float(run.outputs[0].values.flatten()[0]) for run in runs]
 
 
 @pytest.mark.parametrize(
@@ -91,13 +93,14 @@ def test_every_run_is_the_first(build: Callable[[], nn.Module], float64: bool) -
     """The first call gives 1 · 1; a counter that went on counting would give 2 and 3 after it."""
     specs = InputSpecs((TensorSpec("float32", (2, 3)),))
     model = runnable(ModelSource("torch", build(), specs))
-    assert outputs(model, float64=float64) == [1.0, 1.0, 1.0]
+    model = model.in_float64() if float64 else model
+    assert outputs(model) == [1.0, 1.0, 1.0]
     assert float(dict(model.subject.model.named_buffers())["calls"]) == 0.0
 
 
 def test_every_run_of_an_exported_program_is_the_first(tmp_path: Path) -> None:
     """Its graph writes the buffer back at its end."""
-    program = torch.export.export(Counter(), (CALL.kwargs["x"],))
+    program = torch.export.export(Counter(), (X,))
     torch.export.save(program, tmp_path / "counter.pt2")
     model = runnable(ModelSource("exported", "counter.pt2", base=tmp_path))
-    assert outputs(model, float64=False) == [1.0, 1.0, 1.0]
+    assert outputs(model) == [1.0, 1.0, 1.0]

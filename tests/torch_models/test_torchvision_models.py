@@ -127,9 +127,7 @@ def test_detection(name: str) -> None:
     assert (traced, published(metrics)[0]) == ("real", expected)
 
 
-QUANTISED = [
-    name.removeprefix("quantized_") for name in torchvision.models.list_models(module=quantization)
-]
+QUANTISED = [name.removeprefix("quantized_") for name in torchvision.models.list_models(module=quantization)]
 
 
 def unfolded(model: nn.Module) -> int:
@@ -162,8 +160,7 @@ def test_quantised(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "elements", "per_channel"),
-    [("resnet18", 11_684_712, True), ("mobilenet_v2", 3_487_816, False)],
+    ("name", "elements", "per_channel"), [("resnet18", 11_684_712, True), ("mobilenet_v2", 3_487_816, False)]
 )
 def test_quantised_figures_counted_by_hand(name: str, elements: int, per_channel: bool) -> None:
     """int8 weights, float32 biases, and a float64 scale and int64 zero point for each grid."""
@@ -182,9 +179,7 @@ def test_weights_are_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("normal_", "uniform_", "fill_", "zero_"):
         fill = getattr(torch.Tensor, name)
 
-        def counted(
-            tensor: torch.Tensor, *args: Any, _name: str = name, _fill: Any = fill, **kwargs: Any
-        ) -> Any:
+        def counted(tensor: torch.Tensor, *args: Any, _name: str = name, _fill: Any = fill, **kwargs: Any) -> Any:
             drawn.append(_name)
             return _fill(tensor, *args, **kwargs)
 

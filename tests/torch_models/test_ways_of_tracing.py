@@ -14,7 +14,7 @@ from torch import nn
 from pytest_modelbudget.errors import InputError, SourceError, TraceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.formats.table import frontend_table
+from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.metrics.compute import flops, macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.needs_torch
 def loaded(target: Any, *shapes: tuple[int, ...], dtype: str = "float32") -> LoadedModel:
     """A module recorded on inputs of these shapes."""
     specs = InputSpecs(tuple(TensorSpec(dtype, shape, 0, 4) for shape in shapes))
-    return frontend_table()["torch"].load(ModelSource("torch", target, specs), builtin_ops())
+    return format_table()["torch"].load(ModelSource("torch", target, specs), builtin_ops())
 
 
 def mac_count(model: LoadedModel) -> int:
@@ -111,10 +111,8 @@ def test_outputs_are_found_in_any_container(wrap: Any) -> None:
 def test_lists_of_tensors_are_one_argument() -> None:
     """Detectors take a list of images of different sizes."""
     images = (TensorSpec("float32", (3, 4)), TensorSpec("float32", (5, 4)))
-    source = ModelSource(
-        "torch", Apply(lambda m, xs: [x @ m.w for x in xs], w=weight(4, 2)), InputSpecs((images,))
-    )
-    model = frontend_table()["torch"].load(source, builtin_ops())
+    source = ModelSource("torch", Apply(lambda m, xs: [x @ m.w for x in xs], w=weight(4, 2)), InputSpecs((images,)))
+    model = format_table()["torch"].load(source, builtin_ops())
     assert mac_count(model) == (3 + 5) * 4 * 2
 
 
@@ -170,9 +168,7 @@ HERE = __name__
         (Apply(lambda x, y: x), TraceError, "missing 1 required positional argument: 'y'"),
     ],
 )
-def test_errors_name_the_place_and_the_cause(
-    target: Any, error: type[Exception], words: str
-) -> None:
+def test_errors_name_the_place_and_the_cause(target: Any, error: type[Exception], words: str) -> None:
     """Whatever a model raises becomes one sentence."""
     with pytest.raises(error) as caught:
         loaded(target, (2, 4))
@@ -276,12 +272,7 @@ def test_messages_are_the_same_in_every_run() -> None:
         (nn.Linear(4, 4), (2, 4), "int64", "float32 and int64"),
         (nn.ConvTranspose2d(3, 4, 3), (1, 5, 8, 8), "float32", "5 channels"),
         (nn.Conv1d(4, 6, 3), (1, 5, 8), "float32", "5 channels"),
-        (
-            Apply(lambda x: torch.softmax(x, 5)),
-            (2, 4),
-            "float32",
-            "dimension 5 of",
-        ),
+        (Apply(lambda x: torch.softmax(x, 5)), (2, 4), "float32", "dimension 5 of"),
         (Apply(lambda x: torch.cat([x, x], 3)), (2, 4), "float32", "Dimension out of range"),
         (Apply(torch.clamp), (2, 4), "float32", "min and max are none"),
         (
@@ -293,9 +284,7 @@ def test_messages_are_the_same_in_every_run() -> None:
     ],
     ids=["half", "integers", "transposed", "channels", "softmax", "cat", "clamp", "mask"],
 )
-def test_what_torch_refuses_is_not_measured(
-    model: nn.Module, shape: tuple[int, ...], dtype: str, words: str
-) -> None:
+def test_what_torch_refuses_is_not_measured(model: nn.Module, shape: tuple[int, ...], dtype: str, words: str) -> None:
     """Meta kernels let some of these pass; a model that cannot run has no numbers."""
     with pytest.raises(TraceError) as caught:
         loaded(model, shape, dtype=dtype)

@@ -13,9 +13,11 @@ from onnx import TensorProto, numpy_helper
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.onnx_models.files import linear_model, write_model
-from pytest_modelbudget.onnx_models.pairs import input_specs
-from pytest_modelbudget.transforms.compare_on_onnx import compared_files
+from pytest_modelbudget.onnx_models.inputs import drawn_inputs
+from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
@@ -29,7 +31,13 @@ def compared(first: onnx.ModelProto, second: onnx.ModelProto, folder: Path) -> E
     paths = folder / "first.onnx", folder / "second.onnx"
     for proto, path in zip((first, second), paths, strict=True):
         write_model(proto, path)
-    return compared_files(*paths, Claim(seeds=(0, 1)), {})
+    return compared_files(*paths, Claim(seeds=(0, 1)))
+
+
+def compared_files(first: Path, second: Path, claim: Claim) -> Equivalence:
+    """Whether two files compute the same; each keeps the weights that it holds."""
+    original, other = (ModelSource("onnx", str(path)) for path in (first, second))
+    return apply_transform(original, "compare", {"compare": other}, tables()).verify(claim)
 
 
 @pytest.mark.parametrize("pads", [False, True], ids=["ragged", "pad"])
@@ -120,10 +128,10 @@ def test_weights_that_are_not_there(tmp_path: Path) -> None:
     """A file whose weights lie in a file that is missing cannot be compared."""
     path = tmp_path / "first.onnx"
     write_model(linear(65, 30), path, largest=0)
-    assert compared_files(path, path, Claim(seeds=(0,)), {}).outcome is Outcome.WITHIN
+    assert compared_files(path, path, Claim(seeds=(0,))).outcome is Outcome.WITHIN
     (tmp_path / "first.onnx.data").unlink()
     with pytest.raises(TransformError, match="lie in a file that is not there"):
-        compared_files(path, path, Claim(), {})
+        compared_files(path, path, Claim())
 
 
 def test_a_large_model_is_two_files(tmp_path: Path) -> None:
@@ -136,7 +144,7 @@ def test_a_large_model_is_two_files(tmp_path: Path) -> None:
     onnx.checker.check_model(path, full_check=True)
     assert (tmp_path / "large.onnx.data").stat().st_size < 1.5 * 4 * (65 * 30 + 30)
     assert not (tmp_path / "small.onnx.data").exists()
-    assert compared_files(path, small, Claim(seeds=(0,)), {}).outcome is Outcome.WITHIN
+    assert compared_files(path, small, Claim(seeds=(0,))).outcome is Outcome.WITHIN
 
 
 @pytest.mark.parametrize("kind", ["FLOAT", "BFLOAT16", "INT4", "DOUBLE"])
@@ -156,9 +164,7 @@ def test_values_beside_the_graph_are_those_of_the_model(tmp_path: Path, kind: st
     places = {each.name: {e.key: e.value for e in each.external_data} for each in stored}
     assert [name for name, place in places.items() if place] == ["linear.weight", "first", "second"]
     assert all(int(place["offset"]) % 4096 == 0 for place in places.values() if place)
-    for before, after in zip(
-        proto.graph.initializer, onnx.load(path).graph.initializer, strict=True
-    ):
+    for before, after in zip(proto.graph.initializer, onnx.load(path).graph.initializer, strict=True):
         assert before.name == after.name
         assert (numpy_helper.to_array(before) == numpy_helper.to_array(after)).all()
 
@@ -172,11 +178,7 @@ def test_other_inputs_are_other_models(tmp_path: Path) -> None:
 
 def sequence(factor: float) -> onnx.ModelProto:
     """x and factor · relu(x) as one output that is a sequence."""
-    nodes = [
-        node("Relu", "x", "r"),
-        node("Mul", "r factor", "scaled"),
-        node("SequenceConstruct", "x scaled", "s"),
-    ]
+    nodes = [node("Relu", "x", "r"), node("Mul", "r factor", "scaled"), node("SequenceConstruct", "x scaled", "s")]
     result = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
     stored = numpy_helper.from_array(np.array(factor, np.float32), "factor")
     return model(nodes, [value("x", 2, 3)], [result], [stored])
@@ -239,8 +241,7 @@ def test_ranges_of_integers(
     """An input that only indexes stored tables is drawn from the rows that all of them have."""
     proto = embedding(drawn(0, 300, 8), *others, dtype=dtype)
     proto.graph.initializer.append(numpy_helper.from_array(drawn(1, 3, 7), "axes"))
-    specs, _ = input_specs(proto, {})
-    assert specs["ids"].high == ranges.get("ids")
+    assert drawn_inputs(proto, {}).specs["ids"].high == ranges.get("ids")
     found = compared(proto, proto, tmp_path)
     assert found.outcome is Outcome.WITHIN, found.reason
     said = ("integers 0 and 1 for 'ids': the file says no range",)

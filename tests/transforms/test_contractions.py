@@ -15,18 +15,17 @@ from torch import nn
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, nothing
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
+from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.quantize.grid import Grid
 from pytest_modelbudget.transforms.quantize.on_onnx import quantised_weights
-from pytest_modelbudget.transforms.quantize.on_torch import transformed as quantised_module
 from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
-from pytest_modelbudget.transforms.tile.linear_on_torch import transformed
-from pytest_modelbudget.transforms.transform import Job
 from tests.builders.onnx_graphs import graph, model, node, scalar, stored, value
 
 pytestmark = pytest.mark.needs_torch
@@ -43,9 +42,7 @@ def test_every_formula_of_macs_says_what_it_sums_over() -> None:
         assert rule.contracts is None or words & set(rule.contracts.of), name
 
 
-def after_a_layer(
-    nodes: Sequence[onnx.NodeProto], *weights: onnx.TensorProto, domain: str = ""
-) -> onnx.ModelProto:
+def after_a_layer(nodes: Sequence[onnx.NodeProto], *weights: onnx.TensorProto, domain: str = "") -> onnx.ModelProto:
     """h = Gemm(x (8, 8), w), and then what these nodes make of it."""
     return model(
         [node("Gemm", "x w", "h"), *nodes],
@@ -59,17 +56,12 @@ def after_a_layer(
 def in_a_branch() -> onnx.ModelProto:
     one = graph([node("Einsum", "h v", "t", equation="bi,io->bo")], [], [value("t", 8, 8)])
     other = graph([node("Relu", "h", "e")], [], [value("e", 8, 8)])
-    return after_a_layer(
-        [node("If", "c", "y", then_branch=one, else_branch=other)], stored("v", 8, 8)
-    )
+    return after_a_layer([node("If", "c", "y", then_branch=one, else_branch=other)], stored("v", 8, 8))
 
 
 def lstm() -> onnx.ModelProto:
     return after_a_layer(
-        [
-            node("Unsqueeze", "h zero", "s"),
-            node("LSTM", "s wi wh", "y", hidden_size=4),
-        ],
+        [node("Unsqueeze", "h zero", "s"), node("LSTM", "s wi wh", "y", hidden_size=4)],
         onnx.numpy_helper.from_array(np.array([0]), "zero"),
         stored("wi", 1, 16, 8),
         stored("wh", 1, 16, 4),
@@ -78,10 +70,7 @@ def lstm() -> onnx.ModelProto:
 
 def attention() -> onnx.ModelProto:
     return after_a_layer(
-        [
-            node("Unsqueeze", "h zero", "s"),
-            node("Attention", "s qkv b", "y", domain="com.microsoft", num_heads=2),
-        ],
+        [node("Unsqueeze", "h zero", "s"), node("Attention", "s qkv b", "y", domain="com.microsoft", num_heads=2)],
         onnx.numpy_helper.from_array(np.array([0]), "zero"),
         stored("qkv", 8, 24),
         stored("b", 24),
@@ -90,10 +79,7 @@ def attention() -> onnx.ModelProto:
 
 def quantised_product() -> onnx.ModelProto:
     return after_a_layer(
-        [
-            node("QuantizeLinear", "h s z", "q"),
-            node("QLinearMatMul", "q s z v s z s z", "y"),
-        ],
+        [node("QuantizeLinear", "h s z", "q"), node("QLinearMatMul", "q s z v s z s z", "y")],
         scalar("s", 1.0),
         scalar("z", 0, np.int8),
         stored("v", 8, 8, dtype=np.int8),
@@ -113,10 +99,7 @@ WHOLE = {
     "lstm": (lstm(), "onnx::LSTM is rewritten by no form of tiles"),
     "packed attention": (attention(), "com.microsoft::Attention is rewritten by no form of tiles"),
     "quantised": (quantised_product(), "onnx::QLinearMatMul is rewritten by no form of tiles"),
-    "left operand": (
-        after_a_layer([node("MatMul", "v h", "y")], stored("v", 8, 8)),
-        "its weight is the left operand",
-    ),
+    "left operand": (after_a_layer([node("MatMul", "v h", "y")], stored("v", 8, 8)), "its weight is the left operand"),
 }
 
 
@@ -132,13 +115,9 @@ def test_a_file_lists_what_stays_whole(proto: onnx.ModelProto, why: str) -> None
 
 
 NONE = {
-    "einsum that scales": after_a_layer(
-        [node("Einsum", "h v", "y", equation="bi,i->bi")], stored("v", 8)
-    ),
+    "einsum that scales": after_a_layer([node("Einsum", "h v", "y", equation="bi,i->bi")], stored("v", 8)),
     "einsum of activations": after_a_layer([node("Einsum", "h x", "y", equation="bi,io->bo")]),
-    "fused product of activations": after_a_layer(
-        [node("FusedMatMul", "h x", "y", domain="com.microsoft")]
-    ),
+    "fused product of activations": after_a_layer([node("FusedMatMul", "h x", "y", domain="com.microsoft")]),
     "normalised": after_a_layer([node("LayerNormalization", "h s", "y")], stored("s", 8)),
 }
 
@@ -182,9 +161,7 @@ def test_an_extensions_rule_is_asked_too(
 class Then(nn.Module):
     """A linear layer, and what is done with its result and a stored tensor."""
 
-    def __init__(
-        self, use: Callable[[Any, torch.Tensor], torch.Tensor], **layers: nn.Module
-    ) -> None:
+    def __init__(self, use: Callable[[Any, torch.Tensor], torch.Tensor], **layers: nn.Module) -> None:
         super().__init__()
         self.fc = nn.Linear(8, 8)
         self.stored = nn.Parameter(torch.randn(8, 8))
@@ -214,7 +191,7 @@ MODULES = {
 def tiled(module: nn.Module, layers: tuple[str, ...] = ("*",)) -> Any:
     source = ModelSource("torch", module, InputSpecs((TensorSpec("float32", (3, 8)),)))
     settings = {"tile": (None, 4, 4), "edge": "ragged", "layers": layers}
-    return transformed(Job(source, settings, builtin_ops()))
+    return apply_transform(source, "tile_linear", settings, tables())
 
 
 @pytest.mark.parametrize("operation", MODULES)
@@ -231,19 +208,17 @@ def test_a_module_lists_nothing_else() -> None:
         scaled = torch.einsum("bi,i->bi", h, m.stored[0])
         return nn.functional.scaled_dot_product_attention(scaled[None], h[None], h[None])
 
-    assert [each.scope for each in tiled(Then(use)).changes] == ["fc"]
+    assert [each.scope for each in tiled(Then(use)).changed.changes] == ["fc"]
 
 
 def test_a_file_and_a_module_refuse_alike(tmp_path: Path) -> None:
     """Gemm and Einsum in a file: the transform raises, so that its checks are unknown."""
-    from pytest_modelbudget.registry import tables
-
     path = tmp_path / "m.onnx"
     onnx.save(WHOLE["einsum"][0], path)
     settings = {"tile": (None, 4, 4), "edge": "ragged", "layers": ("*",), "form": "unrolled"}
-    job = Job(ModelSource("onnx", str(path)), settings, tables().ops)
+    source = ModelSource("onnx", str(path))
     with pytest.raises(TransformError, match=r"left 1 linear operations whole: 'y' \(onnx::Einsum"):
-        tables().transforms["tile_linear"].applied(job)
+        apply_transform(source, "tile_linear", settings, tables())
 
 
 def test_a_quantiser_lists_products_of_any_module() -> None:
@@ -251,7 +226,8 @@ def test_a_quantiser_lists_products_of_any_module() -> None:
     module = MODULES["aten::einsum"]
     source = ModelSource("torch", module, InputSpecs((TensorSpec("float32", (3, 8)),)))
     settings = {"bits": 8, "per": "channel", "symmetric": True, "layers": ("*",)}
-    changes = quantised_module(Job(source, settings, builtin_ops())).changes
+    applied = apply_transform(source, "quantize_weights", settings, tables())
+    changes = applied.changed.changes
     assert [(each.scope, each.operation, each.why) for each in changes] == [
         ("fc", "Linear", ""),
         ("", "aten::einsum", "its type is not quantised"),
@@ -263,10 +239,7 @@ def test_a_batch_norm_in_a_branch_is_listed() -> None:
     norm = "one one one one"
     inner = graph([node("BatchNormalization", f"n {norm}", "t")], [], [value("t", 8, 8)])
     other = graph([node("Relu", "n", "e")], [], [value("e", 8, 8)])
-    nodes = [
-        node("BatchNormalization", f"h {norm}", "n"),
-        node("If", "c", "y", then_branch=inner, else_branch=other),
-    ]
+    nodes = [node("BatchNormalization", f"h {norm}", "n"), node("If", "c", "y", then_branch=inner, else_branch=other)]
     changes = folded_batchnorms(after_a_layer(nodes, stored("one", 8))).changes
     assert [(each.scope, each.became or each.why) for each in changes] == [
         ("n", "part of onnx::Gemm 'h'"),

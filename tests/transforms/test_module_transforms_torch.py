@@ -41,7 +41,7 @@ class Block(nn.Module):
 def test_batch_norms_are_folded_where_one_layer_feeds_them(dtype: str) -> None:
     """Three of five go: convolution, transposed convolution, linear; the outputs stay."""
     done = applied("fold_batchnorm", Block, (2, 3, 8, 8), dtype)
-    became = {change.scope: change.became for change in done.changes}
+    became = {change.scope: change.became for change in done.changed.changes}
     assert became == {
         "first": "",
         "norm": "folded into conv",

@@ -97,9 +97,7 @@ def session(project: Path, budget: str) -> tuple[subprocess.CompletedProcess[str
         sys.executable, "-m", "pytest", "--model-budget", "--model-budget-json", "report.json",
         "-p", "no:cacheprovider",
     ]  # fmt: skip
-    run = subprocess.run(
-        command, cwd=project, capture_output=True, text=True, check=False, env=os.environ
-    )
+    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, env=os.environ)
     return run, json.loads((project / "report.json").read_text(encoding="utf-8"))
 
 

@@ -82,11 +82,7 @@ def test_each_axis_has_scales_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stored", ["initialiser", "Constant"])
 def test_a_turned_weight_with_two_readers(stored: str, tmp_path: Path) -> None:
     """The Transpose of the layer that is left out stays; the other has one behind its integers."""
-    nodes = [
-        node("Transpose", "w", "t", perm=[1, 0]),
-        node("MatMul", "x t", "a"),
-        node("MatMul", "a t", "b"),
-    ]
+    nodes = [node("Transpose", "w", "t", perm=[1, 0]), node("MatMul", "x t", "a"), node("MatMul", "a t", "b")]
     proto = graph(*nodes)
     if stored == "Constant":
         proto.graph.node.insert(0, node("Constant", "", "w", value=proto.graph.initializer.pop()))
@@ -102,8 +98,7 @@ def test_a_turned_weight_with_two_readers(stored: str, tmp_path: Path) -> None:
 def test_other_readers_keep_the_weight(tmp_path: Path) -> None:
     """A ReLU, a body and an output of the model read what they read before."""
     bodies = [
-        helper.make_graph([node("MatMul", "a w", each)], each, [], [value(each, 3, 8)])
-        for each in ("first", "second")
+        helper.make_graph([node("MatMul", "a w", each)], each, [], [value(each, 3, 8)]) for each in ("first", "second")
     ]
     proto = graph(
         node("MatMul", "x w", "a"),

@@ -10,9 +10,8 @@ from torch import nn
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.ops.table import builtin_ops
-from pytest_modelbudget.transforms.table import transform_table
-from pytest_modelbudget.transforms.transform import Job
+from pytest_modelbudget.gate.transforming import apply_transform
+from pytest_modelbudget.registry import tables
 
 pytestmark = pytest.mark.needs_torch
 
@@ -69,9 +68,7 @@ def restored() -> Iterator[None]:
     [
         pytest.param(lambda net: net.first.bias.add_(0.5), "first.bias", id="a parameter"),
         pytest.param(lambda net: net.first.bias[-1].neg_(), "first.bias", id="a sign"),
-        pytest.param(
-            lambda net: net.last.bias.copy_(net.last.bias.flip(0)), "last.bias", id="an order"
-        ),
+        pytest.param(lambda net: net.last.bias.copy_(net.last.bias.flip(0)), "last.bias", id="an order"),
         pytest.param(lambda net: net.last.weight.data.mul_(2), "first.weight", id="tied memory"),
         pytest.param(lambda net: net.calls.add_(1), "calls", id="an integer buffer"),
         pytest.param(added, "first.extra", id="one more"),
@@ -95,5 +92,5 @@ def test_who_leaves_the_original_alone_is_let_pass() -> None:
 
 def applied(target: object) -> None:
     source = ModelSource("torch", target, InputSpecs((TensorSpec("float32", (2, 4)),)))
-    job = Job(source, {"apply": f"{__name__}:touching"}, builtin_ops())
-    transform_table()["apply"].applied(job)
+    settings = {"apply": f"{__name__}:touching"}
+    assert apply_transform(source, "apply", settings, tables()).changed.model.graph

@@ -9,8 +9,9 @@ import pytest
 
 from pytest_modelbudget.errors import MissingExtraError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.transform import Job, is_chosen
+from pytest_modelbudget.transforms.transform import is_chosen
 
 
 @pytest.mark.parametrize(
@@ -32,9 +33,9 @@ def test_an_engine_without_its_package_names_the_extra(
     for name in [each for each in sys.modules if each.startswith(engines)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    job = Job(ModelSource(form, "nothing", base=tmp_path), {}, using.ops)
+    source = ModelSource(form, "nothing", base=tmp_path)
     with pytest.raises(MissingExtraError, match=rf"{key} needs {package}, .*\[{extra}\]"):
-        using.transforms[key].applied(job)
+        apply_transform(source, key, {}, using)
 
 
 @pytest.mark.parametrize(

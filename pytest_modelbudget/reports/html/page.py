@@ -60,12 +60,10 @@ def render(report: Report) -> str:
             report=report,
             unmeasured=unmeasured(report),
             base=_short_name(report.base),
-            views=[
-                (model.anchor, view) for model, view in zip(models, _views(models), strict=True)
-            ],
+            views=[(model.anchor, view) for model, view in zip(models, _views(models), strict=True)],
             files=_by_file(models),
             noticed=noticed[:MOST_NOTICED],
-            untold=len(noticed) - MOST_NOTICED,
+            left=len(noticed) - MOST_NOTICED,
             counts={status: sum(row.status == status for row in rows) for status in STATUSES},
             anchors={row.id: model.anchor for model in models for row in model.rows},
             counted=counted(report),
@@ -92,7 +90,7 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
         view = {
             "markup": json.dumps(markup),
             "limit": json.dumps(model.memory_limit),
-            "divergence": json.dumps([each.divergence for each in model.transforms]),
+            "divergence": json.dumps([transform.divergence for transform in model.transforms]),
             "profile": model.profile or "null",
         }
         text = ",".join(f'"{key}":{part}' for key, part in view.items())
@@ -130,9 +128,5 @@ def _text(name: str) -> str:
 def _templates() -> Environment:
     """Templates that escape whatever they are given, and refuse names that nobody gave them."""
     return Environment(
-        loader=FileSystemLoader(FILES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.liveness import Lifetime, lifetimes, live_nbytes
 from pytest_modelbudget.graph.scopes import paths
@@ -29,7 +29,7 @@ FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasu
 SMALLER = "(smaller layers)"
 
 
-def layer_profile(model: LoadedModel, costed: CostedGraph) -> Record:
+def layer_profile(model: Model, costed: CostedGraph) -> Record:
     """The rows as deep as they fit; where even the first level does not, its largest rows.
 
     folded_at is the level below which layers were added up, left_out how many rows were.
@@ -48,7 +48,7 @@ def layer_profile(model: LoadedModel, costed: CostedGraph) -> Record:
 
 
 class _Amounts:
-    """What each module path contributes to a metric, alone and with all that lies below it."""
+    """The contribution of each module path to a metric, alone and with all that lies below it."""
 
     def __init__(self, measurement: Measurement) -> None:
         self._own: dict[str, int] = {}
@@ -103,17 +103,8 @@ def _largest(rows: list[Record]) -> list[Record]:
 
 
 def _summed(rows: list[Record]) -> Record:
-    figures: Mapping[str, int] = {
-        figure: sum(row[figure] or 0 for row in rows) for figure in FIGURES
-    }
-    nowhere: Record = {
-        "scope": None,
-        "depth": 1,
-        "type": SMALLER,
-        "calls": 0,
-        "inputs": [],
-        "outputs": [],
-    }
+    figures: Mapping[str, int] = {figure: sum(row[figure] or 0 for row in rows) for figure in FIGURES}
+    nowhere: Record = {"scope": None, "depth": 1, "type": SMALLER, "calls": 0, "inputs": [], "outputs": []}
     return {**nowhere, **figures}
 
 
@@ -128,7 +119,7 @@ def memory_profile(graph: Graph) -> Record:
     peak = max(live)
     step = live.index(peak)
     points = list(_points(live))
-    at_peak = [(each, life) for each, life in alive.items() if life.first <= step <= life.last]
+    at_peak = [(storage, life) for storage, life in alive.items() if life.first <= step <= life.last]
     at_peak.sort(key=lambda entry: -entry[0].nbytes)  # stable: equals stay in order of appearance
     named, rest = at_peak[:MOST_OWNERS], at_peak[MOST_OWNERS:]
     makers = _makers(graph)
@@ -160,18 +151,14 @@ def _name(ops: Sequence[Op], step: int) -> list[str]:
 
 def _makers(graph: Graph) -> Mapping[Storage, tuple[Tensor, Op | None]]:
     """For each storage the first tensor on it, and the op that allocated it; none made inputs."""
-    makers: dict[Storage, tuple[Tensor, Op | None]] = {
-        tensor.storage: (tensor, None) for tensor in graph.inputs
-    }
+    makers: dict[Storage, tuple[Tensor, Op | None]] = {tensor.storage: (tensor, None) for tensor in graph.inputs}
     for op in graph.ops:
         for output in op.fresh_outputs:
             makers.setdefault(output.storage, (output, op))
     return makers
 
 
-def _owner(
-    storage: Storage, life: Lifetime, makers: Mapping[Storage, tuple[Tensor, Op | None]]
-) -> Record:
+def _owner(storage: Storage, life: Lifetime, makers: Mapping[Storage, tuple[Tensor, Op | None]]) -> Record:
     """One activation that lives at the peak; op is "" for an input of the model."""
     tensor, op = makers[storage]
     return {
@@ -206,10 +193,7 @@ def op_profile(costed: CostedGraph) -> Record:
     return {
         "points": _bounded(points),
         "free": free,
-        "unknown": [
-            {"scope": scope, "name": name, "count": count}
-            for (scope, name), count in unknown.items()
-        ],
+        "unknown": [{"scope": scope, "name": name, "count": count} for (scope, name), count in unknown.items()],
     }
 
 
@@ -266,7 +250,7 @@ def _by_kind(points: Iterable[Record]) -> list[Record]:
 LARGEST_EXACT = 2**53 - 1  # a larger whole number goes as text: JavaScript would round it
 
 
-def profile(model: LoadedModel, costed: CostedGraph) -> str:
+def profile(model: Model, costed: CostedGraph) -> str:
     """JSON, the same for the same graph; its size is bounded, whatever the model's."""
     layers, ops = layer_profile(model, costed), op_profile(costed)
     parts = {
@@ -286,7 +270,7 @@ def packed(rows: Sequence[Record]) -> Record:
 def _readable_by_scripts(value: Any) -> Any:
     """The same with whole numbers as text where JavaScript would not know every digit."""
     if isinstance(value, dict):
-        return {key: _readable_by_scripts(each) for key, each in value.items()}
+        return {key: _readable_by_scripts(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_readable_by_scripts(each) for each in value]
+        return [_readable_by_scripts(inner) for inner in value]
     return str(value) if isinstance(value, int) and abs(value) > LARGEST_EXACT else value

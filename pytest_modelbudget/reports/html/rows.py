@@ -16,13 +16,7 @@ from pytest_modelbudget.budget.address import path_of
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.scopes import scope_text
 from pytest_modelbudget.reports.cases import Case, headroom, headroom_text, is_lower_bound, maximum
-from pytest_modelbudget.reports.record import (
-    AskedOps,
-    Check,
-    Growth,
-    ModelReport,
-    OtherGrowth,
-)
+from pytest_modelbudget.reports.record import AskedOps, Check, Growth, ModelReport, OtherGrowth
 from pytest_modelbudget.reports.sentences import grown_name, largest_shares, shapes
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
@@ -71,7 +65,7 @@ def growth(check: Check) -> str:
 
 
 def contributions(case: Case) -> tuple[Contribution, ...]:
-    """Who made a number grow, where that is known; of a broken maximum, its largest parts."""
+    """The layers that a number grew by, where that is known; of a broken maximum, its largest."""
     check = case.check
     if check.blame:
         return tuple(_grown(entry, check.unit) for entry in check.blame if entry.delta)

@@ -90,9 +90,7 @@ def transform_view(model: ModelReport, transform: TransformReport) -> TransformV
         outputs=tuple(_output(output, columns) for output in outputs),
         first_divergence=tuple(_divergence(equivalence.first_divergence)),
         divergence=tuple(
-            (f"{output.name}, {output.family}", output.algebra)
-            for output in outputs
-            if output.algebra is not None
+            (f"{output.name}, {output.family}", output.algebra) for output in outputs if output.algebra is not None
         ),
     )
 
@@ -141,7 +139,7 @@ def _output(output: OutputReport, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _divergence(divergence: FirstDivergence | None) -> Iterator[tuple[str, str]]:
-    """Where outputs first differ: the layer, by how much, where most, and how to see it again."""
+    """The first divergence: the layer, by how much, where most, and how to see it again."""
     if divergence is None:
         return
     yield "layer", scope_text(divergence.scope)

@@ -16,21 +16,11 @@ from onnx import NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.onnx_models.program import (
-    Body,
-    Node,
-    Program,
-    names_read,
-    with_graph,
-)
-from pytest_modelbudget.onnx_models.rewriting import (
-    WholeOperation,
-    operations_of,
-    why_unusable,
-    without_spent,
-)
-from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
-from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.onnx_models.model import OnnxModel
+from pytest_modelbudget.onnx_models.program import Body, Node, Program, names_read, with_graph
+from pytest_modelbudget.onnx_models.rewriting import WholeOperation, operations_of, why_unusable, without_spent
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph
+from pytest_modelbudget.transforms.transform import Changed, Settings
 
 BATCH_NORM = "onnx::BatchNormalization"
 FOLDS_INTO = ("onnx::Conv", "onnx::ConvTranspose", "onnx::Gemm")
@@ -127,10 +117,7 @@ def _folded_layer(folding: Folding, graph: Body) -> tuple[NodeProto, list[Tensor
     weight = whole.array()
     has_bias = len(layer.inputs) > 2 and layer.inputs[2]
     bias = _wide(graph, layer.inputs[2]) if has_bias else 0.0
-    values = {
-        "weight": _scaled(layer, weight.astype("float64"), scale),
-        "bias": (bias - mean) * scale + beta,
-    }
+    values = {"weight": _scaled(layer, weight.astype("float64"), scale), "bias": (bias - mean) * scale + beta}
     made = NodeProto()
     made.CopyFrom(layer.proto)
     tensors = [
@@ -161,14 +148,14 @@ def _scaled(layer: Node, weight: Any, scale: Any) -> Any:
     return weight * scale.reshape(-1, *(1 for _ in weight.shape[1:]))
 
 
-def transformed(job: Job) -> Transformed:
-    """The file's model with its batch norms folded; TransformError where none could be."""
+def apply(model: OnnxModel, settings: Settings) -> Changed:
+    """The model with its batch norms folded; TransformError where none could be."""
 
-    def rewrite(model: onnx.ModelProto) -> Rewritten:
-        found = folded_batchnorms(model)
-        if not any(change.became for change in found.changes):
-            why = found.changes[0].why if found.changes else "the model has none"
+    def rewrite(proto: onnx.ModelProto) -> Rewritten:
+        folded = folded_batchnorms(proto)
+        if not any(change.became for change in folded.changes):
+            why = folded.changes[0].why if folded.changes else "the model has none"
             raise TransformError(f"fold_batchnorm changed nothing: {why}")
-        return found
+        return folded
 
-    return transformed_file(job, rewrite, changes_weights=True)
+    return change_graph(model, rewrite, changes_weights=True)

@@ -21,29 +21,28 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Storage
-from pytest_modelbudget.torch_models import module as torch_module
-from pytest_modelbudget.transforms.on_torch import transformed_module
-from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.transforms.on_torch import change_module
+from pytest_modelbudget.transforms.transform import Changed, Settings
 
 FEEDERS = (_ConvNd, nn.Linear)
 BATCH_NORM = "aten::batch_norm"
 
 
-def transformed(job: Job) -> Transformed:
+def apply(model: TorchModel, settings: Settings) -> Changed:
     """The module with batch norms folded; raises TransformError where none could be."""
-    graph = torch_module.load(job.source, job.rules).graph
-    feeding = dict(batch_norms_and_feeders(graph))
+    feeding = dict(batch_norms_and_feeders(model.graph))
 
-    def changer(model: nn.Module) -> nn.Module:
-        return folded(model, pairs_of(model, feeding))
+    def changer(module: nn.Module) -> nn.Module:
+        return folded(module, pairs_of(module, feeding))
 
     def changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
-        told = tuple(_changes(before, pairs_of(before, feeding)))
-        if not any(change.became for change in told):
+        norms = tuple(_changes(before, pairs_of(before, feeding)))
+        if not any(change.became for change in norms):
             raise TransformError("fold_batchnorm changed nothing: no batch norm can be folded")
-        return told
+        return norms
 
-    return transformed_module(job, changer, changes)
+    return change_module(model, changer, changes)
 
 
 def batch_norms_and_feeders(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -59,11 +58,7 @@ def batch_norms_and_feeders(graph: Graph) -> Iterator[tuple[str, str]]:
             continue
         source = op.tensors()[0].storage
         feeder = made.get(source)
-        if (
-            feeder is not None
-            and readers[source] == 1
-            and runs[feeder.scope] == runs[op.scope] == 1
-        ):
+        if feeder is not None and readers[source] == 1 and runs[feeder.scope] == runs[op.scope] == 1:
             yield op.scope, feeder.scope
 
 

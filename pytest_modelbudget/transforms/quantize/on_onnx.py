@@ -10,10 +10,9 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
+from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import Body, Node, Program, names_read, with_graph
 from pytest_modelbudget.onnx_models.rewriting import (
     Names,
@@ -26,10 +25,10 @@ from pytest_modelbudget.onnx_models.rewriting import (
 )
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
-from pytest_modelbudget.transforms.quantize.grid import Grid, grid_of, verified_at_floor
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
+from pytest_modelbudget.transforms.quantize.grid import Grid, floor_of, grid_of
 from pytest_modelbudget.transforms.tile.forms_on_onnx import StoredWeight, weight_behind
-from pytest_modelbudget.transforms.transform import LEFT_OUT, Job, Transformed, with_known_layers
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings
 
 CODES = {8: TensorProto.INT8, 4: TensorProto.INT4}
 OLDEST_OPSET = {8: 13, 4: 21}  # from which DequantizeLinear takes the type, a scale per channel
@@ -51,7 +50,7 @@ class Quantised:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class WeightedLayer:
     """A node with a weight: the stored tensor, and the axis that output channels lie along."""
 
     node: Node
@@ -59,9 +58,7 @@ class Layer:
     axis: int
 
 
-def quantised_weights(
-    model: onnx.ModelProto, grid: Grid, rules: OpTable | None = None
-) -> Rewritten:
+def quantised_weights(model: onnx.ModelProto, grid: Grid, rules: OpTable | None = None) -> Rewritten:
     """The model with the weights of its selected layers stored as integers.
 
     rules are the project's own where none are given.
@@ -69,44 +66,44 @@ def quantised_weights(
     program = Program(model, rules)
     graph = DequantisedGraph(program, grid)
     changes = []
-    for node, found in weighted_nodes(program, grid):
-        if isinstance(found, str):
-            changes.append(Change(node.scope, node.operator, why=found))
+    for node, layer in weighted_nodes(program, grid):
+        if isinstance(layer, str):
+            changes.append(Change(node.scope, node.operator, why=layer))
             continue
-        graph.redirect(found)
+        graph.redirect(layer)
         changes.append(Change(node.scope, node.operator, grid.text))
     return Rewritten(graph.result(), tuple(changes))
 
 
-def weighted_nodes(program: Program, grid: Grid) -> Iterator[tuple[Node, Layer | str]]:
+def weighted_nodes(program: Program, grid: Grid) -> Iterator[tuple[Node, WeightedLayer | str]]:
     """Every node that multiplies by a weight: the layer to be quantised, or why it stays."""
     is_layer = multiplies_weight(Over.FEATURES, Over.CHANNELS)
-    for found in operations_of(program, is_layer, layer_of):
-        if isinstance(found, Layer):
-            yield found.node, _why_not(found, grid, program) or found
+    for operation in operations_of(program, is_layer, layer_of):
+        if isinstance(operation, WeightedLayer):
+            yield operation.node, _why_not(operation, grid, program) or operation
         else:
-            yield found.node, found.why
+            yield operation.node, operation.why
 
 
-def layer_of(node: Node, program: Program) -> Layer | WholeOperation:
+def layer_of(node: Node, program: Program) -> WeightedLayer | WholeOperation:
     """The node as a layer with a stored weight, or why it is none."""
     name, graph = node.operator, program.graph
     if name not in LAYERS:
         return WholeOperation(node, "its type is not quantised")
     if name in {"onnx::Gemm", "onnx::MatMul"}:
-        found = weight_behind(node.inputs[1], program)
-        if isinstance(found, StoredWeight):
-            is_turned = found.turned != bool(node.attributes.get("transB", 0))
-            return Layer(node, found.name, 0 if is_turned else 1)
+        weight = weight_behind(node.inputs[1], program)
+        if isinstance(weight, StoredWeight):
+            is_turned = weight.turned != bool(node.attributes.get("transB", 0))
+            return WeightedLayer(node, weight.name, 0 if is_turned else 1)
         is_left = node.inputs[0] in graph.constants
         computed = "the left operand" if is_left else "computed in the graph"
-        return WholeOperation(node, found or f"its weight is {computed}")
+        return WholeOperation(node, weight or f"its weight is {computed}")
     if node.inputs[1] not in graph.stored:
         return WholeOperation(node, "its weight is computed in the graph, or quantised already")
-    return Layer(node, node.inputs[1], 1 if name == "onnx::ConvTranspose" else 0)
+    return WeightedLayer(node, node.inputs[1], 1 if name == "onnx::ConvTranspose" else 0)
 
 
-def _why_not(layer: Layer, grid: Grid, program: Program) -> str:
+def _why_not(layer: WeightedLayer, grid: Grid, program: Program) -> str:
     """Why a layer's weight stays as it is; "" where it is quantised."""
     if not grid.selects(layer.node.scope):
         return LEFT_OUT
@@ -139,11 +136,11 @@ class DequantisedGraph:
         self._made: dict[tuple[str, int | None], str] = {}
         self._reads: dict[str, str] = {}
 
-    def redirect(self, layer: Layer) -> None:
+    def redirect(self, layer: WeightedLayer) -> None:
         """Let a layer read its weight as integers give it."""
         self._reads[layer.node.outputs[0]] = self._behind(layer.node.inputs[1], layer)
 
-    def _behind(self, value: str, layer: Layer) -> str:
+    def _behind(self, value: str, layer: WeightedLayer) -> str:
         """What takes the place of a value between a layer and its stored weight."""
         key = value, layer.axis if self._grid.per_channel else None
         if key not in self._made:
@@ -159,28 +156,26 @@ class DequantisedGraph:
             self._made[key] = made.output[0]
         return self._made[key]
 
-    def _dequantizer(self, layer: Layer) -> NodeProto:
+    def _dequantizer(self, layer: WeightedLayer) -> NodeProto:
         """A DequantizeLinear that gives a layer's weight under a fresh name."""
         node, name, code = layer.node.proto, layer.weight, CODES[self._grid.bits]
         whole = self._graph.stored[name]
         weight = whole.array()
-        found = quantised(weight, self._grid, layer.axis if self._grid.per_channel else None)
+        parts = quantised(weight, self._grid, layer.axis if self._grid.per_channel else None)
         ends = (".quantized", ".scale", ".zero_point")
         reads = [self._names.stem(name, end) for end in ends]
         tensors = [
-            _integers(reads[0], code, list(weight.shape), found.integers),
-            numpy_helper.from_array(found.scale, reads[1]),
-            _integers(reads[2], code, list(found.scale.shape), found.zero_point),
+            _integers(reads[0], code, list(weight.shape), parts.integers),
+            numpy_helper.from_array(parts.scale, reads[1]),
+            _integers(reads[2], code, list(parts.scale.shape), parts.zero_point),
         ]
         tensors[0].metadata_props.extend(whole.proto.metadata_props)
         self._tensors += tensors
         result = self._names.stem(name, ".dequantized")
-        made = helper.make_node(
-            "DequantizeLinear", reads, [result], name=f"{path_within(node)}.weight"
-        )
+        made = helper.make_node("DequantizeLinear", reads, [result], name=f"{path_within(node)}.weight")
         made.metadata_props.extend(node.metadata_props)
-        if found.axis is not None:
-            made.attribute.append(helper.make_attribute("axis", found.axis))
+        if parts.axis is not None:
+            made.attribute.append(helper.make_attribute("axis", parts.axis))
         return made
 
     def result(self) -> onnx.ModelProto:
@@ -219,9 +214,7 @@ def quantised(weight: Any, grid: Grid, axis: int | None) -> Quantised:
     scale = np.maximum(-least, most) / high if grid.symmetric else (most - least) / (high - low)
     scale = _rounded_up(np.where(scale > 0, scale, 1.0), weight.dtype)
     step = scale.astype(np.float64)
-    zero = (
-        np.zeros_like(step) if grid.symmetric else np.clip(np.rint(low - least / step), low, high)
-    )
+    zero = np.zeros_like(step) if grid.symmetric else np.clip(np.rint(low - least / step), low, high)
     integers = np.clip(np.rint(wide / step) + zero, low, high)
     few = () if axis is None else (-1,)
     return Quantised(integers, scale.reshape(few), zero.reshape(few), axis)
@@ -278,26 +271,22 @@ def _gives(dequantizer: Node, weight: Any, graph: Body, grid: Grid) -> bool:
     return is_close and low <= integers.min() and integers.max() <= high
 
 
-def transformed(job: Job) -> Transformed:
-    """The file's model with integer weights; TransformError where no layer was changed."""
-    grid = grid_of(job.settings)
+def apply(model: OnnxModel, settings: Settings) -> Changed:
+    """The model with integer weights; TransformError where no layer was changed."""
+    grid = grid_of(settings)
 
-    def rewrite(model: onnx.ModelProto) -> Rewritten:
-        found = quantised_weights(model, grid, job.rules)
-        wrong = off_grid(model, found.model, grid)
+    def rewrite(proto: onnx.ModelProto) -> Rewritten:
+        quantised = quantised_weights(proto, grid, model.rules)
+        wrong = off_grid(proto, quantised.model, grid)
         if wrong:
             words = "reads a weight off the grid: leave it out with layers:"
             raise TransformError(f"quantize_weights: '{wrong[0]}' {words}")
-        if not any(change.became for change in found.changes):
-            whys = [each.why for each in found.changes if each.why != LEFT_OUT]
+        if not any(change.became for change in quantised.changes):
+            whys = [each.why for each in quantised.changes if each.why != LEFT_OUT]
             why = whys[0] if whys else "the model has no layer that layers: selects"
             raise TransformError(f"quantize_weights changed nothing: {why}")
-        return found
+        return quantised
 
-    done = with_known_layers(transformed_file(job, rewrite), job)
-    count = sum(1 for change in done.changes if change.became)
-
-    def verify(claim: Claim) -> Equivalence:
-        return verified_at_floor(claim, grid.bits, count, done.verify)
-
-    return replace(done, verify=verify)
+    changed = with_known_layers(change_graph(model, rewrite), model, grid.layers)
+    count = sum(1 for change in changed.changes if change.became)
+    return replace(changed, floor=floor_of(grid.bits, count))

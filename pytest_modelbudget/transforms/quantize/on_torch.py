@@ -14,42 +14,44 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.graph.graph import Graph, Op, Weight
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.weights import GRID
-from pytest_modelbudget.transforms.on_torch import transformed_module
-from pytest_modelbudget.transforms.quantize.grid import Grid, grid_of, verified_at_floor
-from pytest_modelbudget.transforms.transform import LEFT_OUT, Job, Transformed, with_known_layers
+from pytest_modelbudget.transforms.on_torch import change_module
+from pytest_modelbudget.transforms.quantize.grid import Grid, floor_of, grid_of
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, must_name_layers
 
 LAYERS = (nn.Linear, _ConvNd, nn.MultiheadAttention)
 
 
-def transformed(job: Job) -> Transformed:
+def apply(model: TorchModel, settings: Settings) -> Changed:
     """The module with integer weights; raises TransformError where no layer was changed."""
-    grid = grid_of(job.settings)
+    grid = grid_of(settings)
 
     def changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
-        told = tuple(layer_changes(before, after, grid))
-        if not any(change.became for change in told):
+        listed = tuple(layer_changes(before, after, grid))
+        if not any(change.became for change in listed):
             raise TransformError("quantize_weights changed nothing: no layer was selected")
-        return told
+        return listed
 
-    done = transformed_module(job, lambda model: quantised(model, grid), changes)
-    graph = done.loaded.graph
-    done = replace(done, changes=(*done.changes, *unlisted(graph, job.rules, done.changes, grid)))
-    loaded = replace(done.loaded, graph=with_logical_elements(graph, grid.bits))
-    count = sum(bool(change.became) for change in done.changes)
-
-    def verify(claim: Claim) -> Equivalence:
-        return verified_at_floor(claim, grid.bits, count, done.verify)
-
-    return with_known_layers(replace(done, loaded=loaded, verify=verify), job)
+    changed = change_module(
+        model,
+        lambda module: quantised(module, grid),
+        changes,
+        regraph=lambda graph: with_logical_elements(graph, grid.bits),
+    )
+    if model.is_copy:
+        return changed
+    listed = (*changed.changes, *unlisted(changed.model.graph, model.rules, changed.changes, grid))
+    count = sum(bool(change.became) for change in listed)
+    changed = replace(changed, changes=listed, floor=floor_of(grid.bits, count))
+    must_name_layers(grid.layers, changed)
+    return changed
 
 
 def quantised(model: nn.Module, grid: Grid) -> nn.Module:
@@ -69,11 +71,7 @@ def is_selected(path: str, module: nn.Module, grid: Grid) -> bool:
 
 def weights_of(module: nn.Module) -> list[str]:
     """Names of the floating matrices and kernels among a layer's own parameters."""
-    return [
-        name
-        for name, tensor in module._parameters.items()
-        if is_matrix(tensor) and name.endswith("weight")
-    ]
+    return [name for name, tensor in module._parameters.items() if is_matrix(tensor) and name.endswith("weight")]
 
 
 def is_matrix(tensor: torch.Tensor | None) -> bool:
@@ -125,14 +123,10 @@ def put_on_grid(module: Any, name: str, grid: Grid, stored: StoredOnce) -> None:
         return cast(torch.Tensor, integers * scale)
 
     kind = type(module)
-    module.__class__ = type(
-        kind.__name__, (kind,), {name: property(worked_out), "__module__": kind.__module__}
-    )
+    module.__class__ = type(kind.__name__, (kind,), {name: property(worked_out), "__module__": kind.__module__})
 
 
-def on_grid(
-    weight: torch.Tensor, grid: Grid, axis: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def on_grid(weight: torch.Tensor, grid: Grid, axis: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Integers, scales and zero points; scales in the weight's own type, as they are stored."""
     wide = weight.double()
     others = [each for each in range(wide.dim()) if not (grid.per_channel and each == axis)]
@@ -170,16 +164,10 @@ def layer_changes(before: nn.Module, after: nn.Module, grid: Grid) -> Iterator[C
         yield Change(path, kind, grid.text)
 
 
-def unlisted(
-    graph: Graph, rules: OpTable, changes: Sequence[Change], grid: Grid
-) -> Iterator[Change]:
+def unlisted(graph: Graph, rules: OpTable, changes: Sequence[Change], grid: Grid) -> Iterator[Change]:
     """Operations that still multiply by a parameter, of modules that nobody listed as layers."""
     listed = {change.scope for change in changes}
-    owners = {
-        weight.tensor.storage: weight.scope
-        for weight in graph.weights
-        if weight.kind is StorageKind.PARAMETER
-    }
+    owners = {weight.tensor.storage: weight.scope for weight in graph.weights if weight.kind is StorageKind.PARAMETER}
     for op in graph.ops:
         for tensor in multiplied_tensors(op, rules):
             scope = owners.get(tensor.storage)
@@ -243,6 +231,4 @@ def _packed(weight: Weight, bits: int) -> Weight:
     tensor = weight.tensor
     if not tensor.name.endswith("_integers"):
         return weight
-    return replace(
-        weight, tensor=replace(tensor, dtype=replace(tensor.dtype, name="int4", bits=bits))
-    )
+    return replace(weight, tensor=replace(tensor, dtype=replace(tensor.dtype, name="int4", bits=bits)))

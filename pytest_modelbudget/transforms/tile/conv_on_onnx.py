@@ -9,6 +9,7 @@ from typing import Any, cast
 import onnx
 from onnx import TensorProto
 
+from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.rewriting import (
     Replacement,
@@ -19,23 +20,10 @@ from pytest_modelbudget.onnx_models.rewriting import (
 )
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.transforms.on_onnx import Rewritten, transformed_file
-from pytest_modelbudget.transforms.tile.graph_on_onnx import (
-    TiledGraph,
-    column_sums,
-    first_along,
-    joined,
-    split,
-)
-from pytest_modelbudget.transforms.tile.grid import (
-    ONE_CHANNEL,
-    Cut,
-    Tile,
-    cut,
-    must_be_complete,
-    tile_of,
-)
-from pytest_modelbudget.transforms.transform import LEFT_OUT, Job, Transformed, with_known_layers
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
+from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph, column_sums, first_along, joined, split
+from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, Cut, Tile, cut, must_be_complete, tile_of
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings
 
 REWRITTEN = frozenset({"onnx::Conv", "onnx::ConvTranspose"})  # those that can be cut
 
@@ -57,9 +45,7 @@ class Convolution:
     bias: str
 
 
-def convolutions(
-    program: Program,
-) -> Iterator[Convolution | WholeOperation]:
+def convolutions(program: Program) -> Iterator[Convolution | WholeOperation]:
     """Every convolution in the order of the file, those in bodies and functions included."""
     return operations_of(program, multiplies_weight(Over.CHANNELS), _operation)
 
@@ -95,7 +81,7 @@ Names = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class TiledConvolution:
     """One convolution to be written as tiles.
 
     weight holds the values of the stored tensor whole, whose parts' names start with stem. A shared
@@ -109,18 +95,18 @@ class Layer:
     shared: bool = False
 
 
-def write_tiles(into: Replacement, layer: Layer, tile: Tile) -> None:
+def write_tiles(into: Replacement, layer: TiledConvolution, tile: Tile) -> None:
     """Write a convolution as partial ones, each with the attributes that it has itself."""
-    found = layer.convolution
-    inputs, outputs = cut(found.k, tile.k, pads=tile.pads), cut(found.n, tile.n, pads=tile.pads)
-    parts = _cut(into, found.node.inputs[0], inputs, "x", (found.groups, layer.weight.ndim, 1))
-    biases: Sequence[Names] = [()] * found.groups
-    if found.bias:
-        biases = _cut(into, found.bias, outputs, "bias", (found.groups, 1, 0))
+    convolution = layer.convolution
+    inputs, outputs = cut(convolution.k, tile.k, pads=tile.pads), cut(convolution.n, tile.n, pads=tile.pads)
+    parts = _cut(into, convolution.node.inputs[0], inputs, "x", (convolution.groups, layer.weight.ndim, 1))
+    biases: Sequence[Names] = [()] * convolution.groups
+    if convolution.bias:
+        biases = _cut(into, convolution.bias, outputs, "bias", (convolution.groups, 1, 0))
     tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, inputs, outputs)
     columns: list[str] = []
     for group, operands in enumerate(zip(parts, biases, tiles, strict=True)):
-        prefix = f"g{group}." if found.groups > 1 else ""
+        prefix = f"g{group}." if convolution.groups > 1 else ""
         columns += _columns(into, operands, prefix)
         if outputs.zeros:
             place = f"{prefix}sliced"
@@ -128,17 +114,11 @@ def write_tiles(into: Replacement, layer: Layer, tile: Tile) -> None:
     into.finish(joined(into, columns, "joined", axis=1))
 
 
-def _columns(
-    into: Replacement, operands: tuple[Names, Names, Sequence[Names]], prefix: str
-) -> list[str]:
+def _columns(into: Replacement, operands: tuple[Names, Names, Sequence[Names]], prefix: str) -> list[str]:
     """The outputs of one group; the first product of each column adds the bias."""
     parts, bias, tiles = operands
     node = into.replaced
-    attributes = {
-        each.name: onnx.helper.get_attribute_value(each)
-        for each in node.attribute
-        if each.name != "group"
-    }
+    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute if each.name != "group"}
 
     def product(part: str, weight: str, k: int, n: int) -> str:
         reads = (part, weight, bias[n]) if bias and k == 0 else (part, weight)
@@ -147,48 +127,41 @@ def _columns(
     return column_sums(into, parts, tiles, product, prefix)
 
 
-def _cut(
-    into: Replacement, name: str, tiles: Cut, part: str, place: tuple[int, int, int]
-) -> list[list[str]]:
+def _cut(into: Replacement, name: str, tiles: Cut, part: str, place: tuple[int, int, int]) -> list[list[str]]:
     """Tiles of a value by group; place is (groups, axes of the value, axis of its channels)."""
     groups, rank, axis = place
-    found = list(split(into, name, tiles.filled * groups, part, axis=axis))
+    names = list(split(into, name, tiles.filled * groups, part, axis=axis))
     count = len(tiles.sizes)
     if tiles.zeros:
         ends = [tiles.zeros if each == axis else 0 for each in range(rank)]
-        for last in range(count - 1, len(found), count):
+        for last in range(count - 1, len(names), count):
             filled = f"{part}.{last}.padded"
             pads = into.integers([0] * rank + ends, f"{filled}.by")
-            found[last] = into.node("Pad", (found[last], pads), filled)
-    return [found[first : first + count] for first in range(0, len(found), count)]
+            names[last] = into.node("Pad", (names[last], pads), filled)
+    return [names[first : first + count] for first in range(0, len(names), count)]
 
 
-def _cut_tiles(into: Replacement, layer: Layer, inputs: Cut, outputs: Cut) -> list[Sequence[Names]]:
+def _cut_tiles(into: Replacement, layer: TiledConvolution, inputs: Cut, outputs: Cut) -> list[Sequence[Names]]:
     """Names of tiles that Split cuts out of the one stored weight, by group, column and row."""
-    found, rank = layer.convolution, layer.weight.ndim
-    outer, inner = (inputs, outputs) if found.turned else (outputs, inputs)
+    convolution, rank = layer.convolution, layer.weight.ndim
+    outer, inner = (inputs, outputs) if convolution.turned else (outputs, inputs)
     grids: list[Sequence[Names]] = []
-    for g, group in enumerate(_cut(into, found.weight, outer, "weight", (found.groups, rank, 0))):
-        rows = [
-            _cut(into, name, inner, f"weight.g{g}.{i}", (1, rank, 1))[0]
-            for i, name in enumerate(group)
-        ]
-        grids.append(list(zip(*rows, strict=True)) if found.turned else rows)
+    for g, group in enumerate(_cut(into, convolution.weight, outer, "weight", (convolution.groups, rank, 0))):
+        rows = [_cut(into, name, inner, f"weight.g{g}.{i}", (1, rank, 1))[0] for i, name in enumerate(group)]
+        grids.append(list(zip(*rows, strict=True)) if convolution.turned else rows)
     return grids
 
 
-def _stored_tiles(
-    into: Replacement, layer: Layer, inputs: Cut, outputs: Cut
-) -> list[Sequence[Names]]:
+def _stored_tiles(into: Replacement, layer: TiledConvolution, inputs: Cut, outputs: Cut) -> list[Sequence[Names]]:
     """Names of the stored tiles, by group, column and row, such as conv.weight_g0_k0_n0."""
     import numpy as np
 
-    found = layer.convolution
+    convolution = layer.convolution
     ends = (outputs.zeros, inputs.zeros, *(0 for _ in layer.weight.shape[2:]))
     grids: list[Sequence[Names]] = []
-    for g, group in enumerate(np.split(layer.weight, found.groups)):
-        whole = np.pad(_turned(group, found), [(0, end) for end in ends])
-        place = f"g{g}_" if found.groups > 1 else ""
+    for g, group in enumerate(np.split(layer.weight, convolution.groups)):
+        whole = np.pad(_turned(group, convolution), [(0, end) for end in ends])
+        place = f"g{g}_" if convolution.groups > 1 else ""
         columns = [
             [_stored(into, layer, whole[column, row], f"{place}k{k}_n{n}")
              for k, row in enumerate(inputs.slices)]
@@ -198,21 +171,18 @@ def _stored_tiles(
     return grids
 
 
-def _stored(into: Replacement, layer: Layer, tile: Any, part: str) -> str:
+def _stored(into: Replacement, layer: TiledConvolution, tile: Any, part: str) -> str:
     values = _turned(tile, layer.convolution)
     return into.store_part(values, part, layer.stem, layer.whole)
 
 
-def _turned(values: Any, found: Convolution) -> Any:
+def _turned(values: Any, convolution: Convolution) -> Any:
     """(n, k, kernel ...) of a weight as it is stored, and the other way round."""
-    return values.swapaxes(0, 1) if found.turned else values
+    return values.swapaxes(0, 1) if convolution.turned else values
 
 
 def tiled_convolutions(
-    model: onnx.ModelProto,
-    tile: Tile,
-    layers: Sequence[str] = ("*",),
-    rules: OpTable | None = None,
+    model: onnx.ModelProto, tile: Tile, layers: Sequence[str] = ("*",), rules: OpTable | None = None
 ) -> Rewritten:
     """The model with the convolutions that globs select written as partial ones.
 
@@ -222,30 +192,30 @@ def tiled_convolutions(
     """
     program = Program(model, rules)
     graph = TiledGraph(program, tile, layers)
-    for found in convolutions(program):
-        why = found.why if isinstance(found, WholeOperation) else ""
-        if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
+    for operation in convolutions(program):
+        why = operation.why if isinstance(operation, WholeOperation) else ""
+        if graph.keeps(operation.node, why) or isinstance(operation, WholeOperation):
             continue
-        layer = Layer(
-            found,
-            program.graph.stored[found.weight].array(),
-            program.graph.stored[found.weight].proto,
-            graph.names.stem(found.weight, "_"),
-            program.graph.most_reads(found.node.inputs[1]) > 1,
+        layer = TiledConvolution(
+            operation,
+            program.graph.stored[operation.weight].array(),
+            program.graph.stored[operation.weight].proto,
+            graph.names.stem(operation.weight, "_"),
+            program.graph.most_reads(operation.node.inputs[1]) > 1,
         )
-        into = graph.replacement(found.node, found.k, found.n, groups=found.groups)
+        into = graph.replacement(operation.node, operation.k, operation.n, groups=operation.groups)
         write_tiles(into, layer, tile)
     return graph.result()
 
 
-def transformed(job: Job) -> Transformed:
-    """The file's model with its convolutions tiled; TransformError where one stayed whole."""
-    tile, layers = tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"])
+def apply(model: OnnxModel, settings: Settings) -> Changed:
+    """The model with its convolutions tiled; TransformError where one stayed whole."""
+    tile, layers = tile_of(settings), cast("tuple[str, ...]", settings["layers"])
 
-    def rewrite(model: onnx.ModelProto) -> Rewritten:
-        found = tiled_convolutions(model, tile, layers, job.rules)
+    def rewrite(proto: onnx.ModelProto) -> Rewritten:
+        tiled = tiled_convolutions(proto, tile, layers, model.rules)
         may_stay = (LEFT_OUT, ONE_CHANNEL)
-        must_be_complete(found.changes, "tile_conv", "convolutions", may_stay=may_stay)
-        return found
+        must_be_complete(tiled.changes, "tile_conv", "convolutions", may_stay=may_stay)
+        return tiled
 
-    return with_known_layers(transformed_file(job, rewrite), job)
+    return with_known_layers(change_graph(model, rewrite), model, layers)

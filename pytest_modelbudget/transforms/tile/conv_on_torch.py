@@ -19,7 +19,8 @@ import torch
 
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
-from pytest_modelbudget.transforms.on_torch import transformed_operations
+from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, must_be_complete, tile_of
 from pytest_modelbudget.transforms.tile.products_on_torch import (
     WHOLE,
@@ -32,13 +33,7 @@ from pytest_modelbudget.transforms.tile.products_on_torch import (
     padded,
     summed,
 )
-from pytest_modelbudget.transforms.transform import (
-    LEFT_OUT,
-    Job,
-    Transformed,
-    is_chosen,
-    with_known_layers,
-)
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen, must_name_layers
 
 # Operators that take (input, weight, bias, ..., groups, ...); those that turn the weight.
 TURNED = frozenset({"aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"})
@@ -98,13 +93,13 @@ class TileConv(TileRewrite):
             return self.leave(scope, call, LEFT_OUT)
         if call.name not in SPLIT or call.writes:
             return self.leave(scope, call, WHOLE)
-        found = convolution_of(call)
-        if found.groups > 1 and found.inputs == 1:
+        convolution = convolution_of(call)
+        if convolution.groups > 1 and convolution.inputs == 1:
             return self.leave(scope, call, ONE_CHANNEL)
-        groups = found.parts()
+        groups = convolution.parts()
         self.note(scope, call, groups[0], groups=len(groups))
-        outputs = [part for each in groups for part in self.columns(each, found.product)]
-        return joined(outputs, found.axis)
+        outputs = [part for each in groups for part in self.columns(each, convolution.product)]
+        return joined(outputs, convolution.axis)
 
     def columns(self, group: Linear, product: Product) -> list[torch.Tensor]:
         """The outputs of one group, one column of tiles after the other."""
@@ -112,9 +107,7 @@ class TileConv(TileRewrite):
         column = partial(self.column, product)
         return columns(whole, self.tile, column, outputs=len(group.weight))
 
-    def column(
-        self, product: Product, parts: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def column(self, product: Product, parts: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
         return summed(parts, weight, bias, self.tile, product)
 
@@ -122,26 +115,27 @@ class TileConv(TileRewrite):
 def convolution_of(call: Call) -> Convolution:
     """A call of one of the operators that are split."""
     operator: Any = call.func
-    given = {each.name: each.default_value for each in operator._schema.arguments}
-    given |= dict(zip(given, call.args, strict=False)) | dict(call.kwargs)
-    turned = given.get("transposed", call.name in TURNED)
+    arguments = {each.name: each.default_value for each in operator._schema.arguments}
+    arguments |= dict(zip(arguments, call.args, strict=False)) | dict(call.kwargs)
+    turned = arguments.get("transposed", call.name in TURNED)
 
     def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         weight = weight.transpose(0, 1) if turned else weight
         part = {"input": x, "weight": weight, "bias": bias, "groups": 1}
-        found: torch.Tensor = operator(*(given | part).values())
-        return found
+        result: torch.Tensor = operator(*(arguments | part).values())
+        return result
 
-    x, weight, bias = (given[name] for name in ("input", "weight", "bias"))
-    return Convolution(x, weight, bias, given["groups"], turned, product)
+    x, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))
+    return Convolution(x, weight, bias, arguments["groups"], turned, product)
 
 
-def transformed(job: Job) -> Transformed:
+def apply(model: TorchModel, settings: Settings) -> Changed:
     """The model with its convolutions tiled; raises TransformError where one stayed whole."""
+    layers = cast("tuple[str, ...]", settings["layers"])
 
-    def complete(rewrite: TileConv) -> None:
+    def check(changed: Changed) -> None:
         may_stay = (LEFT_OUT, ONE_CHANNEL)
-        must_be_complete(rewrite.changes, "tile_conv", "convolutions", may_stay=may_stay)
+        must_be_complete(changed.changes, "tile_conv", "convolutions", may_stay=may_stay)
+        must_name_layers(layers, changed)
 
-    rewrite = TileConv(tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"]))
-    return with_known_layers(transformed_operations(job, rewrite, must_be_complete=complete), job)
+    return change_operations(model, TileConv(tile_of(settings), layers), check)

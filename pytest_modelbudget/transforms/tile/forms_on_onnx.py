@@ -59,9 +59,7 @@ class StoredWeight:
     turned: bool
 
 
-def linear_operations(
-    program: Program,
-) -> Iterator[LinearOperation | WholeOperation]:
+def linear_operations(program: Program) -> Iterator[LinearOperation | WholeOperation]:
     """Every linear operation in the order of the file, those in bodies and functions included.
 
     What contracts over features with a weight is one, by whatever name it goes. A MatMul of two
@@ -113,14 +111,14 @@ def weight_behind(name: str, program: Program) -> StoredWeight | str | None:
         if maker.operator == "onnx::Transpose":
             turned ^= maker.attributes.get("perm", (1, 0)) == (1, 0)
         name = maker.inputs[0]
-    rank = len(graph.stored[name].shape)
-    if rank != 2:
-        return f"its weight has rank {rank}, not 2"
+    tensor = graph.stored[name]
+    if len(tensor.shape) != 2 and not tensor.is_sparse:
+        return f"its weight has rank {len(tensor.shape)}, not 2"
     return why_unusable(name, program) or StoredWeight(name, turned)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class TiledLinear:
     """One linear operation to be written as tiles.
 
     weight (K, N) holds the values of the stored tensor whole, whose parts' names start with stem.
@@ -138,7 +136,7 @@ class Layer:
     shared: bool = False
 
 
-def unrolled(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
+def unrolled(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul for each tile of W (and of x, where rows are tiled too)."""
     rows, columns = _cuts(layer, tile)
     tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, rows, columns)
@@ -150,7 +148,7 @@ def unrolled(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
     return _without_zeros(into, result, columns)
 
 
-def _cuts(layer: Layer, tile: Tile) -> tuple[Cut, Cut]:
+def _cuts(layer: TiledLinear, tile: Tile) -> tuple[Cut, Cut]:
     k, n = layer.operation.k, layer.operation.n
     return cut(k, tile.k, pads=tile.pads), cut(n, tile.n, pads=tile.pads)
 
@@ -161,28 +159,21 @@ def _padded(weight: Any, below: int, beside: int) -> Any:
     return np.pad(weight, ((0, below), (0, beside))) if below or beside else weight
 
 
-def _stored_tiles(
-    into: Replacement, layer: Layer, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _stored_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of the stored tiles, by column and then by row."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     return tuple(
-        tuple(
-            _stored_part(into, layer, weight[row, column], k, n)
-            for k, row in enumerate(rows.slices)
-        )
+        tuple(_stored_part(into, layer, weight[row, column], k, n) for k, row in enumerate(rows.slices))
         for n, column in enumerate(columns.slices)
     )
 
 
-def _stored_part(into: Replacement, layer: Layer, values: Any, k: int, n: int) -> str:
+def _stored_part(into: Replacement, layer: TiledLinear, values: Any, k: int, n: int) -> str:
     """A part of the weight, named after its place: fc.weight_k0_n0."""
     return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
 
 
-def _cut_tiles(
-    into: Replacement, layer: Layer, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _cut_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of tiles that Split cuts out of the one stored weight, by column and then by row."""
     weight = _shared_weight(into, layer, rows, columns)
     return tuple(
@@ -191,7 +182,7 @@ def _cut_tiles(
     )
 
 
-def _shared_weight(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> str:
+def _shared_weight(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> str:
     """The one stored weight as (K, N), turned and padded where the graph runs."""
     weight = layer.operation.weight
     if layer.operation.weight_turned:
@@ -202,7 +193,7 @@ def _shared_weight(into: Replacement, layer: Layer, rows: Cut, columns: Cut) -> 
     return weight
 
 
-def _padded_x(into: Replacement, layer: Layer, x: str, zeros: int) -> str:
+def _padded_x(into: Replacement, layer: TiledLinear, x: str, zeros: int) -> str:
     """x with zeros behind its last axis."""
     if not zeros:
         return x
@@ -219,21 +210,19 @@ def _without_zeros(into: Replacement, result: str, columns: Cut) -> str:
     return first_along(into, result, sum(columns.sizes) - columns.zeros, "sliced", axis=-1)
 
 
-def _row_of_tiles(
-    into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str
-) -> str:
+def _row_of_tiles(into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str) -> str:
     """All columns for some rows of x."""
 
     def product(part: str, weight: str, k: int, n: int) -> str:
         return into.node("MatMul", (part, weight), f"{prefix}product.k{k}.n{n}")
 
     parts = split(into, x, rows.sizes, f"{prefix}x", axis=-1)
-    found = column_sums(into, parts, tiles, product, prefix)
-    return joined(into, found, f"{prefix}joined", axis=-1)
+    sums = column_sums(into, parts, tiles, product, prefix)
+    return joined(into, sums, f"{prefix}joined", axis=-1)
 
 
 def _rows_tiled(
-    into: Replacement, layer: Layer, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
+    into: Replacement, layer: TiledLinear, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
 ) -> str:
     """The same for each tile of rows; leading axes are one axis meanwhile."""
     rows, tile = cuts
@@ -250,8 +239,7 @@ def _rows_tiled(
         x = into.node("Pad", (x, into.integers([0, 0, edges.zeros, 0], "row_pads")), "row_padded")
     parts = split(into, x, edges.sizes, "rows", axis=0)
     stacked = [
-        _row_of_tiles(into, part, rows, tiles, f"m{m}." if len(parts) > 1 else "")
-        for m, part in enumerate(parts)
+        _row_of_tiles(into, part, rows, tiles, f"m{m}." if len(parts) > 1 else "") for m, part in enumerate(parts)
     ]
     result = joined(into, stacked, "stacked", axis=0)
     if edges.zeros:
@@ -262,7 +250,7 @@ def _rows_tiled(
     return result
 
 
-def batched(into: Replacement, layer: Layer, tile: Tile, x: str) -> str:
+def batched(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul over all whole tiles, and one for each kind of edge."""
     rows, columns = _cuts(layer, tile)
     batches = (_cut_batches if layer.shared else _stored_batches)(into, layer, rows, columns)
@@ -308,9 +296,7 @@ def _rows_swapped(axes: int) -> list[int]:
     return [*range(axes - 1), axes, axes - 1, axes + 1]
 
 
-def _stored_batches(
-    into: Replacement, layer: Layer, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _stored_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of stored batches (k tiles, n tiles, k, n), by region of columns, then of rows."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     names = []
@@ -325,9 +311,7 @@ def _stored_batches(
     return tuple(names)
 
 
-def _cut_batches(
-    into: Replacement, layer: Layer, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _cut_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """The same, cut out of the one stored weight where the graph runs."""
     weight = _shared_weight(into, layer, rows, columns)
     widths = [wide * width for _, wide, width in columns.regions]
@@ -346,5 +330,5 @@ def _cut_batches(
     return tuple(names)
 
 
-Form = Callable[[Replacement, Layer, Tile, str], str]
+Form = Callable[[Replacement, TiledLinear, Tile, str], str]
 FORMS: Mapping[str, Form] = {"unrolled": unrolled, "batched": batched}

@@ -40,9 +40,7 @@ class TiledGraph:
             self._changes.append(Change(scope, node.operator, why=why))
         return bool(why)
 
-    def replacement(
-        self, node: Node, k: int, n: int, *, rows: int = 1, groups: int = 1
-    ) -> Replacement:
+    def replacement(self, node: Node, k: int, n: int, *, rows: int = 1, groups: int = 1) -> Replacement:
         """What is to take a node's place: products of k inputs to n outputs in each group."""
         into = Replacement(node, self.names.stem(node.outputs[0], "/tiles"))
         self._replacements[node.outputs[0]] = into
@@ -72,29 +70,23 @@ Product = Callable[[str, str, int, int], str]
 
 
 def column_sums(
-    into: Replacement,
-    parts: Sequence[str],
-    tiles: Sequence[Sequence[str]],
-    product: Product,
-    prefix: str = "",
+    into: Replacement, parts: Sequence[str], tiles: Sequence[Sequence[str]], product: Product, prefix: str = ""
 ) -> list[str]:
     """One tile's width of outputs after the other: its products, summed in the order of K.
 
     parts are those of x by tiles, tiles the weight's by column and then by row.
     """
-    found = []
+    sums = []
     for n, column in enumerate(tiles):
         total = ""
         for k, (part, weight) in enumerate(zip(parts, column, strict=True)):
             made = product(part, weight, k, n)
             total = into.node("Add", (total, made), f"{prefix}sum.k{k}.n{n}") if k else made
-        found.append(total)
-    return found
+        sums.append(total)
+    return sums
 
 
-def split(
-    into: Replacement, x: str, sizes: Sequence[int], part: str, *, axis: int
-) -> tuple[str, ...]:
+def split(into: Replacement, x: str, sizes: Sequence[int], part: str, *, axis: int) -> tuple[str, ...]:
     """Parts of a value along one axis; one part is the value itself."""
     if len(sizes) == 1:
         return (x,)

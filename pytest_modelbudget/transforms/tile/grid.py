@@ -91,11 +91,7 @@ def became(tile: Tile, k: int, n: int, *, rows: int = 1, groups: int = 1) -> str
 
 
 def must_be_complete(
-    changes: Sequence[Change],
-    transform: str,
-    operations: str,
-    *,
-    may_stay: Collection[str] = (LEFT_OUT,),
+    changes: Sequence[Change], transform: str, operations: str, *, may_stay: Collection[str] = (LEFT_OUT,)
 ) -> None:
     """Raises TransformError where a selected operation stayed whole, or none was changed.
 

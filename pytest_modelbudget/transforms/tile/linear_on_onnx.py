@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -15,19 +16,15 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.onnx_models.files import with_all_weights, write_model
 from pytest_modelbudget.onnx_models.inference import inferred_types
+from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import Body, DeclaredTypes, Program, bound
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.transforms.on_onnx import Rewrite, Rewritten, transformed_file
-from pytest_modelbudget.transforms.tile.forms_on_onnx import (
-    FORMS,
-    Layer,
-    LinearOperation,
-    linear_operations,
-)
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
+from pytest_modelbudget.transforms.tile.forms_on_onnx import FORMS, LinearOperation, TiledLinear, linear_operations
 from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of
-from pytest_modelbudget.transforms.transform import Job, Transformed, with_known_layers
+from pytest_modelbudget.transforms.transform import Changed, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +36,7 @@ class Tiling:
     layers: tuple[str, ...] = ("*",)
 
 
-def tiled_linears(
-    model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None = None
-) -> Rewritten:
+def tiled_linears(model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None = None) -> Rewritten:
     """The model with its selected linear operations written as products of tiles.
 
     The given model is left alone. Inputs, outputs and the names of all values that were there
@@ -51,20 +46,20 @@ def tiled_linears(
     program = Program(model, rules)
     types = inferred_types(model)
     graph = TiledGraph(program, tiling.tile, tiling.layers)
-    for found in linear_operations(program):
-        why = found.why if isinstance(found, WholeOperation) else _why_whole(found, tiling, types)
-        if graph.keeps(found.node, why) or isinstance(found, WholeOperation):
+    for operation in linear_operations(program):
+        why = operation.why if isinstance(operation, WholeOperation) else _why_whole(operation, tiling, types)
+        if graph.keeps(operation.node, why) or isinstance(operation, WholeOperation):
             continue
-        layer = _layer(found, program.graph, types, graph.names.stem(found.weight, "_"))
+        layer = _layer(operation, program.graph, types, graph.names.stem(operation.weight, "_"))
         rows = prod(size or 0 for size in layer.leading or ())
-        into = graph.replacement(found.node, found.k, found.n, rows=rows)
+        into = graph.replacement(operation.node, operation.k, operation.n, rows=rows)
         _rewrite(into, layer, tiling)
     return graph.result()
 
 
-def _why_whole(found: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> str:
+def _why_whole(operation: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> str:
     """Why a form cannot take an operation; "" where it can."""
-    leading = _leading(found, types)
+    leading = _leading(operation, types)
     needs_rank = tiling.form == "batched" or tiling.tile.pads or tiling.tile.m is not None
     if leading is None and needs_rank:
         return "the rank of its input is not known"
@@ -75,80 +70,76 @@ def _why_whole(found: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> 
     return ""
 
 
-def _leading(found: LinearOperation, types: DeclaredTypes) -> tuple[int | None, ...] | None:
+def _leading(operation: LinearOperation, types: DeclaredTypes) -> tuple[int | None, ...] | None:
     """Sizes of x before the contracted axis, None where they are not known."""
-    known = types[found.node.inputs[0]].shape
-    if found.node.operator == "onnx::Gemm":
-        rows = (known or (None, None))[1 if found.x_turned else 0]
+    known = types[operation.node.inputs[0]].shape
+    if operation.node.operator == "onnx::Gemm":
+        rows = (known or (None, None))[1 if operation.x_turned else 0]
         return (rows if isinstance(rows, int) else None,)
     if known is None:
         return None
     return tuple(size if isinstance(size, int) else None for size in known[:-1])
 
 
-def _layer(found: LinearOperation, graph: Body, types: DeclaredTypes, stem: str) -> Layer:
-    whole = graph.stored[found.weight]
+def _layer(operation: LinearOperation, graph: Body, types: DeclaredTypes, stem: str) -> TiledLinear:
+    whole = graph.stored[operation.weight]
     weight = whole.array()
-    return Layer(
-        found,
-        weight.T if found.weight_turned else weight,
+    return TiledLinear(
+        operation,
+        weight.T if operation.weight_turned else weight,
         whole.proto,
         stem,
-        _leading(found, types),
-        graph.most_reads(found.node.inputs[1]) > 1,
+        _leading(operation, types),
+        graph.most_reads(operation.node.inputs[1]) > 1,
     )
 
 
-def _rewrite(into: Replacement, layer: Layer, tiling: Tiling) -> None:
+def _rewrite(into: Replacement, layer: TiledLinear, tiling: Tiling) -> None:
     """alpha · x·W + beta · bias, the product in tiles and the rest as it was."""
-    found = layer.operation
-    x = found.node.inputs[0]
-    if found.x_turned:
+    operation = layer.operation
+    x = operation.node.inputs[0]
+    if operation.x_turned:
         x = into.node("Transpose", (x,), "turned", perm=[1, 0])
     result = FORMS[tiling.form](into, layer, tiling.tile, x)
-    if found.alpha != 1.0:
-        result = into.node("Mul", (result, _scalar(into, layer, found.alpha, "alpha")), "scaled")
-    bias = found.bias
-    if bias and found.beta not in {0.0, 1.0}:
-        bias = into.node("Mul", (bias, _scalar(into, layer, found.beta, "beta")), "bias")
-    if bias and found.beta:
+    if operation.alpha != 1.0:
+        result = into.node("Mul", (result, _scalar(into, layer, operation.alpha, "alpha")), "scaled")
+    bias = operation.bias
+    if bias and operation.beta not in {0.0, 1.0}:
+        bias = into.node("Mul", (bias, _scalar(into, layer, operation.beta, "beta")), "bias")
+    if bias and operation.beta:
         result = into.node("Add", (result, bias), "biased")
     into.finish(result)
 
 
-def _scalar(into: Replacement, layer: Layer, value: float, part: str) -> str:
+def _scalar(into: Replacement, layer: TiledLinear, value: float, part: str) -> str:
     return into.store(layer.weight.dtype.type(value), part)
 
 
-def transformed(job: Job) -> Transformed:
-    """The file's model with its linear operations tiled; TransformError where one stayed whole."""
-    rewrite = _rewrite_of(job.settings, job.source.dims, job.rules)
-    return with_known_layers(transformed_file(job, rewrite), job)
+def apply(model: OnnxModel, settings: Settings) -> Changed:
+    """The model with its linear operations tiled; TransformError where one stayed whole."""
+    rewrite = partial(tiled_as_asked, settings=settings, dims=model.source.dims, rules=model.rules)
+    layers = cast("tuple[str, ...]", settings["layers"])
+    return with_known_layers(change_graph(model, rewrite), model, layers)
 
 
-def write_tiled(
-    source: ModelSource, settings: Mapping[str, object], path: Path
-) -> tuple[Change, ...]:
+def write_tiled(source: ModelSource, settings: Settings, path: Path) -> tuple[Change, ...]:
     """Write the tiled twin of a file, which holds its weights; what became of each operation."""
     original = existing_file(source, "an ONNX model")
     if path.resolve() == original.resolve():
         raise TransformError(f"{path} is the file to be tiled: write the twin to another one")
-    found = _rewrite_of(settings, source.dims)(with_all_weights(original))
-    write_model(found.model, path)
-    return found.changes
+    tiled = tiled_as_asked(with_all_weights(original), settings=settings, dims=source.dims)
+    write_model(tiled.model, path)
+    return tiled.changes
 
 
-def _rewrite_of(
-    settings: Mapping[str, object], dims: Mapping[str, int], rules: OpTable | None = None
-) -> Rewrite:
+def tiled_as_asked(
+    proto: onnx.ModelProto, *, settings: Settings, dims: Mapping[str, int], rules: OpTable | None = None
+) -> Rewritten:
+    """The model tiled as settings ask for; TransformError where an operation stayed whole."""
     tile = tile_of(settings)
+    if tile.m is not None:  # rows are cut where the graph is written, so their number is fixed
+        proto = bound(proto, dims)
     tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
-
-    def rewrite(model: onnx.ModelProto) -> Rewritten:
-        if tile.m is not None:  # rows are cut where the graph is written, so their number is fixed
-            model = bound(model, dims)
-        found = tiled_linears(model, tiling, rules)
-        must_be_complete(found.changes, "tile_linear", "linear operations")
-        return found
-
-    return rewrite
+    tiled = tiled_linears(proto, tiling, rules)
+    must_be_complete(tiled.changes, "tile_linear", "linear operations")
+    return tiled

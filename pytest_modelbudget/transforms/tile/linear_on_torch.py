@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
-from pytest_modelbudget.transforms.on_torch import transformed_operations
+from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile.grid import cut, must_be_complete, tile_of
 from pytest_modelbudget.transforms.tile.products_on_torch import (
     WHOLE,
@@ -33,13 +34,7 @@ from pytest_modelbudget.transforms.tile.products_on_torch import (
     padded,
     summed,
 )
-from pytest_modelbudget.transforms.transform import (
-    LEFT_OUT,
-    Job,
-    Transformed,
-    is_chosen,
-    with_known_layers,
-)
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen, must_name_layers
 
 
 class TileLinear(TileRewrite):
@@ -73,24 +68,19 @@ class TileLinear(TileRewrite):
         x = linear.x.reshape(-1, k)
         if edges.zeros:
             x = F.pad(x, (0, 0, 0, edges.zeros))
-        parts = [
-            self.columns(Linear(part, linear.weight, linear.bias))
-            for part in x.split_with_sizes(edges.sizes)
-        ]
-        found = joined(parts, 0)
+        parts = [self.columns(Linear(part, linear.weight, linear.bias)) for part in x.split_with_sizes(edges.sizes)]
+        result = joined(parts, 0)
         if edges.zeros:
-            found = found.narrow(0, 0, rows)
-        return found.view(*linear.x.shape[:-1], n)
+            result = result.narrow(0, 0, rows)
+        return result.view(*linear.x.shape[:-1], n)
 
     def columns(self, linear: Linear) -> torch.Tensor:
         """All outputs, one column of tiles after the other."""
         whole = padded(linear, self.tile) if self.tile.pads else linear
-        found = columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
-        return joined(found, linear.axis)
+        outputs = columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
+        return joined(outputs, linear.axis)
 
-    def column(
-        self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def column(self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
         return summed(rows, weight, bias, self.tile, F.linear)
 
@@ -110,16 +100,16 @@ def linear_of(call: Call) -> Linear | None:
     """A call as a linear operation with a weight matrix; None where it is no such thing."""
     if call.name not in _ARGUMENTS:
         return None
-    given = [call.argument(at, name) for at, name in enumerate(_ARGUMENTS[call.name])]
+    arguments = [call.argument(at, name) for at, name in enumerate(_ARGUMENTS[call.name])]
     if call.name == "aten::linear":
-        x, weight, bias = given
+        x, weight, bias = arguments
         return Linear(x, weight, bias) if weight.dim() == 2 else None
     if call.name == "aten::addmm":
-        bias, x, weight = given
+        bias, x, weight = arguments
         scaled = any(call.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
         fits = not scaled and bias.dim() == 1 and bias.shape[0] == weight.shape[1]
         return Linear(x, weight.t(), bias) if fits and call.weight_name(weight) else None
-    x, weight = given
+    x, weight = arguments
     fits = weight.dim() == 2 and x.dim() > 0
     return Linear(x, weight.t(), None) if fits and call.weight_name(weight) else None
 
@@ -132,13 +122,14 @@ _ARGUMENTS = {
 }
 
 
-def transformed(job: Job) -> Transformed:
+def apply(model: TorchModel, settings: Settings) -> Changed:
     """The model with its linear operations tiled; raises TransformError where one stayed whole."""
-    if job.settings.get("form", "unrolled") != "unrolled":
+    if settings.get("form", "unrolled") != "unrolled":
         raise TransformError("form: batched is a form of ONNX graphs: leave it out")
+    layers = cast("tuple[str, ...]", settings["layers"])
 
-    def complete(rewrite: TileLinear) -> None:
-        must_be_complete(rewrite.changes, "tile_linear", "linear operations")
+    def check(changed: Changed) -> None:
+        must_be_complete(changed.changes, "tile_linear", "linear operations")
+        must_name_layers(layers, changed)
 
-    rewrite = TileLinear(tile_of(job.settings), cast("tuple[str, ...]", job.settings["layers"]))
-    return with_known_layers(transformed_operations(job, rewrite, must_be_complete=complete), job)
+    return change_operations(model, TileLinear(tile_of(settings), layers), check)

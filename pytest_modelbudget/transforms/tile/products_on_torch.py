@@ -57,9 +57,7 @@ class TileRewrite:
         self.changes.append(Change(scope, call.name, why=why))
         return NotImplemented
 
-    def note(
-        self, scope: str, call: Call, linear: Linear, *, rows: int = 1, groups: int = 1
-    ) -> None:
+    def note(self, scope: str, call: Call, linear: Linear, *, rows: int = 1, groups: int = 1) -> None:
         """Note what takes an operation's place; linear is one of its groups."""
         n, k = linear.weight.shape[:2]
         what = became(self.tile, k, n, rows=rows, groups=groups)
@@ -79,16 +77,16 @@ def columns(linear: Linear, tile: Tile, column: Column, outputs: int) -> list[to
     biases: Sequence[torch.Tensor | None] = [None] * len(weights)
     if linear.bias is not None:
         biases = linear.bias.split_with_sizes(widths)
-    found = [column(parts, w, b) for w, b in zip(weights, biases, strict=True)]
+    results = [column(parts, w, b) for w, b in zip(weights, biases, strict=True)]
     if outputs < n:
-        last = found[-1].narrow(linear.axis, 0, widths[-1] - (n - outputs))
-        found[-1] = last if len(found) > 1 else last.contiguous()  # a reader may take a view of it
-    return found
+        last = results[-1].narrow(linear.axis, 0, widths[-1] - (n - outputs))
+        results[-1] = last if len(results) > 1 else last.contiguous()  # a reader may take a view of it
+    return results
 
 
-def joined(found: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
+def joined(columns: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
     """Columns beside each other, as one tensor."""
-    return torch.cat(list(found), axis) if len(found) > 1 else found[0]
+    return torch.cat(list(columns), axis) if len(columns) > 1 else columns[0]
 
 
 def summed(
@@ -98,8 +96,8 @@ def summed(
     total: torch.Tensor | None = None
     tiles = weight.split_with_sizes(cut(weight.shape[1], tile.k).sizes, 1)
     for x, each in zip(parts, tiles, strict=True):
-        found = product(x, each, bias if total is None else None)
-        total = found if total is None else total + found
+        term = product(x, each, bias if total is None else None)
+        total = term if total is None else total + term
     assert total is not None, "a weight has at least one tile"
     return total
 

@@ -11,26 +11,27 @@ from onnx import numpy_helper
 
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.onnx_models.pairs import sides
-from pytest_modelbudget.onnx_models.running import OnnxRun, wholly_in_float64
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.onnx_models.running import OnnxRun
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
-from pytest_modelbudget.transforms.on_onnx import Judge
+from pytest_modelbudget.transforms.on_onnx import Rewritten
 from tests.builders.onnx_batchnorms import GROUPED_TRANSPOSE, LAYERS, normalised
 from tests.builders.onnx_graphs import model, node, value
+from tests.builders.onnx_judgements import in_memory, judged_rewrite
 from tests.builders.onnx_linears import CODES, change, drawn, is_close, operators
 
 
 def judged(proto: onnx.ModelProto, mutate: Any = None) -> Equivalence:
     """A folding held to exact algebra; mutate may change both folded models."""
-    copy = wholly_in_float64(proto)
-    twin, exact = folded_batchnorms(proto).model, folded_batchnorms(copy).model
-    for each in (twin, exact):
-        onnx.checker.check_model(each)
+
+    def rewrite(each: onnx.ModelProto) -> Rewritten:
+        folded = folded_batchnorms(each)
+        onnx.checker.check_model(folded.model)
         if mutate:
-            mutate(each)
-    judge = Judge(Claim(seeds=(0, 1)), {}, lambda first: sides(first, twin, exact=(copy, exact)))
-    return judge.equivalence(proto, tables().ops)
+            mutate(folded.model)
+        return folded
+
+    claim = Claim(seeds=(0, 1))
+    return judged_rewrite(in_memory(proto), rewrite, claim, changes_weights=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -62,10 +63,7 @@ def one_channel(weight: Any) -> Any:
     return weight * np.where(np.arange(6) == 2, 1.001, 1.0)[:, None]
 
 
-WRONG = {
-    "a channel's scale": ("y.folded.weight", one_channel),
-    "no shift": ("y.folded.bias", np.zeros_like),
-}
+WRONG = {"a channel's scale": ("y.folded.weight", one_channel), "no shift": ("y.folded.bias", np.zeros_like)}
 
 
 @pytest.mark.parametrize(("name", "how"), WRONG.values(), ids=WRONG.keys())

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence, OutputPair, judged
-from pytest_modelbudget.transforms.quantize.grid import held_to_floor, verified_at_floor
+from pytest_modelbudget.transforms.quantize.grid import floor_of
 
 LOSSY = Claim(Kind.LOSSY)
 
@@ -28,7 +28,7 @@ LOSSY = Claim(Kind.LOSSY)
 )
 def test_the_floor(bits: int, layers: int, bounds: dict[Bound, Fraction]) -> None:
     """6.02 dB a bit, less 12, less 10·log10(layers); none where it is below 6 dB."""
-    assert held_to_floor(LOSSY, bits, layers).bounds == bounds
+    assert floor_of(bits, layers).bound(LOSSY).bounds == bounds
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_floor(bits: int, layers: int, bounds: dict[Bound, Fraction]) -> Non
 )
 def test_what_is_declared_stays(claim: Claim) -> None:
     """Only a lossy claim that declares nothing gets a floor."""
-    assert held_to_floor(claim, 8, 3) is claim
+    assert floor_of(8, 3).bound(claim) is claim
 
 
 def zeros_judged(claim: Claim) -> Equivalence:
@@ -55,8 +55,8 @@ def zeros_judged(claim: Claim) -> Equivalence:
 @pytest.mark.parametrize("bits", [8, 4])
 def test_an_output_of_zeros_is_never_within(bits: int, layers: int) -> None:
     """Over where there is a floor; unknown where there is none, with the way out."""
-    found = verified_at_floor(LOSSY, bits, layers, zeros_judged)
-    if held_to_floor(LOSSY, bits, layers).bounds:
+    found = floor_of(bits, layers).verify(LOSSY, zeros_judged)
+    if floor_of(bits, layers).bound(LOSSY).bounds:
         assert found.outcome is Outcome.OVER
         assert "declare" not in found.reason
     else:

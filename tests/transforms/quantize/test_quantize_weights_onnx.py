@@ -16,16 +16,11 @@ from pytest_modelbudget import measure
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.transforming import Applied, apply_transform
 from pytest_modelbudget.onnx_models.running import OnnxRun
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.quantize.grid import Grid
-from pytest_modelbudget.transforms.quantize.on_onnx import (
-    off_grid,
-    quantised,
-    quantised_weights,
-    transformed,
-)
-from pytest_modelbudget.transforms.transform import Job, Transformed
+from pytest_modelbudget.transforms.quantize.on_onnx import off_grid, quantised, quantised_weights
 from tests.builders.onnx_graphs import model, node, value
 from tests.builders.onnx_linears import change, drawn, is_close, linear, operators, written
 
@@ -38,9 +33,7 @@ def stored(proto: onnx.ModelProto) -> dict[str, Any]:
 
 @pytest.mark.parametrize("per_channel", [True, False], ids=["channel", "tensor"])
 @pytest.mark.parametrize(("bits", "symmetric"), RANGES)
-def test_weights_lie_on_the_grid(
-    bits: int, symmetric: bool, per_channel: bool, tmp_path: Path
-) -> None:
+def test_weights_lie_on_the_grid(bits: int, symmetric: bool, per_channel: bool, tmp_path: Path) -> None:
     """Every stored integer is in range, and s·(q - z) is no further off than half a step."""
     proto = linear(65, 30, dtype="float32")
     found = quantised_weights(proto, Grid(bits, per_channel, symmetric))
@@ -72,11 +65,11 @@ def test_bytes_as_stored(tmp_path: Path) -> None:
         assert found["macs"].value == 3 * 65 * 30
 
 
-def quantised_file(folder: Path, **given: object) -> Transformed:
+def quantised_file(folder: Path, **given: object) -> Applied:
     """The transform of the file in a folder, with its defaults where nothing else is said."""
     settings = {"bits": 8, "per": "channel", "symmetric": True, "layers": ("*",)} | given
     source = ModelSource("onnx", "model.onnx", base=folder)
-    return transformed(Job(source, settings, tables().ops))
+    return apply_transform(source, "quantize_weights", settings, tables())
 
 
 def network() -> onnx.ModelProto:
@@ -157,19 +150,13 @@ def test_integers_that_are_not_the_weight_are_told(
 
 def test_a_product_of_activations_beside_a_layer(tmp_path: Path) -> None:
     """Attention's q·kᵀ stands in the module of its projection, and has no weight to be a grid's."""
-    nodes = [
-        node("MatMul", "x w", "q"),
-        node("Transpose", "q", "k", perm=[1, 0]),
-        node("MatMul", "q k", "y"),
-    ]
+    nodes = [node("MatMul", "x w", "q"), node("Transpose", "q", "k", perm=[1, 0]), node("MatMul", "q k", "y")]
     for each in nodes:
         each.name = f"/attention/{each.output[0]}"
     weights = [numpy_helper.from_array(drawn(0, 8, 8), "w")]
     written(model(nodes, [value("x", 3, 8)], [value("y", 3, 3)], weights), tmp_path)
     done = quantised_file(tmp_path)
-    assert [(each.scope, each.became) for each in done.changes] == [
-        ("attention", "int8, a scale per channel")
-    ]
+    assert [(each.scope, each.became) for each in done.changed.changes] == [("attention", "int8, a scale per channel")]
     assert done.verify(Claim(Kind.LOSSY, seeds=(0,))).outcome is Outcome.WITHIN
 
 
@@ -221,14 +208,10 @@ def test_a_channel_of_zeros() -> None:
         pytest.param(TensorProto.FLOAT, -149, id="float32"),
     ],
 )
-def test_weights_of_any_size_lie_on_their_grid(
-    code: int, smallest: int, bits: int, symmetric: bool
-) -> None:
+def test_weights_of_any_size_lie_on_their_grid(code: int, smallest: int, bits: int, symmetric: bool) -> None:
     """A channel whose scale is below the smallest normal number is no further off than others."""
     sizes = 2.0 ** np.arange(smallest - 2, smallest + 28)
-    weight = (drawn(0, 30, 64, dtype="float64") * sizes[:, None]).astype(
-        tensor_dtype_to_np_dtype(code)
-    )
+    weight = (drawn(0, 30, 64, dtype="float64") * sizes[:, None]).astype(tensor_dtype_to_np_dtype(code))
     found = quantised(weight, Grid(bits, symmetric=symmetric), 0)
     step = found.scale.astype("float64")[:, None]
     assert (step > 0).all()
@@ -243,9 +226,7 @@ def test_weights_of_any_size_lie_on_their_grid(
         pytest.param(8, ("head",), "no layer that layers: selects", id="no layer"),
     ],
 )
-def test_nothing_changed_says_why(
-    bits: int, layers: tuple[str, ...], sentence: str, tmp_path: Path
-) -> None:
+def test_nothing_changed_says_why(bits: int, layers: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
     """A quantiser that changed nothing raises, with the reason."""
     proto = linear(65, 30)
     proto.opset_import[0].version = 17

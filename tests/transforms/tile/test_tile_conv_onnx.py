@@ -15,12 +15,12 @@ from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.transforming import Applied, apply_transform
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.onnx_models.running import OnnxRun
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
 from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, Tile
-from pytest_modelbudget.transforms.transform import Job, Transformed
 from tests.builders.onnx_graphs import model, node, stored, value
 from tests.builders.onnx_linears import CODES, drawn, in_float64, is_close, operators, written
 
@@ -155,9 +155,7 @@ def test_cost_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pads", [False, True], ids=["ragged", "pad"])
 @pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
-def test_a_weight_with_two_readers_is_stored_once(
-    operator: str, pads: bool, tmp_path: Path
-) -> None:
+def test_a_weight_with_two_readers_is_stored_once(operator: str, pads: bool, tmp_path: Path) -> None:
     """Two layers that share a kernel cut it where the graph runs."""
     proto = convolution(40, 40, 3, groups=2, operator=operator, pads=[1, 1])
     again = node(operator, "y conv.weight conv.bias", "z", group=2, pads=[1, 1])
@@ -180,12 +178,7 @@ def test_what_stays_whole_is_said() -> None:
         node("ConvInteger", "i q", "y3"),
         node("Conv", "x w1", "y4"),
     ]
-    weights = [
-        stored("q", 4, 8, 3, 3, dtype=np.int8),
-        stored("s"),
-        stored("w", 8, 1, 3, 3),
-        stored("w1", 4, 8, 3, 3),
-    ]
+    weights = [stored("q", 4, 8, 3, 3, dtype=np.int8), stored("s"), stored("w", 8, 1, 3, 3), stored("w1", 4, 8, 3, 3)]
     inputs = [value("x", 1, 8, 5, 5), value("given", 4, 8, 3, 3)]
     inputs.append(value("i", 1, 8, 5, 5, code=TensorProto.INT8))
     proto = model(nodes, inputs, [value(f"y{each}") for each in range(5)], weights)
@@ -208,12 +201,12 @@ def test_the_original_stays_as_it_is() -> None:
     assert proto.SerializeToString(deterministic=True) == before
 
 
-def applied(path: Path, **settings: Any) -> Transformed:
+def applied(path: Path, **settings: Any) -> Applied:
     """The transform as a budget applies it."""
     using = tables()
     given = {"tile": (None, 8, 8), "edge": "ragged", "layers": ("*",)} | settings
-    job = Job(ModelSource("onnx", path.name, base=path.parent), given, using.ops)
-    return using.transforms["tile_conv"].applied(job)
+    source = ModelSource("onnx", path.name, base=path.parent)
+    return apply_transform(source, "tile_conv", given, using)
 
 
 @pytest.mark.parametrize("edge", ["ragged", "pad"])
@@ -222,7 +215,7 @@ def test_onnx_runtime_runs_what_is_measured(dtype: str, edge: str, tmp_path: Pat
     """The claim holds in the file's own type, and the run has the products of the graph."""
     proto = convolution(20, 36, 3, 3, groups=2, dtype=dtype)
     done = applied(written(proto, tmp_path), edge=edge)
-    assert [each.became for each in done.changes] == ["12 products of 8x8"]
+    assert [each.became for each in done.changed.changes] == ["12 products of 8x8"]
     assert done.verify(Claim()).outcome == "within"
 
 
@@ -246,10 +239,10 @@ def test_mobilenet_is_tiled_whole(tmp_path: Path) -> None:
     products = sum(-(-n // 64) * -(-k // 64) for n, k, *_ in kernels if k > 1)
     (tmp_path / "mobilenet.onnx").write_bytes(proto.SerializeToString())
     done = applied(tmp_path / "mobilenet.onnx", tile=(None, 64, 64))
-    assert (len(whole), len(done.changes)) == (17, 52)
-    assert [each.why for each in done.changes if not each.became] == [ONE_CHANNEL] * 17
-    costed = CostedGraph(done.loaded.graph, tables().ops)
-    assert sum(op.name == "onnx::Conv" for op in done.loaded.graph.ops) == products + 17
+    assert (len(whole), len(done.changed.changes)) == (17, 52)
+    assert [each.why for each in done.changed.changes if not each.became] == [ONE_CHANNEL] * 17
+    costed = CostedGraph(done.changed.model.graph, tables().ops)
+    assert sum(op.name == "onnx::Conv" for op in done.changed.model.graph.ops) == products + 17
     assert tables().metrics["macs"].measure(costed).value == 300_774_272
     found = done.verify(Claim(seeds=(0,)))
     assert (found.outcome, found.weights) == ("within", "drawn, seed 0")

@@ -16,10 +16,9 @@ from torchvision.ops import DeformConv2d
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.gate.transforming import Applied, apply_transform
+from pytest_modelbudget.registry import tables
 from pytest_modelbudget.torch_models.weights import redraw
-from pytest_modelbudget.transforms.tile.conv_on_torch import transformed
-from pytest_modelbudget.transforms.transform import Job, Transformed
 from tests.builders.module_transforms import numbers
 
 pytestmark = pytest.mark.needs_torch
@@ -29,9 +28,9 @@ TYPES = ("float32", "bfloat16", "float16")
 ONCE = Claim(seeds=(0,))
 
 
-def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Transformed:
+def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Applied:
     given = {"tile": tile, "edge": "ragged", "layers": ("*",)} | settings
-    return transformed(Job(source, given, builtin_ops()))
+    return apply_transform(source, "tile_conv", given, tables())
 
 
 def source_of(model: nn.Module, *shape: int, dtype: str = "float32") -> ModelSource:
@@ -50,14 +49,12 @@ def source_of(model: nn.Module, *shape: int, dtype: str = "float32") -> ModelSou
         pytest.param(40, 60, 2, (None, 8, 16), 3, 2 * 2, id="tiles in groups"),
     ],
 )
-def test_products_are_counted(
-    k: int, n: int, groups: int, tile: Any, sums: int, columns: int
-) -> None:
+def test_products_are_counted(k: int, n: int, groups: int, tile: Any, sums: int, columns: int) -> None:
     """groups · ⌈K/k⌉ · ⌈N/n⌉ products, K and N of one group; a column adds up all but its first."""
     done = tiled(source_of(nn.Sequential(nn.Conv2d(k, n, 3, groups=groups)), 2, k, 5, 5), tile)
     count = f"{sums * columns} {'product' if sums * columns == 1 else 'products'}"
-    assert done.changes[0].became == f"{count} of {tile[1]}x{tile[2]}"
-    ops = [op.name for op in done.loaded.graph.ops]
+    assert done.changed.changes[0].became == f"{count} of {tile[1]}x{tile[2]}"
+    ops = [op.name for op in done.changed.model.graph.ops]
     assert ops.count("aten::conv2d") == sums * columns
     assert ops.count("aten::add") == (sums - 1) * columns
 
@@ -149,7 +146,7 @@ class Computed(nn.Module):
 def test_a_computed_weight_is_tiled() -> None:
     """Weight standardisation: the operation is split, whatever its operand is."""
     done = tiled(source_of(Computed(), 2, 20, 5, 5), (None, 8, 8))
-    assert [change.became for change in done.changes] == ["9 products of 8x8"]
+    assert [change.became for change in done.changed.changes] == ["9 products of 8x8"]
     assert done.verify(ONCE).outcome == "within"
 
 
@@ -171,7 +168,7 @@ def test_files_are_tiled(way: str, tmp_path: Path) -> None:
             torch.export.save(program, tmp_path / "a.pt2")
             source = ModelSource("exported", "a.pt2", base=tmp_path)
     done = tiled(source, (None, 8, 8))
-    assert [each.became for each in done.changes] == ["9 products of 8x8", "4 products of 8x8"]
+    assert [each.became for each in done.changed.changes] == ["9 products of 8x8", "4 products of 8x8"]
     found = done.verify(ONCE)
     assert (found.outcome, found.weights) == ("within", "as loaded")
 
@@ -180,7 +177,7 @@ def test_depthwise_convolutions_stay_as_they_are() -> None:
     """A group of one input channel has nothing to split, and that is no failure."""
     pair = nn.Sequential(nn.Conv2d(20, 20, 3, groups=20), nn.Conv2d(20, 18, 1))
     done = tiled(source_of(pair, 2, 20, 5, 5), (None, 8, 8))
-    assert [(each.became, each.why) for each in done.changes] == [
+    assert [(each.became, each.why) for each in done.changed.changes] == [
         ("", "one input channel a group"), ("9 products of 8x8", "")
     ]  # fmt: skip
     assert done.verify(ONCE).outcome == "within"
@@ -206,7 +203,7 @@ def test_what_stays_whole_is_never_green() -> None:
     with pytest.raises(TransformError, match=r"left 1 convolutions whole: 'deformable' \(torchvis"):
         tiled(source)
     done = tiled(source, layers=("offset",))
-    assert [each.why for each in done.changes] == ["", "layers: leaves it out"]
+    assert [each.why for each in done.changed.changes] == ["", "layers: leaves it out"]
 
 
 @pytest.mark.parametrize(
@@ -221,12 +218,11 @@ def test_networks_are_tiled_whole(build: str, macs: int, depthwise: int) -> None
     model = torchvision.models.get_model(build)
     layers = [each for each in model.modules() if isinstance(each, nn.Conv2d)]
     products = sum(
-        1 if each.groups > 1 else -(-each.in_channels // 64) * -(-each.out_channels // 64)
-        for each in layers
+        1 if each.groups > 1 else -(-each.in_channels // 64) * -(-each.out_channels // 64) for each in layers
     )
     done = tiled(source_of(model, 1, 3, 224, 224))
-    assert len(done.changes) == len(layers)
-    assert sum(not each.became for each in done.changes) == depthwise
-    assert sum(op.name == "aten::conv2d" for op in done.loaded.graph.ops) == products
+    assert len(done.changed.changes) == len(layers)
+    assert sum(not each.became for each in done.changed.changes) == depthwise
+    assert sum(op.name == "aten::conv2d" for op in done.changed.model.graph.ops) == products
     assert numbers(done)["macs"] == macs
     assert done.verify(ONCE).outcome == "within"

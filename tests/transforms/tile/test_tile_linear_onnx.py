@@ -15,15 +15,7 @@ from pytest_modelbudget.onnx_models.running import OnnxRun
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.onnx_graphs import integers, model, node, stored, value
-from tests.builders.onnx_linears import (
-    drawn,
-    expected,
-    in_float64,
-    is_close,
-    linear,
-    operators,
-    written,
-)
+from tests.builders.onnx_linears import drawn, expected, in_float64, is_close, linear, operators, written
 
 SIZES = (1, 63, 64, 65, 200)
 FORMS = ("unrolled", "batched")
@@ -209,11 +201,7 @@ def test_a_turned_weight_leaves_nothing_behind(tmp_path: Path) -> None:
     assert measure(written(twin, tmp_path))["params"].value == 70 * 90
 
 
-SCOPED = {
-    "/classifier/classifier.1/Gemm": "classifier.1",
-    "fc": "fc",
-    "": "y",
-}
+SCOPED = {"/classifier/classifier.1/Gemm": "classifier.1", "fc": "fc", "": "y"}
 
 
 @pytest.mark.parametrize(("name", "scope"), SCOPED.items(), ids=SCOPED.values())
@@ -261,3 +249,16 @@ def test_shape_operands_are_no_weights() -> None:
     proto = model(nodes, [ids], [result], [weight, integers("unused", 1)])
     (change,) = tiled_linears(proto, Tiling(Tile(None, 1, 1))).changes
     assert change.why == "its weight 'w' is not floating"
+
+
+def test_a_sparse_weight_stays_whole() -> None:
+    """A weight of which the file holds the values that are not zero alone is listed with that."""
+    proto = linear(8, 4, bias=False)
+    (weight,) = proto.graph.initializer
+    del proto.graph.initializer[:]
+    values = numpy_helper.from_array(np.ones(3, np.float32), weight.name)
+    places = integers("places", 0, 1, 2)
+    sparse = onnx.helper.make_sparse_tensor(values, places, list(weight.dims))
+    proto.graph.sparse_initializer.append(sparse)
+    (change,) = tiled_linears(proto, Tiling(Tile(None, 4, 4))).changes
+    assert change.why == f"its weight '{weight.name}' is stored sparse"

@@ -10,11 +10,11 @@ from torch import nn
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.table import builtin_ops
-from pytest_modelbudget.transforms.table import transform_table
-from pytest_modelbudget.transforms.transform import Job
+from pytest_modelbudget.registry import tables
 from tests.builders.onnx_linears import linear, written
 
 pytestmark = pytest.mark.needs_torch
@@ -40,12 +40,12 @@ def test_rows_cost_alike(format: str, leading: tuple[int, ...], edge: str, tmp_p
     Three tiles of 16 hold 40 inputs, and three of 24 hold 50 outputs.
     """
     settings = {"tile": (2, 16, 24), "edge": edge, "form": "unrolled", "layers": ("*",)}
-    job = Job(source(format, leading, tmp_path), settings, builtin_ops())
-    done = transform_table()["tile_linear"].applied(job)
+    model = source(format, leading, tmp_path)
+    done = apply_transform(model, "tile_linear", settings, tables())
     rows = prod(leading)
     tiles = -(-rows // 2)
-    costed = CostedGraph(done.loaded.graph, builtin_ops())
+    costed = CostedGraph(done.changed.model.graph, builtin_ops())
     macs = tiles * 2 * 48 * 72 if edge == "pad" else rows * K * N
     assert metric_table()["macs"].measure(costed).value == macs
-    assert [each.became for each in done.changes] == [f"{tiles * 3 * 3} products of 2x16x24"]
+    assert [each.became for each in done.changed.changes] == [f"{tiles * 3 * 3} products of 2x16x24"]
     assert done.verify(Claim(seeds=(0,))).outcome == "within"

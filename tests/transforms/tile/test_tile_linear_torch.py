@@ -20,9 +20,9 @@ from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.torch_models.module import load
 from pytest_modelbudget.torch_models.weights import redraw
-from pytest_modelbudget.transforms.on_torch import transformed_operations
-from pytest_modelbudget.transforms.transform import Job
+from pytest_modelbudget.transforms.on_torch import change_operations
 from tests.builders.module_transforms import numbers, tiled
 from tests.builders.mutants import right, verified
 
@@ -53,8 +53,8 @@ def test_products_are_counted(k: int, n: int, tile: Any, products: int) -> None:
     """⌈m⌉ · ⌈K/k⌉ · ⌈N/n⌉ products, and one addition less than there are, per column."""
     done = tiled(linear(k, n), tile)
     word = "product" if products == 1 else "products"
-    assert done.changes[0].became.startswith(f"{products} {word} of ")
-    ops = [op.name for op in done.loaded.graph.ops]
+    assert done.changed.changes[0].became.startswith(f"{products} {word} of ")
+    ops = [op.name for op in done.changed.model.graph.ops]
     assert ops.count("aten::linear") == products
     columns = products // -(-k // tile[1])
     assert ops.count("aten::add") == products - columns
@@ -72,7 +72,7 @@ def test_ragged_tiles_multiply_as_much_and_padded_ones_more() -> None:
 def test_the_graph_has_nothing_that_only_counts() -> None:
     """x, W and b are cut, then each of 2 columns, which is a sum of 2 products; then one join."""
     done = tiled(linear(128, 128))
-    assert Counter(op.name for op in done.loaded.graph.ops) == {
+    assert Counter(op.name for op in done.changed.model.graph.ops) == {
         "aten::split_with_sizes": 3 + 2, "aten::linear": 4, "aten::add": 2, "aten::cat": 1
     }  # fmt: skip
 
@@ -100,10 +100,8 @@ def test_partial_sums_are_the_tiles_of_a_column() -> None:
     source = ModelSource("torch", model, InputSpecs((TensorSpec("float32", (2, 200)),)))
     rewrite = right()
     assert rewrite.partial_sums == 1
-    transformed_operations(
-        Job(source, {}, builtin_ops()), rewrite, must_be_complete=lambda each: None
-    )
-    assert rewrite.partial_sums == 4
+    changed = change_operations(load(source, builtin_ops()), rewrite, lambda made: None)
+    assert changed.partial_sums == rewrite.partial_sums == 4
 
 
 def test_traffic_of_tiles_is_the_closed_form() -> None:
@@ -133,10 +131,10 @@ def test_linear_operations_of_any_spelling_are_tiled() -> None:
 
     source = ModelSource("torch", Spelt(), InputSpecs((TensorSpec("float32", (3, 70)),)))
     done = tiled(source)
-    assert [change.operation for change in done.changes] == [
+    assert [change.operation for change in done.changed.changes] == [
         "aten::mm", "aten::matmul", "aten::addmm", "aten::linear"
     ]  # fmt: skip
-    assert all(change.became for change in done.changes)
+    assert all(change.became for change in done.changed.changes)
     assert done.verify(Claim(seeds=(0,))).outcome == "within"
 
 
@@ -205,16 +203,12 @@ def test_a_product_with_a_stored_vector_is_told(operation: str) -> None:
         pytest.param(torch.mul, id="a scale"),
         pytest.param(torch.add, id="a shift"),
         pytest.param(lambda x, vector: torch.outer(x[0], vector), id="frequencies"),
-        pytest.param(
-            lambda x, vector: torch.baddbmm(vector[:3], x[None], x.t()[None]), id="a bias of scores"
-        ),
+        pytest.param(lambda x, vector: torch.baddbmm(vector[:3], x[None], x.t()[None]), id="a bias of scores"),
     ],
 )
-def test_other_stored_vectors_are_no_weights(
-    use: Use,
-) -> None:
+def test_other_stored_vectors_are_no_weights(use: Use) -> None:
     """Nor is a norm's: only the layer is listed."""
-    assert [change.scope for change in tiled(with_vector(use)).changes] == ["fc"]
+    assert [change.scope for change in tiled(with_vector(use)).changed.changes] == ["fc"]
 
 
 def test_attention_scores_are_no_linear_operation() -> None:
@@ -230,7 +224,7 @@ def test_attention_scores_are_no_linear_operation() -> None:
 
     source = ModelSource("torch", Scores(), InputSpecs((TensorSpec("float32", (2, 5, 70)),)))
     done = tiled(source)
-    assert [change.scope for change in done.changes] == ["q"]
+    assert [change.scope for change in done.changed.changes] == ["q"]
 
 
 @pytest.mark.parametrize(
@@ -244,8 +238,8 @@ def test_attention_scores_are_no_linear_operation() -> None:
 def test_transformers_are_tiled_whole(build: str, count: int) -> None:
     """Packed projections of attention and layers whose weight is read by others, too."""
     done = tiled(ModelSource("torch", build, IMAGE))
-    assert len({change.scope for change in done.changes}) == count
-    assert all(change.became for change in done.changes)
+    assert len({change.scope for change in done.changed.changes}) == count
+    assert all(change.became for change in done.changed.changes)
 
 
 @pytest.mark.slow
@@ -263,7 +257,7 @@ def test_files_are_tiled_whole(format: str, tmp_path: Path) -> None:
             torch.export.save(program, tmp_path / "a.pt2")
             source = ModelSource(format, "a.pt2", base=tmp_path)
     done = tiled(source)
-    assert [change.became.partition(" ")[0] for change in done.changes] == [
+    assert [change.became.partition(" ")[0] for change in done.changed.changes] == [
         "9,216", "4,096", "1,024"
     ]  # fmt: skip
     found = done.verify(Claim(seeds=(0,)))
@@ -278,7 +272,7 @@ def test_alexnet_in_tiles() -> None:
     assert found["params"] == 61_100_840
     assert found["weight_memory"] == 244_403_360
     assert found["macs"] == 714_188_480
-    assert sum(op.name == "aten::linear" for op in done.loaded.graph.ops) == 9216 + 4096 + 1024
+    assert sum(op.name == "aten::linear" for op in done.changed.model.graph.ops) == 9216 + 4096 + 1024
     equivalence = done.verify(Claim())
     assert equivalence.outcome == "within"
     assert equivalence.weights == "drawn, seed 0"
@@ -290,9 +284,7 @@ def test_alexnet_in_tiles() -> None:
 @pytest.mark.slow
 def test_an_untrained_mobilenet_is_judged_on_drawn_weights() -> None:
     """Its own outputs are 1e-9 and its biases zero: they would prove nothing."""
-    found = tiled(ModelSource("torch", "torchvision.models:mobilenet_v2", IMAGE)).verify(
-        Claim(seeds=(0,))
-    )
+    found = tiled(ModelSource("torch", "torchvision.models:mobilenet_v2", IMAGE)).verify(Claim(seeds=(0,)))
     assert (found.outcome, found.weights) == ("within", "drawn, seed 0")
 
 

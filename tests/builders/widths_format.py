@@ -35,9 +35,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     op = "test::mystery" if text.endswith("?") else "aten::linear"
     (spec,) = source.inputs.positional
     assert isinstance(spec, TensorSpec)
-    return LoadedModel(
-        _layers(op, spec.shape[0], [int(width) for width in text.rstrip(" ?").split()]), "widths"
-    )
+    return LoadedModel(_layers(op, spec.shape[0], [int(width) for width in text.rstrip(" ?").split()]), "widths")
 
 
 def _layers(op: str, batch: int, widths: list[int]) -> Graph:

@@ -1,0 +1,69 @@
+"""What a change made of a model, as the comparison takes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from pytest_modelbudget.equivalence.claim import Bound, Claim, Outcome
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.formats.model import Change, Model, Product
+
+LEAST = 6.0  # dB: below it a floor hardly tells a quantiser from zeros, which have 0 dB
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The SQNR in dB that a change which loses something promises, and how it is worked out."""
+
+    decibels: float
+    formula: str
+
+    def bound(self, claim: Claim) -> Claim:
+        """The claim; one that is lossy and has no bounds gets the floor, where that says anything.
+
+        Below 6 dB the claim stays as it is: it declares no bound, and is unknown.
+        """
+        if not claim.is_held_to_floor or self.decibels < LEAST:
+            return claim
+        return replace(claim, bounds={Bound.SQNR: Fraction(f"{self.decibels:.2f}")})
+
+    def verify(self, claim: Claim, judge: Callable[[Claim], Equivalence]) -> Equivalence:
+        """The judgement on a claim held to the floor; where there is none, the way out."""
+        result = judge(self.bound(claim))
+        is_held = not claim.is_held_to_floor or self.decibels >= LEAST
+        if is_held or result.outcome is not Outcome.UNKNOWN:
+            return result
+        words = f"{self.formula} = {self.decibels:.2f} dB is no floor"
+        return replace(result, reason=f"{result.reason}; {words}: declare one, such as sqnr: 10")
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A changed model, and what is known of the change.
+
+    partial_sums is the largest number of sums per output that are rounded to the storage type.
+    promised are the products of the graph that was measured, which a run must execute. upcasts says
+    that its float64 twin is the changed model itself, upcast: its weights were moved or are its
+    own, and none is worked out anew. follows says that it can be made again of a redrawn model,
+    made_apart that its weights may have been rounded on another way. by_position matches inputs and
+    outputs by their order and not by name; stacks says that it takes stacked rows where the
+    original does. floor is what a lossy claim without bounds is held to.
+    """
+
+    model: Model
+    changes: tuple[Change, ...] = ()
+    partial_sums: int = 1
+    promised: Counter[Product] | None = None
+    upcasts: bool = False
+    follows: bool = True
+    made_apart: bool = False
+    by_position: bool = False
+    stacks: bool = True
+    floor: Floor | None = None
+    notes: tuple[str, ...] = ()
+
+
+Remake = Callable[[Model], Changed]  # the same change, made to a model or to a copy of it

@@ -1,0 +1,240 @@
+"""A model and a changed one, and the runs of the first: on every row, in float64 and as it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pytest_modelbudget.equivalence.changed import Changed, Remake
+from pytest_modelbudget.equivalence.claim import Claim, Kind
+from pytest_modelbudget.equivalence.figures import ALGEBRA, odd_kinds, reals, relative_error, stores_other_values
+from pytest_modelbudget.equivalence.inputs import (
+    SCALES,
+    Batch,
+    Row,
+    Runner,
+    UnstackableError,
+    batch_of,
+    families_of,
+    resized,
+    runs_of,
+    scale_note,
+)
+from pytest_modelbudget.errors import InputError, TransformError
+from pytest_modelbudget.formats.model import NOTHING_SHARED, Run, RunnableModel, Shared, Watch, must_run, no_layers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pytest_modelbudget.formats.model import Arrays
+
+    Values = NDArray[Any]
+
+
+class Pair:
+    """A model and a changed one, as they are stored and in float64.
+
+    measured is the change to the model as it was loaded, whose graph was measured.
+    """
+
+    def __init__(
+        self, original: RunnableModel, changed: Changed, remake: Remake, measured: Changed | None = None
+    ) -> None:
+        self.original = original
+        self.changed = changed
+        self.second = must_run(changed.model)
+        self.measured = measured or changed
+        self._remake = remake
+
+    def redrawn(self) -> Pair:
+        """The same change to a model with drawn weights."""
+        original = self.original.redrawn()
+        return Pair(original, self._remake(original), self._remake, self.measured)
+
+    @cached_property
+    def exact(self) -> RunnableModel:
+        """The original in float64."""
+        return self.original.in_float64()
+
+    @cached_property
+    def exact_second(self) -> RunnableModel:
+        """The change made in float64. Raises TransformError where it cannot be."""
+        if self.changed.upcasts:
+            return self.second.in_float64()
+        return must_run(self._remake(self.exact).model)
+
+    @cached_property
+    def shared(self) -> Shared:
+        """What the two share in float64. Layers of models made apart only happen to be alike."""
+        try:
+            shared = self.exact_second.shared_with(self.exact)
+        except TransformError:
+            if self.changed.by_position:
+                raise
+            return NOTHING_SHARED
+        made_apart = self.changed.made_apart
+        return replace(shared, layers={}, pairs=no_layers) if made_apart else shared
+
+    def stores_other_weights(self) -> bool:
+        """Whether the second stores values that were rounded on another way than the first's."""
+        if not self.changed.made_apart:
+            return False
+        second = self.exact_second.stored()
+        if self.changed.by_position:  # scalars are constants that an exporter wrote
+            second = {name: read for name, read in second.items() if read().size > 1}
+        return stores_other_values(self.original.stored(), second)
+
+
+Results = Sequence[Sequence[Run]]  # of every batch, for each of its rows
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalRuns:
+    """A model on every row of every batch: in float64, and as it is stored.
+
+    Results stand in the order of their batch's rows. notes say what was particular about inputs.
+    shared are the float64 values on the way that the second model is given, by the inputs' id.
+    """
+
+    batches: Sequence[Batch]
+    exact: Results
+    stored: Results
+    notes: tuple[str, ...]
+    shared: SharedValues
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All outputs."""
+        return frozenset(each.name for each in self.exact[0][0].outputs)
+
+    def still(self) -> frozenset[str]:
+        """Outputs that no input moves; those of integers only if nothing else moves."""
+        moving = {name for results in self.exact for name in _moving(results)}
+        outputs = self.exact[0][0].outputs
+        if moving:
+            outputs = tuple(each for each in outputs if each.values.dtype.kind not in "biuO")
+        return frozenset(each.name for each in outputs if each.name not in moving)
+
+    def zero(self) -> frozenset[str]:
+        """Arrays with no element, or none other than zero."""
+        runs = [run for batch in self.exact for run in batch]
+        rows = zip(*(run.outputs for run in runs), strict=False)
+        return frozenset(
+            row[0].name for row in rows if row[0].values.ndim and not any(each.values.any() for each in row)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedValues:
+    """Runs a model in float64, and keeps what the second model is given until that reads it."""
+
+    model: RunnableModel
+    names: tuple[str, ...]
+    _kept: dict[int, tuple[Arrays, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def run(self, inputs: Arrays) -> Run:
+        """All outputs; values on the way are kept."""
+        run = self.model.run(inputs, Watch(names=self.names))
+        if self.names:
+            self._kept[id(inputs)] = inputs, run.values
+        return replace(run, values={})
+
+    def take(self, inputs: Arrays) -> Mapping[str, Any]:
+        """What was kept of a run on these inputs, which is made again where nothing was."""
+        if self.names and id(inputs) not in self._kept:
+            self.run(inputs)
+        return self._kept.pop(id(inputs))[1] if self.names else {}
+
+
+def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
+    """Run the first of two models on inputs as large as its own type stands.
+
+    Rows may be run as one in exact algebra alone: the second model of another claim may round all
+    of them on one scale. Raises TransformError where the model does not run.
+    """
+    is_exact, inputs = claim.kind is Kind.EXACT_ALGEBRA, pair.original.inputs
+    if claim.batches and not inputs.resizes:
+        raise InputError("batch: the file fixes the first axis of its inputs: export a symbol")
+    specs = inputs.specs
+    rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
+    stacks = inputs.stacks and pair.changed.stacks and is_exact
+    shared = pair.shared if is_exact else NOTHING_SHARED
+    names = tuple(dict.fromkeys((*shared.given, *shared.layers)))
+    for scale in SCALES:
+        values = SharedValues(pair.exact, names)  # those of the scale before go
+        sized = resized(specs, claim.batches)
+        drawn_batches = [batch_of(each, rows, scale, stacks=stacks) for each in sized]
+        batches, exact = zip(*(_exact(batch, values.run) for batch in drawn_batches), strict=True)
+        stored = [batch.run(pair.original.run) for batch in batches]
+        if not _overflows(exact, stored):
+            break
+    return OriginalRuns(batches, exact, stored, scale_note(scale), values)
+
+
+def _exact(batch: Batch, runner: Runner) -> tuple[Batch, list[Run]]:
+    """Float64 results, and the batch: stacked only where each row gives what it gives alone."""
+    if batch.stacked is not None:
+        try:
+            runs = batch.run_together(runner)
+            pairs = zip((runs[each] for each in batch.firsts), runs[len(batch.alone) :], strict=True)
+            if all(_agree(together, alone) for together, alone in pairs):
+                return batch, runs
+        except (TransformError, UnstackableError):
+            pass
+        batch = batch.one_by_one()
+    return batch, batch.run(runner)
+
+
+def _agree(together: Run, alone: Run) -> bool:
+    """Whether two float64 runs gave the same: numbers up to their rounding."""
+    return together.structure == alone.structure and all(
+        _are_close(x.values, y.values) for x, y in zip(together.outputs, alone.outputs, strict=True)
+    )
+
+
+def _are_close(values: Values, others: Values) -> bool:
+    if values.shape != others.shape:
+        return False
+    if values.dtype.kind not in "fc":
+        return bool((values == others).all())
+    return bool((odd_kinds(values) == odd_kinds(others)).all()) and (
+        relative_error(reals(others), reals(values)) <= ALGEBRA
+    )
+
+
+def _overflows(exact: Results, stored: Results) -> bool:
+    """Whether a model overflows in its own type where it does not in float64."""
+    return any(
+        bool((~_is_finite(y.values) & _is_finite(x.values)).any())
+        for before, after in zip(exact, stored, strict=True)
+        for wide, own in zip(before, after, strict=True)
+        for x, y in zip(wide.outputs, own.outputs, strict=True)
+        if y.values.dtype.kind not in "biuO"
+    )
+
+
+def _is_finite(values: Values) -> Values:
+    import numpy as np
+
+    known: Values = values if values.dtype.kind in "fc" else values.astype(np.float64)
+    return np.asarray(np.isfinite(known))
+
+
+def _moving(results: Sequence[Run]) -> Iterator[str]:
+    """Outputs that differ between two rows by more than rounding, or are NaN or Inf."""
+    first = results[0]
+    for other in results[1:]:
+        for x, y in zip(first.outputs, other.outputs, strict=False):
+            if _is_other(x.values, y.values):
+                yield x.name
+
+
+def _is_other(values: Values, than: Values) -> bool:
+    import numpy as np
+
+    if values.shape != than.shape:
+        return True
+    size = float(np.abs(than).max()) if than.size else 0.0
+    return not (np.abs(values - 1.0 * than) <= 1e-9 * size).all()
