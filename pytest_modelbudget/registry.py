@@ -1,16 +1,14 @@
-"""What models may be measured with: the project's own tables, joined with extensions'."""
+"""What models may be measured with: the project's own tables, joined with extensions', and versions."""
 
-from __future__ import annotations
-
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TypeVar
 
-from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.errors import ExtensionError, user_code
 from pytest_modelbudget.formats.table import Format, format_table
-from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.formats.versions import installed_version
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.rule import OpRule
@@ -19,9 +17,24 @@ from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Transform
 
 EXTENSIONS = "modelbudget.extensions"
-
+PACKAGES = ("pytest-modelbudget", "torch", "torchvision", "onnx", "onnxruntime")
 
 Entry = TypeVar("Entry")
+
+
+def environment() -> dict[str, str]:
+    """Versions that the numbers may depend on, read without importing any of the packages."""
+    versions = {package: installed_version(package) for package in PACKAGES}
+    return {"python": platform.python_version(), **{name: number for name, number in versions.items() if number}}
+
+
+@cache
+def installed_version(package: str) -> str:
+    """The version of a package, "" where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +55,8 @@ class Tables:
 def tables(modules: Iterable[object] = ()) -> Tables:
     """The project's tables, joined with all installed extensions and with these modules.
 
-    An extension is a module with the tuples OPS, METRICS, FORMATS and TRANSFORMS, any of which may
-    be missing. Raises ExtensionError where one cannot be imported, holds something else, or claims
-    a name that is taken.
+    An extension is a module with the tuples OPS, METRICS, FORMATS and TRANSFORMS, any of which may be missing. Raises
+    ExtensionError where one cannot be imported, holds something else, or claims a name that is taken.
     """
     extensions = (*installed_extensions(), *modules)
 
@@ -62,7 +74,7 @@ def tables(modules: Iterable[object] = ()) -> Tables:
 def installed_extensions() -> tuple[object, ...]:
     """Modules that installed packages declare as entry points, in the order of their names."""
     modules = []
-    for point in sorted(entry_points(group=EXTENSIONS), key=lambda each: (each.name, each.value)):
+    for point in sorted(entry_points(group=EXTENSIONS), key=lambda point: (point.name, point.value)):
         with user_code(f"importing the extension '{point.name}' ({point.value})", ExtensionError):
             modules.append(point.load())
     return tuple(modules)
@@ -70,7 +82,7 @@ def installed_extensions() -> tuple[object, ...]:
 
 def _entries(module: object, name: str, kind: type[Entry]) -> tuple[Entry, ...]:
     entries = getattr(module, name, ())
-    if not isinstance(entries, tuple) or not all(isinstance(each, kind) for each in entries):
+    if not isinstance(entries, tuple) or not all(isinstance(entry, kind) for entry in entries):
         where = getattr(module, "__name__", repr(module))
         raise ExtensionError(f"extension {where}: {name} must be a tuple of {kind.__name__}")
     return entries

@@ -3,8 +3,6 @@
 The only file that knows 1000 from 1024, and the only one that rounds so.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -148,8 +146,7 @@ def decimal_text(value: Number, *, digits: int = 4) -> str:
     """A ratio as a decimal string for records: "31.02"; an int as it is."""
     if isinstance(value, int):
         return str(value)
-    sign = "-" if value < 0 else ""
-    return sign + _significant(abs(value), digits=digits)
+    return ("-" if value < 0 else "") + _significant(abs(value), digits=digits)
 
 
 def _significant(value: Fraction, *, digits: int = 3, places: int = 0) -> str:
@@ -197,7 +194,8 @@ def quantity(text: str, unit: str, *, round_up: bool = False) -> Number:
     if suffix not in worth:
         raise UnitError(_misread(text.strip(), number, suffix, counted))
     if not suffix and "." in number and "e" not in number.lower():
-        raise UnitError(f"'{number}' has no unit and could mean {_alternatives(number, counted)}: add the unit")
+        other = f"M{unit}" if counted.prefixes else "ms"
+        raise UnitError(f"'{number}' has no unit and could mean {number} {unit} or {number} {other}: add the unit")
     amount = Fraction(number) * worth[suffix]
     if not counted.whole:
         return amount
@@ -214,12 +212,15 @@ def quantity(text: str, unit: str, *, round_up: bool = False) -> Number:
 def snug_quantity(value: Number, unit: str, *, like: str = "", down: bool = False) -> str:
     """The least quantity of three significant digits that is no less than ``value``.
 
-    ``down`` gives the largest that is no more. It is spelled ``like`` another quantity of the unit:
-    3,504,872 like "3.4 M" is "3.51 M", like "3_400_000" it is "3_510_000"; else under the largest
-    SI prefix of which there is at least one.
+    ``down`` gives the largest that is no more. It is spelled ``like`` another quantity of the unit: 3,504,872 like
+    "3.4 M" is "3.51 M", like "3_400_000" it is "3_510_000"; else under the largest SI prefix of at least one.
     """
     counted = unit_named(unit)
-    number, gap, suffix = _spelling(like) or ("", " ", _best_suffix(_snug(Fraction(value), down=down), counted))
+    match, spelling = _QUANTITY.fullmatch(like), like.strip()
+    if match:
+        number, gap, suffix = match[1], spelling[len(match[1]) : len(spelling) - len(match[2])], match[2]
+    else:
+        number, gap, suffix = "", " ", _best_suffix(_snug(Fraction(value), down=down), counted)
     amount = Fraction(value) / counted.suffixes()[suffix]
     text = ungrouped(_snug(amount, down=down))
     if "_" in number and "." not in text:
@@ -229,21 +230,10 @@ def snug_quantity(value: Number, unit: str, *, like: str = "", down: bool = Fals
     return f"{text}{gap}{suffix}".rstrip()
 
 
-def _spelling(like: str) -> tuple[str, str, str] | None:
-    """Number, space and suffix of a quantity."""
-    match = _QUANTITY.fullmatch(like)
-    if match is None:
-        return None
-    stripped = like.strip()
-    between = stripped[len(match[1]) : len(stripped) - len(match[2])]
-    return match[1], between, match[2]
-
-
 def _best_suffix(value: Number, unit: Unit) -> str:
     if unit.spellings:
         return unit.best_spelling(value)
-    fitting = [prefix for prefix, factor in SI.items() if prefix in unit.prefixes and
-               value >= factor]  # fmt: skip
+    fitting = [prefix for prefix, factor in SI.items() if prefix in unit.prefixes and value >= factor]
     return (fitting[-1] if fitting else "") + (unit.shown or "")
 
 
@@ -276,8 +266,11 @@ def _split(text: str, unit: Unit) -> tuple[str, str]:
         raise UnitError(f"'{stripped}' has a sign: a quantity is zero or more, written without one")
     if stripped.lstrip(".").casefold() in {"nan", "inf", "infinity"}:
         raise UnitError(f"'{stripped}' is no number: write one, such as '{_example(unit)}'")
-    if "," in stripped:
-        raise UnitError(_comma(stripped))
+    if "," in stripped:  # it separates thousands here and decimals there
+        decimal, thousands = stripped.replace(",", "."), stripped.replace(",", "")
+        if stripped.count(",") == 1:
+            raise UnitError(f"'{stripped}' could mean '{decimal}' or '{thousands}': write one of them, no comma")
+        raise UnitError(f"'{stripped}' has commas: write '{thousands}' or '{stripped.replace(',', '_')}'")
     match = _QUANTITY.fullmatch(stripped)
     if match is None:
         raise UnitError(f"'{stripped}' is no quantity: write one such as '{_example(unit)}'")
@@ -292,46 +285,27 @@ def _example(unit: Unit) -> str:
     return f"12 {unit.symbol}" if not unit.prefixes else f"1.8 G{unit.symbol}"
 
 
-def _comma(text: str) -> str:
-    """Say what is wrong with a comma: it separates thousands here and decimals there."""
-    decimal, thousands = text.replace(",", "."), text.replace(",", "")
-    if text.count(",") == 1:
-        return f"'{text}' could mean '{decimal}' or '{thousands}': write one of them, no comma"
-    return f"'{text}' has commas: write '{thousands}' or '{text.replace(',', '_')}'"
-
-
 def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
     """Say why a suffix does not fit, with every reading that it could have."""
-    if suffix == "" or (suffix == "%" and unit.symbol != "%"):
-        return _share_or_amount(text, number, unit)
+    if suffix == "" and unit.symbol == "%":  # a number alone for a percentage
+        return f"'{text}' could mean {number}% or {number} times the whole: write '{number}%'"
+    if suffix in ("", "%"):  # a percentage for an amount
+        ways = f"{number}% of a baseline or an amount of {number} {unit.symbol}"
+        return f"'{text}' could mean {ways}: here an amount is meant, such as '{_example(unit)}'"
     readings = _readings(number, suffix, unit)
     if readings:
-        fitting = [way for way in readings if "bit" not in way and "milli" not in way]
-        return (
-            f"'{text}' could mean {' or '.join(readings)}: "
-            f"write {' or '.join(_unexplained(reading) for reading in fitting)}"
-        )
+        fitting = (f"'{way.partition(' (')[0]}'" for way in readings if "bit" not in way and "milli" not in way)
+        return f"'{text}' could mean {' or '.join(readings)}: write {' or '.join(fitting)}"
     for other in UNITS.values():
         if suffix in other.suffixes():
             return f"'{text}' counts {other.symbol}, but here it is {unit.symbol}: {_way(unit)}"
-    known = [spelling for spelling in unit.suffixes() if spelling]
-    close = get_close_matches(suffix, known, n=1, cutoff=0.5)
+    close = get_close_matches(suffix, [spelling for spelling in unit.suffixes() if spelling], n=1, cutoff=0.5)
     guess = f"did you mean '{number} {close[0]}'?" if close else _way(unit)
     return f"'{text}' has no unit of {unit.symbol} in '{suffix}': {guess}"
 
 
 def _way(unit: Unit) -> str:
     return f"write an amount such as '{_example(unit)}'"
-
-
-def _share_or_amount(text: str, number: str, unit: Unit) -> str:
-    """Say what is wrong with a percentage for an amount, or a number alone for a percentage."""
-    if unit.symbol == "%":
-        return f"'{text}' could mean {number}% or {number} times the whole: write '{number}%'"
-    return (
-        f"'{text}' could mean {number}% of a baseline or an amount of {number} {unit.symbol}: "
-        f"here an amount is meant, such as '{_example(unit)}'"
-    )
 
 
 def _readings(number: str, suffix: str, unit: Unit) -> list[str]:
@@ -345,8 +319,7 @@ def _readings(number: str, suffix: str, unit: Unit) -> list[str]:
             readings = [_explained(number, prefix + symbol, unit)]
             if binary in unit.prefixes:
                 readings.append(_explained(number, binary + symbol, unit))
-            bits = Fraction(number) * SI[prefix] / 8
-            return [*readings, f"{number} {prefix}bit ({grouped(bits)} B)"]
+            return [*readings, f"{number} {prefix}bit ({grouped(Fraction(number) * SI[prefix] / 8)} B)"]
         return []
     same = [known for known in unit.suffixes() if known.casefold() == folded]
     readings = [_explained(number, known, unit) for known in same]
@@ -358,14 +331,4 @@ def _readings(number: str, suffix: str, unit: Unit) -> list[str]:
 
 
 def _explained(number: str, suffix: str, unit: Unit) -> str:
-    amount = Fraction(number) * unit.suffixes()[suffix]
-    return f"{number} {suffix} ({grouped(amount)} {unit.symbol})"
-
-
-def _unexplained(reading: str) -> str:
-    return f"'{reading.partition(' (')[0]}'"
-
-
-def _alternatives(number: str, unit: Unit) -> str:
-    alone = f"{number} {unit.symbol}"
-    return f"{alone} or {number} M{unit.symbol}" if unit.prefixes else f"{alone} or {number} ms"
+    return f"{number} {suffix} ({grouped(Fraction(number) * unit.suffixes()[suffix])} {unit.symbol})"

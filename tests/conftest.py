@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import pytest_modelbudget.pytest_plugin.items  # noqa: F401  # pytester forgets what runs import anew
+from pytest_modelbudget.formats import table as formats_table
 from tests.builders.marks import marks_of
+from tests.builders.project import Project
 
 pytest_plugins = ["pytester"]
 if find_spec("hypothesis"):  # which ONNX alone is tested without
@@ -50,6 +54,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker that is done takes over what another has not begun: slow tests come first, and all on one."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """How many modules the switch left out; ``-m "not needs_torch"`` counts single tests itself."""
     names = config.stash[LEFT_OUT]
@@ -61,3 +73,14 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run alike on a desk and in CI: what the plugin does there, they say themselves."""
     for name in [each for each in os.environ if each in SIGNS or each.startswith("GITHUB_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project to run pytest in; the format that it adds is gone with it."""
+    monkeypatch.setattr(formats_table, "FORMATS", formats_table.FORMATS)
+    monkeypatch.setenv("COLUMNS", "80")
+    # They take longer to import than a run takes, in each of its processes, and change nothing.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
+    pytester.syspathinsert()
+    return Project(pytester)

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget.read_budget import is_budget
+from pytest_modelbudget.budget.read_budget import is_budget, read_budget
 from pytest_modelbudget.cli.command import parser
-from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.compute import FLOPS_CONVENTION
@@ -72,7 +71,7 @@ def test_budgets_in_documents_are_valid(document: str, text: str, tmp_path: Path
     path = tmp_path / "budgets" / "budget.yaml"
     path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
-    assert read(path, tables(), root=tmp_path).models, document
+    assert read_budget(path, tables(), root=tmp_path).models, document
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=from_root)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from fractions import Fraction
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import pytest_modelbudget.pytest_plugin.items
+from pytest_modelbudget import measure
 from pytest_modelbudget import registry as check
-from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.budget.transform_forms import settings_texts
+from pytest_modelbudget.errors import BudgetError, ExtensionError
 from pytest_modelbudget.formats.model import LoadedModel, Model
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.graph.graph import Graph, Op
@@ -124,6 +129,32 @@ def apply(model: Model, settings: Mapping[str, object]) -> Changed:
     return Changed(model, (Change("only", "mystery", f"itself {settings['times']} times"),))
 
 
+@pytest.mark.parametrize(
+    ("written", "value", "spelled"),
+    [
+        ("0.10", Fraction(1, 10), "0.1"),
+        ("50%", Fraction(1, 2), "0.5"),
+        ("-2.5e-3", Fraction(-1, 400), "-0.0025"),
+        ("3", Fraction(3), "3"),
+        ("{}", Fraction(1, 4), "0.25"),
+    ],
+)
+def test_a_number_is_a_setting(tmp_path: Path, written: str, value: Fraction, spelled: str) -> None:
+    """It is exactly what is written, and has one spelling; no float comes between."""
+    share = Setting("share", SettingForm.NUMBER, "how much", default=Fraction(1, 4))
+    entry = Transform("thin", "thins", engines={"dummy": __name__}, settings=(share,))
+    registry = check.tables([SimpleNamespace(FORMATS=(FORMAT,), TRANSFORMS=(entry,))])
+    path = tmp_path / "one.yaml"
+    settings = written if written == "{}" else f"{{share: {written}}}"
+    path.write_text(f"{BUDGET}    transforms: {{thinned: {{thin: {settings}, limits: {{params: 0}}}}}}\n")
+    (thinned,) = read_budget(path, registry, root=tmp_path).models[0].transforms
+    assert thinned.settings == {"share": value}
+    assert settings_texts(thinned, entry) == {"share": {"": spelled}}
+    path.write_text(path.read_text().replace(settings, "{share: half}"))
+    with pytest.raises(BudgetError, match=r"expected share: a number such as 0\.5, found 'half'"):
+        read_budget(path, registry, root=tmp_path)
+
+
 def test_a_transform_is_one_entry(report: Any, pytester: pytest.Pytester) -> None:
     """A transform needs its key, its settings, and for each format a module with its function."""
     entry = Transform(
@@ -161,6 +192,16 @@ def test_installed_extensions_are_read_by_every_way_of_measuring(monkeypatch: py
     assert "op_count" in report()["models"][0]["metrics"]
 
 
+def test_measure_knows_a_format_by_its_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of an installed extension's format needs no more than its path; six multiply-adds."""
+    module = ModuleType("an_extension_with_a_format")
+    module.FORMATS, module.OPS = (FORMAT,), (RULE,)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    points = [EntryPoint("one", module.__name__, check.EXTENSIONS)]
+    monkeypatch.setattr(check, "entry_points", lambda group: points)
+    assert measure("one.dummy", "float32 1x6")["macs"].value == 6
+
+
 @pytest.mark.parametrize(
     ("module", "says"),
     [
@@ -168,6 +209,12 @@ def test_installed_extensions_are_read_by_every_way_of_measuring(monkeypatch: py
         pytest.param(SimpleNamespace(METRICS=[METRIC]), "METRICS must be a tuple", id="list"),
         pytest.param(SimpleNamespace(OPS=(METRIC,)), "OPS must be a tuple of OpRule", id="kind"),
         pytest.param(SimpleNamespace(METRICS=(METRIC, METRIC)), "declared twice", id="key"),
+        pytest.param(SimpleNamespace(FORMATS=(METRIC,)), "FORMATS must be a tuple of Format", id="no format"),
+        pytest.param(
+            SimpleNamespace(FORMATS=(Format("onnx", "mine", "mine"),)),
+            "the format 'onnx' is declared twice",
+            id="format",
+        ),
         pytest.param(
             SimpleNamespace(OPS=(OpRule("mine", {"aten::linear": ("x",)}, "mine"),)),
             "aten::linear is claimed by two rules",

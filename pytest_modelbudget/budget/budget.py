@@ -1,4 +1,4 @@
-"""Budgets as plain data: what a file asks for, each thing with its file and line.
+"""Budgets as plain data: what a file asks for, each thing with its file and line; and node ids of what it holds.
 
 ``resnet18`` of ``budgets/vision.yaml`` drawn once::
 
@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
-from typing import Union
+from typing import ClassVar, Union
 
-from pytest_modelbudget.budget.address import path_of
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import ModelSource
@@ -51,11 +50,6 @@ class Place:
         return f"{self.file}:{self.line}"
 
 
-def check_name(metric: str, scope: str | None) -> str:
-    """The name of a limit's check, as in "macs" and "macs@layer4.*"."""
-    return metric if scope is None else f"{metric}@{scope}"
-
-
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A bound on one metric, both ends inclusive, on a whole model or on the scopes of a glob.
@@ -84,7 +78,7 @@ class Limit:
     @property
     def name(self) -> str:
         """The name of its check: "macs", or "macs@layer4.*" of a part of the model."""
-        return check_name(self.metric, self.scope)
+        return self.metric if self.scope is None else f"{self.metric}@{self.scope}"
 
     def allowed(self, baseline: int) -> int | None:
         """The largest value that is within, seen from a locked one; None where it may grow."""
@@ -97,6 +91,7 @@ class Limit:
 class OpsLimit:
     """Which operations a model may execute: by kind, or by foreign name ("aten::lstm")."""
 
+    metric: ClassVar[str] = "ops"
     place: Place
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
@@ -106,13 +101,9 @@ class OpsLimit:
     scope: str | None = None
 
     @property
-    def metric(self) -> str:
-        return "ops"
-
-    @property
     def name(self) -> str:
         """The name of its check: "ops", or "ops@layer4.*" of a part of the model."""
-        return check_name(self.metric, self.scope)
+        return self.metric if self.scope is None else f"{self.metric}@{self.scope}"
 
 
 AnyLimit = Union[Limit, OpsLimit]
@@ -131,9 +122,8 @@ class EquivalenceCheck:
 class TransformCheck:
     """One change to a model, under a name of the user's choice, and what must hold after it.
 
-    transform is a key of the transform table, settings what it is given, all of them present.
-    declared_at tells where the file says each setting that it gives and, as "transform", which
-    one it is.
+    transform is a key of the transform table, settings what it is given, all of them present. declared_at tells where
+    the file says each setting that it gives and, as "transform", which one it is.
     """
 
     name: str
@@ -210,10 +200,73 @@ class Budget:
     def held(self) -> Iterator[HeldLimit]:
         """Every limit of the file, in its order."""
         for model in self.models:
-            variant = () if model.variant is None else ("variants", model.variant)
-            keys = ("models", model.name, *variant)
-            for limit in model.limits:
-                yield HeldLimit(model.path, keys, limit)
+            keys = ("models", model.name, *(("variants", model.variant) if model.variant is not None else ()))
+            yield from (HeldLimit(model.path, keys, limit) for limit in model.limits)
             for check in model.transforms:
                 path, below = path_of(model.path, check.name), ("transforms", check.name)
                 yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)
+
+
+# Node ids: where a model, a transform or a check stands, parsed and written in this one place.
+
+BETWEEN = "::"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A node id: a budget file as seen from rootdir, and the names that lead to something in it.
+
+    "budgets/vision.yaml::resnet18::tiled::macs@layer4.*" is Address("budgets/vision.yaml", ("resnet18", "tiled",
+    "macs@layer4.*")). It does not say whether a name is a variant's, a transform's or a check's: who asks knows.
+    """
+
+    file: str
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, node_id: str) -> Address:
+        """The address that a node id spells."""
+        file, *names = node_id.split(BETWEEN)
+        return cls(file, tuple(names))
+
+    def __str__(self) -> str:
+        return path_of(self.file, *self.names)
+
+    def __truediv__(self, name: str) -> Address:
+        """What stands below it under a name, or under a path of several: model / "macs"."""
+        return Address(self.file, (*self.names, *names_of(name)))
+
+    @property
+    def above(self) -> Address:
+        """What it is a part of: a check's model or transform, a transform's model."""
+        return Address(self.file, self.names[:-1])
+
+    @property
+    def path(self) -> str:
+        """Its names within the file: "resnet18::tiled"."""
+        return path_of(*self.names)
+
+    @property
+    def name(self) -> str:
+        """Its own name, which is the last one: "macs@layer4.*"."""
+        return self.names[-1] if self.names else ""
+
+    @property
+    def metric(self) -> str:
+        """The metric that a check of that name is on: "macs"."""
+        return self.name.partition("@")[0]
+
+    @property
+    def title(self) -> str:
+        """Its names as people read them: "resnet18 / tiled / macs@layer4.*"."""
+        return " / ".join(self.names)
+
+
+def path_of(*names: str) -> str:
+    """Names one below the other as one path: "resnet18::tiled"."""
+    return BETWEEN.join(names)
+
+
+def names_of(path: str) -> tuple[str, ...]:
+    """The names that a path is made of."""
+    return tuple(path.split(BETWEEN)) if path else ()

@@ -9,19 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Union
 
-from pytest_modelbudget.budget.address import names_of, path_of
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    AnyLimit,
-    Budget,
-    Level,
-    Limit,
-    Loosen,
-    ModelBudget,
-    OpsLimit,
-    Place,
-    TransformCheck,
-)
+from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.source_forms import source_texts
 from pytest_modelbudget.budget.transform_forms import settings_texts
@@ -42,7 +30,7 @@ class Loosening:
     numbers in the metric's unit, or words; None is nothing.
     """
 
-    place: Place
+    place: budgets.Place
     path: str
     check: str | None
     metric: str | None
@@ -53,47 +41,52 @@ class Loosening:
     percent: str | None = None
 
 
-def loosenings(before: Budget, now: Budget | None, metrics: Mapping[str, Metric]) -> tuple[Loosening, ...]:
+def loosenings(
+    before: budgets.Budget, now: budgets.Budget | None, metrics: Mapping[str, Metric]
+) -> tuple[Loosening, ...]:
     """List what ``now`` asks less than ``before``, in the order of the older file."""
     places = dict(now.places()) if now else {}
-    changes = list(_dropped(before, places))
     today = {held.check: held.limit for held in now.held()} if now else {}
-    changes.extend(_claims(before, now, places))
+    changes = [*_dropped(before, places), *_claims(before, now, places)]
     for held in before.held():
         if held.path in places:
             subject = _Subject(held.path, held.limit, places[held.path], metrics)
             changes.extend(_of_one(subject, held.limit, today.get(held.check)))
-    if now and before.loosen is Loosen.FORBID and now.loosen is not Loosen.FORBID:
+    if now and before.loosen is budgets.Loosen.FORBID and now.loosen is not budgets.Loosen.FORBID:
         what, text = "loosen removed", "budget loosened: loosen: forbid is gone"
         words = before.loosen.value, now.loosen.value
-        changes.append(Loosening(Place(before.file, 1), "", None, None, what, *words, text))
+        changes.append(Loosening(budgets.Place(before.file, 1), "", None, None, what, *words, text))
     return tuple(changes)
 
 
-def _dropped(before: Budget, places: Mapping[str, Place]) -> Iterator[Loosening]:
+def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Iterator[Loosening]:
     """Models that are gone, each with all that stood below it."""
     gone = [path for path, _ in before.places() if path not in places]
     transforms = {path for path, _ in before.transformed()}
     for path in gone:
-        names = names_of(path)
-        if path_of(*names[:-1]) in gone:
+        names = budgets.names_of(path)
+        if budgets.path_of(*names[:-1]) in gone:
             continue
-        below = [other for other in gone if names_of(other)[: len(names)] == names]
+        below = [other for other in gone if budgets.names_of(other)[: len(names)] == names]
         count = sum(held.path in below for held in before.held())
         kind = "transform" if path in transforms else "model"
         text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
-        place = next((at for other, at in places.items() if names_of(other)[0] == names[0]),
-                     Place(before.file, 1))  # fmt: skip
+        place = next(
+            (at for other, at in places.items() if budgets.names_of(other)[0] == names[0]),
+            budgets.Place(before.file, 1),
+        )
         yield Loosening(place, path, None, None, f"{kind} dropped", count, None, text)
 
 
-def _claims(before: Budget, now: Budget | None, places: Mapping[str, Place]) -> Iterator[Loosening]:
+def _claims(
+    before: budgets.Budget, now: budgets.Budget | None, places: Mapping[str, budgets.Place]
+) -> Iterator[Loosening]:
     """Claims about the outputs of transforms that are no longer made, or are weaker ones."""
     today = dict(now.claims()) if now else {}
     for path, claim in before.claims():
-        if path not in places or today.get(path) == claim:
-            continue
         same = today.get(path)
+        if path not in places or same == claim:
+            continue
         kinds = claim.kind.value, same.kind.value if same else None
         if same is None:
             what, words = "claim removed", f"equivalence of {path} removed, was {kinds[0]}"
@@ -103,21 +96,28 @@ def _claims(before: Budget, now: Budget | None, places: Mapping[str, Place]) -> 
                 words = f"equivalence of {path} {kinds[0]} -> {kinds[1]}"
         else:
             continue
-        text = f"budget loosened: {words}"
-        yield Loosening(places[path], path, EQUIVALENCE, EQUIVALENCE, what, *kinds, text)
+        yield Loosening(
+            places[path], path, budgets.EQUIVALENCE, budgets.EQUIVALENCE, what, *kinds, f"budget loosened: {words}"
+        )
 
 
-def _of_one(subject: _Subject, before: AnyLimit, now: AnyLimit | None) -> Iterator[Loosening]:
+def _of_one(subject: _Subject, before: budgets.AnyLimit, now: budgets.AnyLimit | None) -> Iterator[Loosening]:
     """Compare one limit with what it was; None is a limit that is gone."""
     if now is None:
-        was = _spelled(before)
+        was = "a limit on operations"
+        if isinstance(before, budgets.Limit):  # as its file spells it, where it is a quantity
+            was = before.written or f"grow {percentage(before.grow or Fraction())}"
         yield subject.lost("metric removed", was, None, f"{before.name} removed, was {was}")
         return
     subject = replace(subject, place=now.place)
-    yield from _of_level(subject, before, now)
-    if isinstance(before, Limit) and isinstance(now, Limit):
+    if before.level is budgets.Level.ERROR and now.level is budgets.Level.WARN:
+        yield subject.lost("level lowered", "error", "warn", f"level of {before.name} error -> warn")
+    for op in now.allow_unmeasured:
+        if op not in before.allow_unmeasured:
+            yield subject.lost("op newly allowed", None, op, f"{before.name} accepts {op} unmeasured")
+    if isinstance(before, budgets.Limit) and isinstance(now, budgets.Limit):
         yield from _of_limit(subject, before, now)
-    elif isinstance(before, OpsLimit) and isinstance(now, OpsLimit):
+    elif isinstance(before, budgets.OpsLimit) and isinstance(now, budgets.OpsLimit):
         yield from _of_ops(subject, before, now)
 
 
@@ -126,13 +126,14 @@ class _Subject:
     """The limit that is spoken of, and where it stands today."""
 
     path: str
-    limit: AnyLimit
-    place: Place
+    limit: budgets.AnyLimit
+    place: budgets.Place
     metrics: Mapping[str, Metric]
 
     def lost(self, what: str, before: LimitSetting, after: LimitSetting, words: str) -> Loosening:
         """Something that is no longer asked."""
-        return self._said(what, before, after, f"budget loosened: {words}")
+        name, metric, text = self.limit.name, self.limit.metric, f"budget loosened: {words}"
+        return Loosening(self.place, self.path, name, metric, what, before, after, text)
 
     def moved(self, what: str, before: Number, after: Number, end: str = "", texts: Texts | None = None) -> Loosening:
         """A bound that moved: "budget loosened +14.3 %: params 3.5 M -> 4.0 M"."""
@@ -140,73 +141,34 @@ class _Subject:
         percent = None if share is None else f"{'+' if share > 0 else ''}{percentage(share)[:-1]}"
         metric = self.metrics.get(self.limit.metric)
         first, second = texts or readable_pair(before, after, metric.unit if metric else "op")
-        by = f" {percent} %" if percent else ""
-        name = f"{self.limit.name} {end}".rstrip()
-        text = f"budget loosened{by}: {name} {first} -> {second}"
-        return self._said(what, before, after, text, percent)
-
-    def _said(
-        self, what: str, before: LimitSetting, after: LimitSetting, text: str, percent: str | None = None
-    ) -> Loosening:
-        name, metric = self.limit.name, self.limit.metric
-        return Loosening(self.place, self.path, name, metric, what, before, after, text, percent)
+        by, name = f" {percent} %" if percent else "", self.limit.name
+        text = f"budget loosened{by}: {f'{name} {end}'.rstrip()} {first} -> {second}"
+        return Loosening(self.place, self.path, name, self.limit.metric, what, before, after, text, percent)
 
 
-def _spelled(limit: AnyLimit) -> str:
-    """A limit in a few words: as its file spells it, where it is a quantity."""
-    if isinstance(limit, OpsLimit):
-        return "a limit on operations"
-    return limit.written or f"grow {percentage(limit.grow or Fraction())}"
-
-
-def _of_level(subject: _Subject, before: AnyLimit, now: AnyLimit) -> Iterator[Loosening]:
-    if before.level is Level.ERROR and now.level is Level.WARN:
-        levels = before.level.value, now.level.value
-        yield subject.lost("level lowered", *levels, f"level of {before.name} error -> warn")
-    for op in now.allow_unmeasured:
-        if op not in before.allow_unmeasured:
-            words = f"{before.name} accepts {op} unmeasured"
-            yield subject.lost("op newly allowed", None, op, words)
-
-
-def _of_limit(subject: _Subject, before: Limit, now: Limit) -> Iterator[Loosening]:
-    if before.max is not None:
-        if now.max is None:
-            yield _end_removed(subject, "max", before.max, now)
-        elif now.max > before.max:
-            yield subject.moved("max raised", before.max, now.max, "", (before.written, now.written))
-    if before.min is not None:
-        if now.min is None:
-            yield _end_removed(subject, "min", before.min, now)
-        elif now.min < before.min:
-            yield subject.moved("min lowered", before.min, now.min, "min")
-    yield from _of_growth(subject, before, now)
-
-
-def _end_removed(subject: _Subject, end: str, was: Number, now: Limit) -> Loosening:
-    after = AUTO if end in now.auto else None
-    words = f"{end} of {now.name} {'is auto' if after else 'removed'}"
-    return subject.lost(f"{end} removed", was, after, words)
-
-
-def _of_growth(subject: _Subject, before: Limit, now: Limit) -> Iterator[Loosening]:
-    if before.grow is None:
-        return
-    if now.grow is None:
+def _of_limit(subject: _Subject, before: budgets.Limit, now: budgets.Limit) -> Iterator[Loosening]:
+    texts = {"max": (before.written, now.written), "min": None}
+    for end, moved, way in (("max", "raised", 1), ("min", "lowered", -1)):
+        was, value = getattr(before, end), getattr(now, end)
+        if was is not None and value is None:
+            after = AUTO if end in now.auto else None
+            yield subject.lost(f"{end} removed", was, after, f"{end} of {now.name} {'is auto' if after else 'removed'}")
+        elif was is not None and way * value > way * was:
+            yield subject.moved(f"{end} {moved}", was, value, "" if end == "max" else end, texts[end])
+    if before.grow is not None and now.grow is None:
         words = f"grow of {before.name} removed, was {percentage(before.grow)}"
         yield subject.lost("grow removed", before.grow, None, words)
-        return
-    if now.grow > before.grow:
-        texts = percentage(before.grow), percentage(now.grow)
-        yield subject.moved("grow raised", before.grow, now.grow, "grow", texts)
-    if now.floor > before.floor:
-        yield subject.moved("floor raised", before.floor, now.floor, "floor")
+    elif before.grow is not None and now.grow is not None:
+        if now.grow > before.grow:
+            shares = percentage(before.grow), percentage(now.grow)
+            yield subject.moved("grow raised", before.grow, now.grow, "grow", shares)
+        if now.floor > before.floor:
+            yield subject.moved("floor raised", before.floor, now.floor, "floor")
 
 
-def _of_ops(subject: _Subject, before: OpsLimit, now: OpsLimit) -> Iterator[Loosening]:
+def _of_ops(subject: _Subject, before: budgets.OpsLimit, now: budgets.OpsLimit) -> Iterator[Loosening]:
     if before.allow is not None and now.allow is None:
-        words = "any operation is allowed"
-        yield subject.lost("op newly allowed", ", ".join(before.allow), None, words)
+        yield subject.lost("op newly allowed", ", ".join(before.allow), None, "any operation is allowed")
     for op in now.allow or ():
         if before.allow is not None and op not in before.allow:
             yield subject.lost("op newly allowed", None, op, f"{op} is newly allowed")
@@ -223,8 +185,7 @@ def _of_ops(subject: _Subject, before: OpsLimit, now: OpsLimit) -> Iterator[Loos
 LONGEST, LEAD = 60, 10  # characters of a text that are shown, and those of them that are the same
 ELSE = "its limits are held on something else"
 
-# {"dtype": {"": "bfloat16"}, "kwargs": {"width": "0.5"}}: the values of a key, by name where it
-# is a mapping.
+# {"dtype": {"": "bfloat16"}, "kwargs": {"width": "0.5"}}: the values of a key, by name where it is a mapping.
 Declared = dict[str, dict[str, str]]
 BothTexts = tuple[str | None, str | None]
 
@@ -233,13 +194,12 @@ BothTexts = tuple[str | None, str | None]
 class Redefinition:
     """One key of a model, or of a transform, that says something else than it did.
 
-    place is where it stands today, or what it was said of where nothing is left of it. what is the
-    key ("inputs", "tile"), "source" for where a model comes from, "transform" for another one.
-    before and after are as a budget may spell them, of a mapping only what differs; None is
-    nothing.
+    place is where it stands today, or what it was said of where nothing is left of it. what is the key ("inputs",
+    "tile"), "source" for where a model comes from, "transform" for another one. before and after are as a budget may
+    spell them, of a mapping only what differs; None is nothing.
     """
 
-    place: Place
+    place: budgets.Place
     path: str
     what: str
     before: str | None
@@ -247,7 +207,9 @@ class Redefinition:
     text: str
 
 
-def redefinitions(before: Budget, now: Budget | None, transforms: Mapping[str, Transform]) -> tuple[Redefinition, ...]:
+def redefinitions(
+    before: budgets.Budget, now: budgets.Budget | None, transforms: Mapping[str, Transform]
+) -> tuple[Redefinition, ...]:
     """List what limits that stay are held on instead, in the order of today's file.
 
     transforms is the table that both files were read by. What a model says for itself and its
@@ -258,68 +220,52 @@ def redefinitions(before: Budget, now: Budget | None, transforms: Mapping[str, T
     models = {model.path: model for model in before.models}
     checks = dict(before.transformed())
     held = {path for path, _ in _checks(before) & _checks(now)}
-    known: dict[tuple[str, Place, str], Redefinition] = {}
+    known: dict[tuple[str, budgets.Place, str], Redefinition] = {}
     for model in now.models:
-        changed = _of_model(models.get(model.path), model, held)
-        for change in (*changed, *_of_transforms(checks, model, held, transforms)):
+        changed = (*_of_model(models.get(model.path), model, held), *_of_transforms(checks, model, held, transforms))
+        for change in changed:
             key = model.name, change.place, change.text
             known[key] = replace(change, path=model.name) if key in known else change
     return tuple(known.values())
 
 
-def _checks(budget: Budget) -> set[tuple[str, str]]:
+def _checks(budget: budgets.Budget) -> set[tuple[str, str]]:
     """The path and the name of all that a file holds."""
-    claims = {(path, EQUIVALENCE) for path, _ in budget.claims()}
-    return claims | {held.check for held in budget.held()}
+    return {(path, budgets.EQUIVALENCE) for path, _ in budget.claims()} | {held.check for held in budget.held()}
 
 
-def _of_model(was: ModelBudget | None, now: ModelBudget, held: set[str]) -> Iterator[Redefinition]:
+def _of_model(was: budgets.ModelBudget | None, now: budgets.ModelBudget, held: set[str]) -> Iterator[Redefinition]:
     """Compare what a model declares, where it or a transform of it is held to something."""
-    if was is None or not held & {now.path, *_transforms(now)}:
+    if was is None or not held & {now.path, *(budgets.path_of(now.path, check.name) for check in now.transforms)}:
         return
     for key, texts in _changes(source_texts(was.source), source_texts(now.source)):
-        place = now.declared_at.get(key, now.declared_at["source"])
-        yield _redefined("model", now.path, key, texts, place)
+        yield _redefined("model", now.path, key, texts, now.declared_at.get(key, now.declared_at["source"]))
 
 
 def _of_transforms(
-    earlier: Mapping[str, TransformCheck], now: ModelBudget, held: set[str], known: Mapping[str, Transform]
+    earlier: Mapping[str, budgets.TransformCheck],
+    model: budgets.ModelBudget,
+    held: set[str],
+    known: Mapping[str, Transform],
 ) -> Iterator[Redefinition]:
-    """Compare a model's transforms; a variant may have stood in a transform's place."""
-    for path, check in _transforms(now).items():
-        if path in held:
-            yield from _of_transform(earlier.get(path), check, path, known)
-    if now.path in held and now.path in earlier:
-        before = earlier[now.path].transform
-        yield _redefined("transform", now.path, "transform", (before, None), now.place)
+    """Compare a model's transforms; a variant may have stood in a transform's place, or the other way round."""
+    for now in model.transforms:
+        path, place = budgets.path_of(model.path, now.name), now.declared_at["transform"]
+        was, transform = earlier.get(path), known[now.transform]
+        if path in held and (was is None or was.transform != now.transform):
+            yield _redefined("transform", path, "transform", (was.transform if was else None, now.transform), place)
+        elif path in held and was is not None:
+            for key, texts in _changes(settings_texts(was, transform), settings_texts(now, transform)):
+                yield _redefined("transform", path, key, texts, now.declared_at.get(key, place))
+    if model.path in held and model.path in earlier:
+        yield _redefined("transform", model.path, "transform", (earlier[model.path].transform, None), model.place)
 
 
-def _transforms(model: ModelBudget) -> dict[str, TransformCheck]:
-    return {path_of(model.path, check.name): check for check in model.transforms}
-
-
-def _of_transform(
-    was: TransformCheck | None, now: TransformCheck, path: str, known: Mapping[str, Transform]
-) -> Iterator[Redefinition]:
-    """Compare one transform; None is a variant that stood in its place."""
-    place = now.declared_at["transform"]
-    if was is None or was.transform != now.transform:
-        before = was.transform if was else None
-        yield _redefined("transform", path, "transform", (before, now.transform), place)
-        return
-    transform = known[now.transform]
-    for key, texts in _changes(settings_texts(was, transform), settings_texts(now, transform)):
-        yield _redefined("transform", path, key, texts, now.declared_at.get(key, place))
-
-
-def _redefined(kind: str, path: str, what: str, texts: BothTexts, place: Place) -> Redefinition:
+def _redefined(kind: str, path: str, what: str, texts: BothTexts, place: budgets.Place) -> Redefinition:
     """One key in words: "model changed: dtype none -> bfloat16: its limits are held ..."."""
     key = "" if what == kind else f" {what}"
     before, after = (text or "none" for text in texts)
     return Redefinition(place, path, what, *texts, f"{kind} changed:{key} {before} -> {after}: {ELSE}")
-
-
-# What differs.
 
 
 def _changes(before: Declared, now: Declared) -> Iterator[tuple[str, BothTexts]]:
@@ -335,25 +281,15 @@ def _unlike(values: Mapping[str, str], others: Mapping[str, str]) -> str | None:
     unlike = {name: text for name, text in values.items() if others.get(name) != text}
     if not unlike or "" in unlike:
         return unlike.get("")
-    named = (f"{_printable(name)}: {text}" for name, text in unlike.items())
+    named = (f"{name if name.isprintable() else json.dumps(name)}: {text}" for name, text in unlike.items())
     return f"{{{', '.join(named)}}}"
 
 
 def _shortened(*texts: str | None) -> BothTexts:
     """Two texts as they are, or from shortly before where they part if one of them is long."""
-    first, second = texts
     start = 0
-    if max(len(first or ""), len(second or "")) > LONGEST:
-        start = max(0, len(posixpath.commonprefix([first or "", second or ""])) - LEAD)
-    return _cut(first, start), _cut(second, start)
-
-
-def _cut(text: str | None, start: int) -> str | None:
-    if text is None:
-        return None
-    end = start + LONGEST
-    return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"
-
-
-def _printable(name: str) -> str:
-    return name if name.isprintable() else json.dumps(name)
+    if max(len(text or "") for text in texts) > LONGEST:
+        start = max(0, len(posixpath.commonprefix([text or "" for text in texts])) - LEAD)
+    end, lead = start + LONGEST, "…" if start else ""
+    first, second = (text and f"{lead}{text[start:end]}{'…' if len(text) > end else ''}" for text in texts)
+    return first, second

@@ -93,17 +93,13 @@ class Entry:
 Read = Callable[[Entry, Reading], "Value | None"]
 Texts = dict[str, str]  # a value by name where it is a mapping, else under ""
 
-
-# Plain values.
-
 MOST_DIGITS = 100
 _WORDS: dict[str, object] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_INTEGERS = ((re.compile(r"[-+]?[0-9]+"), 10), (re.compile(r"0o[0-7]+"), 8),
-             (re.compile(r"0x[0-9a-fA-F]+"), 16))  # fmt: skip
+_INTEGERS = ((re.compile(r"[-+]?[0-9]+"), 10), (re.compile(r"0o[0-7]+"), 8), (re.compile(r"0x[0-9a-fA-F]+"), 16))
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _PLAIN = re.compile(r"[A-Za-z_./][\w./:+-]*")
@@ -127,8 +123,7 @@ def plain_value(node: Node, reading: Reading) -> object:
     """A scalar, list or mapping as Python has it; a quoted scalar is always a str."""
     if isinstance(node, Text):
         patterns = (*(pattern for pattern, _ in _INTEGERS), _FLOAT)
-        too_long = len(node.text) > MOST_DIGITS
-        if too_long and any(pattern.fullmatch(node.text) for pattern in patterns):
+        if len(node.text) > MOST_DIGITS and any(pattern.fullmatch(node.text) for pattern in patterns):
             reading.refuse(node.place, f"a number of {len(node.text)} digits: write at most 100")
             return None
         return scalar(node.text) if node.plain else node.text
@@ -144,18 +139,15 @@ def plain_text(value: object) -> str:
     """A plain value; 1, 1.0, true and "1" are four, and the order of keys is none of it."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and scalar(value) == value:
         return value
-    return json.dumps(value, sort_keys=True)
-
-
-# Forms.
+    return json.dumps(value, sort_keys=True, default=dict)  # a read-only mapping is a dict there
 
 
 @dataclass(frozen=True, slots=True)
 class Form(Generic[Value]):
     """One kind of value: how it is read, the schema that editors get, and how it is written.
 
-    The schema of a form with a name is a definition that others refer to by it. texts, of a value
-    that is a mapping, writes its parts by name. uses are the forms that the schema refers to.
+    The schema of a form with a name is a definition that others refer to by it. texts writes the parts of a value by
+    name, where it is another mapping than one of plain values. uses are the forms that the schema refers to.
     """
 
     read: Read[Value]
@@ -183,7 +175,11 @@ class Form(Generic[Value]):
 
     def written(self, value: Any) -> Texts:
         """The value as a budget may spell it, by name where it is a mapping."""
-        return self.texts(value) if self.texts else {"": self.text(value)}
+        if self.texts:
+            return self.texts(value)
+        if isinstance(value, Mapping):
+            return {name: plain_text(item) for name, item in value.items()}
+        return {"": self.text(value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +199,7 @@ class Field:
     @property
     def schema(self) -> Schema:
         """The key for editors; draft-07 ignores what stands beside a $ref, hence allOf."""
-        value = {"allOf": [self.form.reference]} if self.form.name else self.form.schema
-        return {"description": self.about, **value}
+        return {"description": self.about, **({"allOf": [self.form.reference]} if self.form.name else self.form.schema)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +235,7 @@ class Grammar:
     """The keys of one kind of mapping; what names it in messages ("a limit").
 
     needs are keys of which one at least must be there; lacking says so of one that has none, by
-    its {name}. more is what else its schema says.
+    its {name}. more is what else its schema says. empty is what is wrong with a mapping of no keys.
     """
 
     what: str
@@ -250,7 +245,7 @@ class Grammar:
     lacking: str = ""
     expected: str = ""
     more: Schema = field(default_factory=dict)
-    least: int = 0
+    empty: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -259,13 +254,14 @@ class Grammar:
 
     def read(self, entry: Entry, reading: Reading) -> Values | None:
         """The values of a mapping; None of anything else. What it does not know is refused."""
-        keys = self.keys
-        expected = self.expected or f"{self.what}: a mapping of {', '.join(keys[:12])}"
+        expected = self.expected or f"{self.what}: a mapping of {', '.join(self.keys[:12])}"
         block = reading.block(entry.value, expected)
         if block is None:
             return None
+        if self.empty and not block.entries:
+            reading.refuse(block.place, self.empty)
         entries = {key.text: Entry(key, value) for key, value in block.entries}
-        for unknown in entries.keys() - set(keys):
+        for unknown in entries.keys() - set(self.keys):
             self._refuse(entries.pop(unknown), reading)
         for known in self.fields:
             if known.required and known.key not in entries:
@@ -284,8 +280,7 @@ class Grammar:
         elif key[:1].isdigit() and isinstance(value, Text) and not value.text:
             message = f"{shown(key)} after a comma: write decimals with a point, as in 1.5"
         else:
-            guess = suggestion(key, self.keys)
-            message = f"unknown key {shown(key)} in {self.what}: {guess}"
+            message = f"unknown key {shown(key)} in {self.what}: {suggestion(key, self.keys)}"
         reading.refuse(entry.place, message)
 
     @property
@@ -298,12 +293,11 @@ class Grammar:
         """A mapping of the keys that are offered."""
         offered = [known for known in self.fields if known.offered]
         required = [known.key for known in offered if known.required]
-        keys = {known.key for known in offered}
-        needs = [{"required": [key]} for key in self.needs if key in keys]
+        needs = [{"required": [known.key]} for known in offered if known.key in self.needs]
         return {
             "type": "object",
             "additionalProperties": False,
-            **({"minProperties": self.least} if self.least else {}),
+            **({"minProperties": 1} if self.empty else {}),
             "properties": {known.key: known.schema for known in offered},
             **({"required": required} if required else {}),
             **self.more,
@@ -321,13 +315,7 @@ class Grammar:
 
 
 def spelled(
-    expected: str,
-    meaning: Callable[[Text, str, Reading], Value],
-    schema: Schema,
-    name: str = "",
-    *,
-    lead: str = "",
-    text: Callable[[Any], str] = plain_text,
+    expected: str, meaning: Callable[[Text, str, Reading], Value], schema: Schema, name: str = "", *, lead: str = ""
 ) -> Form[Value]:
     """One word, and its meaning where it stands under a key.
 
@@ -344,7 +332,7 @@ def spelled(
             reading.refuse(entry.value.place, f"{lead.format(key=key)}{error}")
             return None
 
-    return Form(read, schema, name, text)
+    return Form(read, schema, name)
 
 
 def one_word(
@@ -361,8 +349,7 @@ def one_word(
     def meant(word: Text, key: str, reading: Reading) -> Value:
         if word.text in known:
             return meaning(word.text)
-        guess = suggestion(word.text, known)
-        raise BudgetError(refusal.format(word=shown(word.text), key=key, guess=guess))
+        raise BudgetError(refusal.format(word=shown(word.text), key=key, guess=suggestion(word.text, known)))
 
     return spelled(expected, meant, {"enum": list(known)}, name)
 
@@ -425,7 +412,6 @@ def named(
     names: Schema | None = None,
     check: Callable[[Text, Reading], object] = lambda key, reading: None,
     name: str = "",
-    **writing: Any,
 ) -> Form[dict[str, Value]]:
     """A mapping whose keys are of the user's choice; at least one. check refuses wrong ones."""
 
@@ -441,6 +427,5 @@ def named(
                 values[key.text] = value
         return values
 
-    of_names = {"propertyNames": names} if names is not None else {}
-    mapping = {"type": "object", "minProperties": 1, **of_names}
-    return Form(read, {**mapping, "additionalProperties": item.reference}, name, uses=(item,), **writing)
+    schema = {"type": "object", "minProperties": 1, **({} if names is None else {"propertyNames": names})}
+    return Form(read, {**schema, "additionalProperties": item.reference}, name, uses=(item,))

@@ -1,30 +1,15 @@
 """Limits of a budget: a quantity, or {max, min, grow, floor, level, …}; and those on ops."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from typing import Union
+from typing import Any, Union
 
+from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
-from pytest_modelbudget.budget.grammar import (
-    RESERVED,
-    Entry,
-    Field,
-    Form,
-    Grammar,
-    Reading,
-    Schema,
-    Values,
-    listed,
-    named,
-    one_word,
-    refused,
-    spelled,
-)
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.yaml_text import Block, Text, shown, suggestion
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.metrics.measurement import Metric
@@ -43,19 +28,18 @@ def _amounts(unit: str) -> list[Schema]:
     return [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": quantity_pattern(unit)}]
 
 
-# What all limits say.
-
-
 def _op_name(word: Text, key: str, reading: Reading) -> str:
     if re.fullmatch(OP_NAME_PATTERN, word.text):
         return word.text
     raise BudgetError(f"{shown(word.text)} is no op name: write it as the report does, aten::foo")
 
 
-OP_NAME = spelled("an op name such as aten::foo", _op_name, {"type": "string", "pattern": f"^{OP_NAME_PATTERN}$"})
-OP_NAMES = listed(OP_NAME, "a list of op names such as [aten::foo]", name="op_names")
+OP_NAME = grammar.spelled(
+    "an op name such as aten::foo", _op_name, {"type": "string", "pattern": f"^{OP_NAME_PATTERN}$"}
+)
+OP_NAMES = grammar.listed(OP_NAME, "a list of op names such as [aten::foo]", name="op_names")
 _LEVELS = " or ".join(level.value for level in Level)
-LEVELS = one_word(
+LEVELS = grammar.one_word(
     [level.value for level in Level],
     f"a level: {_LEVELS}",
     f"{{word}} is no level: write {_LEVELS}",
@@ -66,9 +50,6 @@ LEVEL = Field("level", LEVELS, "error fails the check when over, warn does not",
 ALLOWED = Field("allow_unmeasured", OP_NAMES, "ops accepted without a formula: aten::foo", default=())
 
 
-# Limits on an amount.
-
-
 def _quantity(key: str, unit: str, *, least: bool = False) -> Form[Written]:
     """An amount of a metric's unit, or auto; of a minimum, rounded up."""
 
@@ -77,50 +58,42 @@ def _quantity(key: str, unit: str, *, least: bool = False) -> Form[Written]:
         return None if written == AUTO else quantity(written, unit, round_up=least), written
 
     expected = f"a quantity of {unit}, or a mapping with max or min"
-    schema = {"anyOf": [*_amounts(unit), {"const": AUTO}]}
-    return spelled(expected, meaning, schema, lead=f"{key}: ")
+    return grammar.spelled(expected, meaning, {"anyOf": [*_amounts(unit), {"const": AUTO}]}, lead=f"{key}: ")
 
 
-def _growth(key: str, unit: str) -> Form[Fraction]:
-    """The share of the locked value that may be added to it; ratios do not grow."""
-    if not unit_named(unit).whole:
-        why = "growth is defined for counts; give it 'max' or 'min'"
-        return refused(f"'grow' of {key}: {why}")
-    return spelled(
-        "a percentage such as 2%",
-        lambda word, _, reading: Fraction(quantity(word.text, "%")),
-        {"type": "string", "pattern": quantity_pattern("%")},
-        "percentage",
-        lead=f"{key}: grow: ",
-    )
+def limit_grammar(key: str, unit: str) -> Grammar:
+    """The keys of a limit on one metric; ratios do not grow.
 
-
-def _floor(key: str, unit: str) -> Form[int]:
-    """Growth that is within in any case."""
+    grow is the share of the locked value that may be added to it, floor an amount that is within in any case.
+    """
     grows = unit_named(unit).whole
-    return spelled(
+    grow: Form[Fraction] = grammar.refused(f"'grow' of {key}: growth is defined for counts; give it 'max' or 'min'")
+    if grows:
+        grow = grammar.spelled(
+            "a percentage such as 2%",
+            lambda word, _, reading: Fraction(quantity(word.text, "%")),
+            {"type": "string", "pattern": quantity_pattern("%")},
+            "percentage",
+            lead=f"{key}: grow: ",
+        )
+    floor = grammar.spelled(
         f"a quantity of {unit}",
         lambda word, _, reading: int(quantity(word.text, unit)) if grows else 0,
         {"anyOf": _amounts(unit)},
         lead=f"{key}: floor: ",
     )
-
-
-def limit_grammar(key: str, unit: str) -> Grammar:
-    """The keys of a limit on one metric; ratios do not grow."""
-    grows = unit_named(unit).whole
     most, least = _quantity(key, unit), _quantity(key, unit, least=True)
     return Grammar(
         "a limit",
         (
             Field("max", most, "the largest value that is within, itself included"),
             Field("min", least, "the smallest value that is within, itself included"),
-            Field("grow", _growth(key, unit), "how much more than its locked value it may be", offered=grows),
-            Field("floor", _floor(key, unit), "growth that is within however little grow is", default=0, offered=grows),
+            Field("grow", grow, "how much more than its locked value it may be", offered=grows),
+            Field("floor", floor, "growth that is within however little grow is", default=0, offered=grows),
             LEVEL,
             ALLOWED,
         ),
-        reserved=RESERVED,
+        reserved=grammar.RESERVED,
         needs=("max", "min", "grow"),
         lacking=f"the limit on {key} needs 'max', 'min' or 'grow'",
         more={"dependencies": {"floor": ["grow"]}},
@@ -130,8 +103,8 @@ def limit_grammar(key: str, unit: str) -> Grammar:
 @cache
 def limit_form(key: str, unit: str) -> Form[Limit]:
     """A limit on one metric: a quantity alone is a maximum."""
-    grammar, alone = limit_grammar(key, unit), _quantity(key, unit)
-    mapping = grammar.form(lambda values, reading: _limit(values, key, unit, reading))
+    table, alone = limit_grammar(key, unit), _quantity(key, unit)
+    mapping = table.form(lambda values, reading: _limit(values, key, unit, reading))
 
     def read(entry: Entry, reading: Reading) -> Limit | None:
         if isinstance(entry.value, Block):
@@ -147,15 +120,13 @@ def limit_form(key: str, unit: str) -> Form[Limit]:
 def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | None:
     most, least, grow = values["max"], values["min"], values["grow"]
     if "floor" in values and "grow" not in values:
-        message = "'floor' is the least that 'grow' allows: give 'grow' too"
-        reading.refuse(values.place("floor"), message)
+        reading.refuse(values.place("floor"), "'floor' is the least that 'grow' allows: give 'grow' too")
     if "allow_unmeasured" in values and not unit_named(unit).whole:
         message = "a ratio over unmeasured ops is never known: remove 'allow_unmeasured'"
         reading.refuse(values.place("allow_unmeasured"), message)
     auto = tuple(end for end in ("max", "min") if values[end] and values[end][0] is None)
     if most and least and not auto and least[0] > most[0]:
-        message = f"min {least[1]} is above max {most[1]}: nothing could be within"
-        reading.refuse(values.key.place, message)
+        reading.refuse(values.key.place, f"min {least[1]} is above max {most[1]}: nothing could be within")
     if not most and not least and grow is None:
         return None
     return Limit(
@@ -172,9 +143,6 @@ def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | Non
     )
 
 
-# Limits on kinds of operation.
-
-
 def _known_op(word: Text, key: str, reading: Reading) -> str:
     """A kind or foreign name that a rule knows; a typo must not be green."""
     name = word.text
@@ -184,15 +152,15 @@ def _known_op(word: Text, key: str, reading: Reading) -> str:
     raise BudgetError(f"no op rule knows {shown(name)}: {suggestion(name, known)}")
 
 
-SELECTOR = spelled("an op kind such as convolution", _known_op, {"type": "string"})
-SELECTORS = listed(
+SELECTOR = grammar.spelled("an op kind such as convolution", _known_op, {"type": "string"})
+SELECTORS = grammar.listed(
     SELECTOR,
     "a list of op kinds such as [lstm, convolution]",
     empty="the list names no op: name at least one kind",
     name="selectors",
 )
-OP_COUNTS = named(
-    spelled(
+OP_COUNTS = grammar.named(
+    grammar.spelled(
         "a count such as 20",
         lambda word, key, reading: int(quantity(word.text, "op")),
         {"anyOf": _amounts("op")},
@@ -211,7 +179,7 @@ OPS_GRAMMAR = Grammar(
         LEVEL,
         ALLOWED,
     ),
-    reserved=RESERVED,
+    reserved=grammar.RESERVED,
     needs=("allow", "deny", "max"),
     lacking="the limit on ops needs 'allow', 'deny' or 'max'",
     expected="limits on ops: a mapping such as {max: {convolution: 20}}",
@@ -232,50 +200,40 @@ OPS_LIMIT = OPS_GRAMMAR.form(_ops_limit, "ops_limit")
 # Limits of a model, and of its scopes.
 
 
-def metric_form(metric: Metric) -> Form[AnyLimit]:
-    """A limit on a metric: on an amount, or on kinds of operation."""
-    return OPS_LIMIT if metric.by_kind else limit_form(metric.key, metric.unit)  # type: ignore[return-value]
-
-
 def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Grammar:
     """The keys of limits: every metric; of a part of a model, every metric that it has."""
     fields = []
     for key, metric in metrics.items():
-        form, has_it = metric_form(metric), metric.has_scopes or not scoped
+        has_it = not (scoped and metric.not_scoped)
+        form: Form[Any] = OPS_LIMIT if metric.by_kind else limit_form(metric.key, metric.unit)
         if not has_it:
             why = f"'{key}' of a part of a model is not defined: {metric.not_scoped}"
-            form = refused(f"{why}; limit it on the model")
+            form = grammar.refused(f"{why}; limit it on the model")
         fields.append(Field(key, form, metric.definition, offered=has_it))
-    reserved = (*(key for key in RESERVED_METRICS if key not in metrics), *RESERVED)
-    return Grammar("limits", tuple(fields), reserved, least=1)
+    reserved = (*(key for key in RESERVED_METRICS if key not in metrics), *grammar.RESERVED)
+    return Grammar("limits", tuple(fields), reserved, empty="no limits: give at least one, such as params: 11.7 M")
 
 
 def limits_form(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Form[tuple[AnyLimit, ...]]:
     """The limits of a model, or of a part of it."""
-    grammar = limits_grammar(metrics, scoped=scoped)
+    table = limits_grammar(metrics, scoped=scoped)
+    return table.form(_limits, "scoped_limits" if scoped else "limits")
 
-    def read(entry: Entry, reading: Reading) -> tuple[AnyLimit, ...]:
-        if isinstance(entry.value, Block) and not entry.value.entries:
-            message = "no limits: give at least one, such as params: 11.7 M"
-            reading.refuse(entry.value.place, message)
-        values = grammar.read(entry, reading)
-        limits = [values.read[key] for key in values.entries] if values else []
-        return tuple(limit for limit in limits if isinstance(limit, (Limit, OpsLimit)))
 
-    return Form(read, grammar.schema, "scoped_limits" if scoped else "limits", uses=grammar.uses)
+def _limits(values: Values, reading: Reading) -> tuple[AnyLimit, ...]:
+    limits = (values.read[key] for key in values.entries)
+    return tuple(limit for limit in limits if isinstance(limit, (Limit, OpsLimit)))
 
 
 def _must_be_a_glob(key: Text, reading: Reading) -> None:
     glob = key.text
-    is_line = len(glob.splitlines()) == 1
-    if glob != glob.strip() or "::" in glob or "@" in glob or not is_line:
-        message = f"{shown(glob)} is no glob on module paths: write one such as layer4.*"
-        reading.refuse(key.place, message)
+    if glob != glob.strip() or "::" in glob or "@" in glob or len(glob.splitlines()) != 1:
+        reading.refuse(key.place, f"{shown(glob)} is no glob on module paths: write one such as layer4.*")
 
 
 def scopes_form(metrics: Mapping[str, Metric]) -> Form[tuple[AnyLimit, ...]]:
     """Limits on parts of a model, by a glob on module paths."""
-    by_glob = named(
+    by_glob = grammar.named(
         limits_form(metrics, scoped=True),
         "scopes: a mapping of module globs to limits",
         names={"pattern": r"^(?!.*(::|@))\S(.*\S)?$"},

@@ -14,10 +14,8 @@ so that changes to two models merge. A part is [scope, tensor or null, value, sh
     }
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path, PurePath
@@ -64,8 +62,7 @@ class LockedValue:
 class Baseline:
     """The locked number of one check; or None, and why.
 
-    revision is the commit that it was locked in; "" in the working tree, where an update can
-    change it.
+    revision is the commit that it was locked in; "" in the working tree, where an update can change it.
     """
 
     locked: LockedValue | None = None
@@ -89,8 +86,7 @@ class Lock:
 
 def lock_path(budget: AnyPath) -> AnyPath:
     """The path of a budget file's lock: a.lock.json of a.yaml, a.yml.lock.json of a.yml."""
-    name = budget.stem if budget.suffix == ".yaml" else budget.name
-    return budget.with_name(name + SUFFIX)
+    return budget.with_name((budget.stem if budget.suffix == ".yaml" else budget.name) + SUFFIX)
 
 
 def locked_value(measurement: Measurement, parts: Sequence[Part], versions: Mapping[str, str]) -> LockedValue | None:
@@ -107,72 +103,48 @@ def locked_value(measurement: Measurement, parts: Sequence[Part], versions: Mapp
     )
 
 
-# Writing.
-
-
 def lock_text(lock: Lock) -> str:
     """The lock file: sorted, one number a line, the same text for the same numbers."""
-    return "\n".join(_lines(lock)) + "\n"
+    models = []
+    for path, model in sorted(lock.models.items()):
+        numbers = _lines([f"   {_json(name)}: {_json(value_record(value))}" for name, value in sorted(model.items())])
+        models.append(f"  {_json(path)}: {{\n{numbers}  }}")
+    return f'{{\n "schema": {_json(SCHEMA)},\n "models": {{\n{_lines(models)} }}\n}}\n'
 
 
-def _lines(lock: Lock) -> Iterator[str]:
-    yield "{"
-    yield f' "schema": {_json(SCHEMA)},'
-    yield ' "models": {'
-    for (path, model), comma in _separated(lock.models):
-        yield f"  {_json(path)}: {{"
-        for (name, value), mark in _separated(model):
-            yield f"   {_json(name)}: {_json(value_record(value))}{mark}"
-        yield f"  }}{comma}"
-    yield " }"
-    yield "}"
-
-
-Entry = TypeVar("Entry")
-
-
-def _separated(entries: Mapping[str, Entry]) -> Iterator[tuple[tuple[str, Entry], str]]:
-    """Entries by name, each with the comma that stands between it and the next."""
-    items = sorted(entries.items())
-    for position, item in enumerate(items, start=1):
-        yield item, "," if position < len(items) else ""
+def _lines(entries: Sequence[str]) -> str:
+    """Entries of a mapping, one below the other."""
+    return ",\n".join(entries) + "\n" if entries else ""
 
 
 def value_record(value: LockedValue) -> dict[str, Any]:
     """A locked number as JSON has it."""
-    record: dict[str, Any] = {"value": _number(value.value), "unit": value.unit}
+    number = value.value if isinstance(value.value, int) else decimal_text(value.value)
+    record: dict[str, Any] = {"value": number, "unit": value.unit}
     if value.unreduced:
         record["exact"] = list(value.unreduced)
     record["with"] = dict(sorted(value.versions.items()))
     if value.parts:
-        record["parts"] = [
-            [part.scope, part.name, part.value, None if part.shape is None else list(part.shape)]
-            for part in value.parts
-        ]
+        record["parts"] = [[part.scope, part.name, part.value, part.shape] for part in value.parts]
     return {**record, "cut": value.cut} if value.cut else record
-
-
-def _number(value: Number) -> int | str:
-    return value if isinstance(value, int) else decimal_text(value)
 
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# Reading.
-
-
 def read_lock(text: str, file: str) -> Lock:
     """The lock that a file holds. Raises LockError with its name and the way out."""
     if CONFLICT in text:
-        way_out = f"take either side, then run {UPDATE}=fix"
-        raise LockError(f"{file} holds the marks of an unfinished merge: {way_out}")
+        raise LockError(f"{file} holds the marks of an unfinished merge: take either side, then run {UPDATE}=fix")
     way_out = f"delete it, then run {UPDATE}=create"
     try:
         record = json.loads(text)
         schema = record["schema"]
-        models = {path: _model(model) for path, model in record["models"].items()}
+        models = {
+            path: {str(name): read_value(value) for name, value in model.items()}
+            for path, model in record["models"].items()
+        }
     except json.JSONDecodeError as error:
         raise LockError(f"{file}:{error.lineno}: no JSON: {error.msg}: {way_out}") from error
     except ODD as error:
@@ -182,27 +154,21 @@ def read_lock(text: str, file: str) -> Lock:
     return Lock(models)
 
 
-def _model(record: Any) -> LockedModel:
-    return {str(name): read_value(value) for name, value in record.items()}
-
-
 def read_value(record: Any) -> LockedValue:
     """A locked number out of its JSON; raises one of ODD where it is none."""
-    pair = record.get("exact")
-    value = record["value"] if pair is None else Fraction(_count(pair[0]), _count(pair[1]))
-    parts = tuple(_part(*part) for part in record.get("parts", ()))
+    pair, value = record.get("exact"), record["value"]
+    if pair is not None:
+        value = Fraction(_count(pair[0]), _count(pair[1]))
+    else:
+        value = Fraction(value) if isinstance(value, str) else _count(value)
     return LockedValue(
-        value if isinstance(value, Fraction) else _whole_or_ratio(value),
+        value,
         str(record["unit"]),
-        parts,
+        tuple(_part(*part) for part in record.get("parts", ())),
         _count(record.get("cut", 0)),
         None if pair is None else (pair[0], pair[1]),
         {str(name): str(version) for name, version in record["with"].items()},
     )
-
-
-def _whole_or_ratio(value: object) -> Number:
-    return Fraction(value) if isinstance(value, str) else _count(value)
 
 
 def _part(scope: object, name: object, value: object, shape: Any) -> Part:
@@ -224,6 +190,17 @@ class FoundLock:
     lock: Lock | None
     is_there: bool = False
     problem: str = ""
+
+
+def _looked_up(text_of: Callable[[], str | None], name: str) -> FoundLock:
+    """The lock whose text is looked up, under its name for people."""
+    try:
+        text = text_of()
+        return FoundLock(None) if text is None else FoundLock(read_lock(text, name), True)
+    except (LockError, BaseError) as error:
+        return FoundLock(None, True, str(error))
+    except (OSError, UnicodeDecodeError) as error:
+        return FoundLock(None, True, f"{name} cannot be read: {error}")
 
 
 class Baselines:
@@ -266,38 +243,24 @@ class Baselines:
 
     def in_working_tree(self, budget: Path) -> FoundLock:
         """The lock file beside a budget file."""
+        path = lock_path(budget)
         if budget not in self._here:
-            path = lock_path(budget)
-            try:
-                text = path.read_bytes().decode("utf-8-sig")
-                self._here[budget] = FoundLock(read_lock(text, self.shown(path)), True)
-            except FileNotFoundError:
-                self._here[budget] = FoundLock(None)
-            except LockError as error:
-                self._here[budget] = FoundLock(None, True, str(error))
-            except (OSError, UnicodeDecodeError) as error:
-                problem = f"{self.shown(path)} cannot be read: {error}"
-                self._here[budget] = FoundLock(None, True, problem)
+            self._here[budget] = _looked_up(
+                lambda: path.read_bytes().decode("utf-8-sig") if path.exists() else None, self.shown(path)
+            )
         return self._here[budget]
 
     def at_base(self, budget: Path) -> FoundLock:
         """The lock file that stood beside a budget file at the base, which must be known."""
-        assert self.base is not None  # only asked for where there is one
+        base, path = self.base, lock_path(budget)
+        assert base is not None  # only asked for where there is one
         if budget not in self._there:
-            path = lock_path(budget)
-            try:
-                text = text_at(self.base, path)
-                name = f"{self.shown(path)} at {short(self.base)}"
-                lock = None if text is None else read_lock(text, name)
-                self._there[budget] = FoundLock(lock, lock is not None)
-            except (LockError, BaseError) as error:
-                self._there[budget] = FoundLock(None, True, str(error))
+            self._there[budget] = _looked_up(lambda: text_at(base, path), f"{self.shown(path)} at {short(base)}")
         return self._there[budget]
 
     def shown(self, path: Path) -> str:
         """A path from the project's root."""
-        inside = path.is_relative_to(self.root)
-        return path.relative_to(self.root).as_posix() if inside else path.as_posix()
+        return (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()
 
     def _missing(self, budget: Path, model: str, check: str, here: FoundLock) -> str:
         file = self.shown(lock_path(budget))

@@ -1,7 +1,10 @@
-"""A budget file read into plain data; every problem of the file is reported at once, in place."""
+"""A budget file read into plain data, every problem of it reported at once, in place; and its editor schema.
 
-from __future__ import annotations
+The schema (JSON Schema, draft-07) is coarser than the reader: it knows keys, shapes and units, not paths, op kinds or
+sums.
+"""
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -10,39 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Loosen, ModelBudget, Place, TransformCheck
-from pytest_modelbudget.budget.grammar import (
-    RESERVED,
-    Entry,
-    Field,
-    Form,
-    Grammar,
-    Reading,
-    Schema,
-    Values,
-    named,
-    one_word,
-    scalar,
-)
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import RESERVED_METRICS, held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import (
-    ARGUMENT_FIELDS,
-    DIMS_FIELD,
-    DTYPE_FIELD,
-    INPUTS_FIELD,
-    Defaults,
-    declared_places,
-    is_path_format,
-    model_source,
-    refuse_dtype_of_a_file,
-    target_fields,
-)
+from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, Defaults
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.transforms.table import transform_table
+from pytest_modelbudget.transforms.transform import Transform
 
 VERSION = 1
 MARKER = "model_budget"
@@ -83,8 +67,7 @@ def read_budget(path: Path, tables: Tables, *, root: Path, text: str | None = No
     node, problems = tree(budget_text(where, file) if text is None else text, file)
     reading = Reading(where.parent, top if inside else where.parent, tables, problems)
     _must_be_our_version(node, reading)
-    grammar = file_grammar(tables)
-    values = grammar.read(Entry(Text("", False, node.place), node), reading)
+    values = file_grammar(tables).read(Entry(Text("", False, node.place), node), reading)
     models = tuple(_budgets(values, reading)) if values else ()
     if reading.problems or values is None:
         raise BudgetFileError(reading.problems)
@@ -119,7 +102,7 @@ def _must_be_our_version(node: Node, reading: Reading) -> None:
         if version is not None and not isinstance(version, Refused):
             reading.refuse(version.place, f"expected {MARKER}: {VERSION}")
         return
-    number = scalar(version.text) if version.plain and len(version.text) < 10 else None
+    number = grammar.scalar(version.text) if version.plain and len(version.text) < 10 else None
     if type(number) is int and number > VERSION:
         message = (
             f"{MARKER}: {number} is read by a newer version of pytest-modelbudget; this one reads "
@@ -127,58 +110,42 @@ def _must_be_our_version(node: Node, reading: Reading) -> None:
         )
         raise BudgetFileError([Problem(version.place, message)])
     if type(number) is not int or number != VERSION:
-        message = f"{MARKER} must be {VERSION}, not {shown(version.text)}"
-        reading.refuse(version.place, message)
-
-
-# The keys of a file.
-
-
-def taken_names(metrics: Mapping[str, Metric]) -> frozenset[str]:
-    """Names that no variant may have, because checks have them."""
-    return frozenset((*metrics, *RESERVED_METRICS, EQUIVALENCE))
+        reading.refuse(version.place, f"{MARKER} must be {VERSION}, not {shown(version.text)}")
 
 
 def _must_be_a_name(what: str, taken: frozenset[str], name: Text, reading: Reading) -> None:
     """Refuse names that a node id could not hold, and those that checks have."""
     text = name.text
     if not text.strip() or text != text.strip() or not text.isprintable():
-        message = f"{shown(text)} is no name of a {what}: write visible characters on one line"
-        reading.refuse(name.place, message)
+        reading.refuse(name.place, f"{shown(text)} is no name of a {what}: write visible characters on one line")
     elif _FORBIDDEN.search(text):
-        message = f"the {what} name {shown(text)} may not hold '::', '[', '@' or line breaks"
-        reading.refuse(name.place, message)
+        reading.refuse(name.place, f"the {what} name {shown(text)} may not hold '::', '[', '@' or line breaks")
     if text in taken:
-        message = f"a {what} may not be called {shown(text)}: checks are called so"
-        reading.refuse(name.place, message)
+        reading.refuse(name.place, f"a {what} may not be called {shown(text)}: checks are called so")
 
 
 def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) -> Form[Any]:
     """Models, variants or transforms by names of the user's choice, which no check has."""
     pattern: Schema = {"type": "string", "pattern": r"^(?!.*(::|[\[@\r\n]))\S(.*\S)?$"}
     names = {"allOf": [pattern, {"not": {"enum": sorted(taken)}}]} if taken else pattern
-    expected = f"{what}s: a mapping of names"
-    if what != "transform":
-        expected += f" to {what}s"
-    check = partial(_must_be_a_name, what, taken)
-    return named(item, expected, names=names, check=check, name=f"{what}s")
+    expected = f"{what}s: a mapping of names" + (f" to {what}s" if what != "transform" else "")
+    return grammar.named(item, expected, names=names, check=partial(_must_be_a_name, what, taken), name=f"{what}s")
 
 
 VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
 _LOOSEN = " or ".join(loosen.value for loosen in Loosen)
-LOOSEN = one_word(
+LOOSEN = grammar.one_word(
     [loosen.value for loosen in Loosen], _LOOSEN, f"'loosen' is {_LOOSEN}, not {{word}}", name="loosen", meaning=Loosen
 )
-DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *RESERVED))
+DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *grammar.RESERVED))
 
 
 def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
     known = len(reading.problems)
     values = DEFAULTS_GRAMMAR.read(entry, reading)
-    is_broken = len(reading.problems) > known or isinstance(entry.value, Refused)
     if values is None:
-        return Defaults(is_broken=is_broken)
-    return Defaults(values["inputs"], values["dtype"], is_broken, values.places)
+        return Defaults(is_broken=True)
+    return Defaults(values["inputs"], values["dtype"], len(reading.problems) > known, values.places)
 
 
 DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAULTS_GRAMMAR.uses)
@@ -186,38 +153,30 @@ DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAUL
 
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
-    held = _held_fields(tables)
+    taken = frozenset((*tables.metrics, *RESERVED_METRICS, EQUIVALENCE))  # by checks
+    transforms = _by_name("transform", transform_form(tables), taken)
+    about = "changes to the model, and what must still hold"
+    held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}))
     variant = Grammar(
         "a variant",
         (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, *held),
-        reserved=RESERVED,
+        reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
-    ).form(_as_it_is, "variant")
-    variants = _by_name("variant", variant, taken_names(tables.metrics))
+    ).form(lambda values, _: values, "variant")
+    variants = _by_name("variant", variant, taken)
     held_by = [{"required": [key]} for key in (*HELD[:2], "variants", *HELD[2:])]
     return Grammar(
         "a model",
         (
-            *target_fields(tables.formats),
-            *ARGUMENT_FIELDS,
-            INPUTS_FIELD,
-            DTYPE_FIELD,
-            DIMS_FIELD,
+            *source_forms.target_fields(tables.formats),
+            *source_forms.RUN_ON,
             *held,
             Field("variants", variants, "the same model under other inputs, own limits"),
         ),
-        reserved=RESERVED,
+        reserved=grammar.RESERVED,
         more={"allOf": [_one_source(tables.formats), {"anyOf": held_by}]},
     )
-
-
-def _held_fields(tables: Tables) -> tuple[Field, ...]:
-    """The keys of all that a model or a variant is held to."""
-    transform = transform_form(tables)
-    by_name = _by_name("transform", transform, taken_names(tables.metrics))
-    about = "changes to the model, and what must still hold"
-    return (*limit_fields(tables.metrics), Field("transforms", by_name, about, default={}))
 
 
 def _one_source(formats: Mapping[str, Format]) -> Schema:
@@ -225,33 +184,26 @@ def _one_source(formats: Mapping[str, Format]) -> Schema:
     sources = []
     for key, model_format in formats.items():
         others = [other for other in formats if other != key]
-        if is_path_format(model_format):
+        if source_forms.is_path_format(model_format):
             others += ["args", "kwargs", "dtype"]
         if not model_format.brings_inputs:
             others.append("dims")
-        absent = [{"required": [other]} for other in others]
-        sources.append({"required": [key], "not": {"anyOf": absent}})
+        sources.append({"required": [key], "not": {"anyOf": [{"required": [other]} for other in others]}})
     return {"oneOf": sources}
-
-
-def _as_it_is(values: Values, reading: Reading) -> Values:
-    """A mapping whose values are put together once its surroundings are known."""
-    return values
 
 
 def file_grammar(tables: Tables) -> Grammar:
     """The keys of a budget file."""
-    models = _by_name("model", model_grammar(tables).form(_as_it_is, "model"))
-    about_loosen = "forbid fails what loosens a limit or redefines a model"
+    models = _by_name("model", model_grammar(tables).form(lambda values, _: values, "model"))
     return Grammar(
         "a budget file",
         (
             Field(MARKER, VERSION_FORM, "the version of this format", required=True),
             Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
             Field("models", models, "every model by a name of your choice", required=True, default={}),
-            Field("loosen", LOOSEN, about_loosen, default=Loosen.WARN),
+            Field("loosen", LOOSEN, "forbid fails what loosens a limit or redefines a model", default=Loosen.WARN),
         ),
-        reserved=RESERVED,
+        reserved=grammar.RESERVED,
     )
 
 
@@ -262,16 +214,14 @@ def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
     """Every model of the file, each followed by its variants."""
     defaults: Defaults = file["defaults"]
     for values in file["models"].values():
-        name, source = values.key, model_source(values, defaults, reading)
+        name, source = values.key, source_forms.model_source(values, defaults, reading)
         if not {*HELD, "variants"} & values.entries.keys():
-            message = f"the model {shown(name.text)} has no limits: a gate must hold something"
-            reading.refuse(name.place, message)
-        places = declared_places(source, values, defaults) if source else {}
+            reading.refuse(name.place, f"the model {shown(name.text)} has no limits: a gate must hold something")
+        places = source_forms.declared_places(source, values, defaults) if source else {}
         yield from _budget(name, None, source, values, places, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
-            own = {**places, **variant.places}
-            yield from _budget(name, variant.key, varied, variant, own, reading)
+            yield from _budget(name, variant.key, varied, variant, {**places, **variant.places}, reading)
 
 
 def _budget(
@@ -291,13 +241,11 @@ def _budget(
 def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading) -> None:
     """Refuse a transform that has a variant's name, or does not know the model's format."""
     variants = values.entries["variants"].value if "variants" in values else None
-    entries = variants.entries if isinstance(variants, Block) else ()
-    if check.name in {key.text for key, _ in entries}:
-        message = f"a transform may not be called {shown(check.name)}: a variant is called so"
-        reading.refuse(check.place, message)
-    transform, formats_known = reading.tables.transforms[check.transform], reading.tables.formats
-    if source is not None and not transform.takes(formats_known[source.format]):
-        formats = ", ".join(each.key for each in formats_known.values() if transform.takes(each))
+    if isinstance(variants, Block) and check.name in {key.text for key, _ in variants.entries}:
+        reading.refuse(check.place, f"a transform may not be called {shown(check.name)}: a variant is called so")
+    transform, known = reading.tables.transforms[check.transform], reading.tables.formats
+    if source is not None and not transform.takes(known[source.format]):
+        formats = ", ".join(model_format.key for model_format in known.values() if transform.takes(model_format))
         message = f"'{check.transform}' knows models under {formats}, not under {source.format}"
         reading.refuse(check.declared_at["transform"], message)
 
@@ -306,10 +254,32 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
     """The model's source with the variant's inputs, dtype and dims in place of its own."""
     if source is None:
         return None
-    refuse_dtype_of_a_file(source.format, values, reading)
+    source_forms.refuse_dtype_of_a_file(source.format, values, reading)
     return replace(
         source,
         inputs=values["inputs"] if values["inputs"] is not None else source.inputs,
         dtype=values["dtype"] or source.dtype,
         dims={**source.dims, **values["dims"]},
     )
+
+
+def json_schema(
+    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
+) -> Schema:
+    """The schema of budget files over these metrics and formats."""
+    known = transform_table() if transforms is None else transforms
+    table = file_grammar(Tables(OpTable(()), metrics, formats, known))
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Model budget",
+        "description": "Size limits of neural networks, held by pytest --model-budget",
+        **table.schema,
+        "definitions": {name: schema for form in table.uses for name, schema in form.definitions()},
+    }
+
+
+def schema_text(
+    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
+) -> str:
+    """The schema as the text of a file."""
+    return json.dumps(json_schema(metrics, formats, transforms), indent=2, ensure_ascii=False) + "\n"

@@ -9,8 +9,6 @@ A pull request is checked out as a merge, whose first parent is the base::
 What main has gained since (B, C) is then no growth of the change.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping
@@ -23,6 +21,7 @@ FETCH = "fetch it (in GitHub Actions: actions/checkout with fetch-depth: 2)"
 DEEPEN = "fetch more of it (in GitHub Actions: check out the merge commit with fetch-depth: 2)"
 # Set in git's hooks, where they would make every folder the top of a repository.
 HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"})
+TROUBLE = (b"not a git repository", b"dubious ownership")
 
 
 class BaseError(BudgetError):
@@ -97,37 +96,32 @@ def _existing(folder: Path) -> Path:
 
 
 def _base_commit(asked: str, folder: Path) -> str:
+    """The first parent of a merge, else where the base and HEAD part.
+
+    But where main was merged into the change, main as it was then: the first parent of such a merge is the change
+    itself, and does not hold what it shares with main.
+    """
     head = _commit("HEAD", folder)
     if not head:
         raise BaseError("there is no commit yet: commit, then compare")
     named = _commit(asked, folder)
-    parents = _parents(head, folder)
+    # Parents as the commit itself names them, whether or not a shallow clone has them.
+    header = _git(folder, "cat-file", "commit", head).partition("\n\n")[0]
+    parents = [line.split()[1] for line in header.splitlines() if line.startswith("parent ")]
     if len(parents) > 1:
-        return _base_of_merge(named, parents[0], folder)
+        if not _commit(parents[0], folder):
+            raise BaseError(f"the first parent of the merge commit HEAD is not in this clone: {DEEPEN}")
+        shared = _merge_base(named, "HEAD", folder) if named else ""
+        is_of_the_change = shared and _merge_base(shared, parents[0], folder) != shared
+        return shared if is_of_the_change else parents[0]
     if not named:
         raise BaseError(f"the base {asked} is no commit in this clone: {FETCH}")
     shared = _merge_base(named, head, folder)
     if not shared:
+        is_shallow = _git(folder, "rev-parse", "--is-shallow-repository").strip() == "true"
         why = f"this clone does not reach back to where {asked} and HEAD part"
-        raise BaseError(f"{why}: {DEEPEN}" if _is_shallow(folder) else f"{why}: they share nothing")
+        raise BaseError(f"{why}: {DEEPEN}" if is_shallow else f"{why}: they share nothing")
     return shared
-
-
-def _base_of_merge(named: str, first_parent: str, folder: Path) -> str:
-    """The first parent; but where main was merged into the change, main as it was then.
-
-    The first parent of such a merge is the change itself, and does not hold what it shares with
-    main.
-    """
-    if not _commit(first_parent, folder):
-        raise BaseError(f"the first parent of the merge commit HEAD is not in this clone: {DEEPEN}")
-    shared = _merge_base(named, "HEAD", folder) if named else ""
-    if shared and not _is_ancestor(shared, first_parent, folder):
-        return shared
-    return first_parent
-
-
-# git itself.
 
 
 def _commit(revision: str, folder: Path) -> str:
@@ -136,22 +130,8 @@ def _commit(revision: str, folder: Path) -> str:
     return _git(folder, *asked, ends=(0, 1, 128)).strip()
 
 
-def _parents(commit: str, folder: Path) -> list[str]:
-    """Parents as the commit itself names them, whether or not a shallow clone has them."""
-    header = _git(folder, "cat-file", "commit", commit).partition("\n\n")[0]
-    return [line.split()[1] for line in header.splitlines() if line.startswith("parent ")]
-
-
 def _merge_base(first: str, second: str, folder: Path) -> str:
     return _git(folder, "merge-base", first, second, ends=(0, 1)).strip()
-
-
-def _is_ancestor(commit: str, descendant: str, folder: Path) -> bool:
-    return _merge_base(commit, descendant, folder) == commit
-
-
-def _is_shallow(folder: Path) -> bool:
-    return _git(folder, "rev-parse", "--is-shallow-repository").strip() == "true"
 
 
 def _git(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> str:
@@ -166,12 +146,9 @@ def _git_bytes(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> bytes
         run = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, check=False)
     except OSError as error:
         raise BaseError(f"git cannot be run: {error.strerror or error}") from error
-    if run.returncode not in ends or (run.returncode == 128 and _is_trouble(run.stderr)):
+    # 128 is also how git ends that failed for another reason than that a revision is not here.
+    is_trouble = run.returncode == 128 and any(trouble in run.stderr for trouble in TROUBLE)
+    if run.returncode not in ends or is_trouble:
         said = run.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
         raise BaseError(f"git {words[0]}: {said[0].removeprefix('fatal: ')}")
     return run.stdout
-
-
-def _is_trouble(stderr: bytes) -> bool:
-    """Whether git failed for another reason than that a revision is not here."""
-    return b"not a git repository" in stderr or b"dubious ownership" in stderr

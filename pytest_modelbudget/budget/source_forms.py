@@ -1,7 +1,5 @@
 """The forms of a model's source and of what it is run on: targets, arguments, inputs, dims."""
 
-from __future__ import annotations
-
 import json
 import os
 import posixpath
@@ -11,24 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePosixPath, PureWindowsPath
 
+from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Place
-from pytest_modelbudget.budget.grammar import (
-    RESERVED,
-    Entry,
-    Field,
-    Form,
-    Grammar,
-    Reading,
-    Schema,
-    Texts,
-    Values,
-    named,
-    one_word,
-    plain_text,
-    plain_value,
-    spelled,
-    whole_number,
-)
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
@@ -45,36 +28,30 @@ SIZE: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_SIZE}
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 
 # dtype, then sizes: "1x3x224x224", "[1, 3, 224, 224]", or a scalar's "()" or "[]".
-SPEC_PATTERN = (
-    r"([A-Za-z][A-Za-z0-9]*)(?:\s+([0-9]+(?:x[0-9]+)*)|\s*\[\s*([0-9]+(?:\s*,\s*[0-9]+)*)?\s*\]"
-    r"|\s*\(\s*\))"
-)
-
-
-# One input.
+SPEC_PATTERN = r"([A-Za-z][A-Za-z0-9]*)(?:\s+([0-9]+(?:x[0-9]+)*)|\s*\[\s*([0-9]+(?:\s*,\s*[0-9]+)*)?\s*\]|\s*\(\s*\))"
 
 
 def _element_type(among: tuple[str, ...], what: str, name: str) -> Form[str]:
-    refusal = f"{{word}} is not {what}: {{guess}}"
-    return one_word(among, f"{what} such as {among[0]}", refusal, name=name)
+    return grammar.one_word(among, f"{what} such as {among[0]}", f"{{word}} is not {what}: {{guess}}", name=name)
 
 
 ELEMENT_TYPE = _element_type(DTYPES, "an element type", "dtype")
 FLOATING_TYPE = _element_type(FLOATING, "a floating-point type", "floating_dtype")
-BOUND_OF_VALUES = whole_number(
+BOUND_OF_VALUES = grammar.whole_number(
     least=-LARGEST_SIZE,
     most=LARGEST_SIZE,
     refusal="{key} is larger than 2^63 - 1",
     schema={"type": "integer", "minimum": -LARGEST_SIZE, "maximum": LARGEST_SIZE},
     name="integer",
 )
-DIMENSION = whole_number(
-    "a dimension: a whole number",
-    least=0,
-    most=LARGEST_SIZE,
-    refusal="a dimension of {number}: it must be 0 to 2^63 - 1",
-    schema=SIZE,
-)
+
+
+def _size(what: str) -> Form[int]:
+    refusal = f"{what} of {{number}}: it must be 0 to 2^63 - 1"
+    return grammar.whole_number(f"{what}: a whole number", least=0, most=LARGEST_SIZE, refusal=refusal, schema=SIZE)
+
+
+DIMENSION = _size("a dimension")
 
 
 def _spelled_sizes(text: Text, sizes: list[str], reading: Reading) -> tuple[int, ...] | None:
@@ -114,8 +91,7 @@ def _spelled_out(values: Values, reading: Reading) -> TensorSpec | None:
     dtype, low, high = values["dtype"], values["low"], values["high"]
     bound = next((key for key in ("low", "high") if key in values), None)
     if bound and dtype and dtype not in INTEGER:
-        message = f"'{bound}' is for integer inputs, and this one is {dtype}: remove it"
-        reading.refuse(values.place(bound), message)
+        reading.refuse(values.place(bound), f"'{bound}' is for integer inputs, and this one is {dtype}: remove it")
     elif bound and dtype and high is not None and high <= (low or 0):
         message = f"no integer is at least {low or 0} and below {high}: raise 'high'"
         reading.refuse(values.entries["high"].value.place, message)
@@ -143,20 +119,18 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
         return None
     match = re.fullmatch(SPEC_PATTERN, text.text.strip())
     if match is None:
-        reading.refuse(text.place, _no_spec(text.text))
+        spec = text.text.strip()
+        why = "is no input: write one such as float32 1x3x224x224"
+        if spec in DTYPES:
+            why = (
+                f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar; float32[1, 3] needs quotes inside "
+                "{…} and […]"
+            )
+        reading.refuse(text.place, f"{shown(text.text)} {why}")
         return None
     dtype = ELEMENT_TYPE.of(replace(text, text=match[1]), reading)
     shape = _spelled_sizes(text, re.findall(r"[0-9]+", match[2] or match[3] or ""), reading)
     return TensorSpec(dtype, shape) if dtype and shape is not None else None
-
-
-def _no_spec(text: str) -> str:
-    if text.strip() in DTYPES:
-        return (
-            f"{shown(text)} has no shape: write {text.strip()} 1x3x224x224, or "
-            f"{text.strip()} () for a scalar; float32[1, 3] needs quotes inside {{…}} and […]"
-        )
-    return f"{shown(text)} is no input: write one such as float32 1x3x224x224"
 
 
 def spec_text(spec: InputSpec) -> str:
@@ -169,13 +143,8 @@ def spec_text(spec: InputSpec) -> str:
     return json.dumps({key: value for key, value in values.items() if value is not None})
 
 
-_SPECS: list[Schema] = [
-    {"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, SPEC.schema
-]  # fmt: skip
+_SPECS: list[Schema] = [{"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, SPEC.schema]
 INPUT: Form[InputSpec] = Form(_read_tensor, {"anyOf": _SPECS}, "input", spec_text, uses=SPEC.uses)
-
-
-# All inputs.
 
 
 def _read_argument(entry: Entry, reading: Reading) -> InputSpec | None:
@@ -192,8 +161,7 @@ ARGUMENT: Form[InputSpec] = Form(
 
 
 def _arguments(items: Iterable[Node], reading: Reading) -> tuple[InputSpec, ...]:
-    specs = (ARGUMENT.of(item, reading) for item in items)
-    return tuple(spec for spec in specs if spec is not None)
+    return tuple(spec for spec in (ARGUMENT.of(item, reading) for item in items) if spec is not None)
 
 
 def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
@@ -213,8 +181,7 @@ def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
 
 def positional_text(specs: tuple[InputSpec, ...]) -> str:
     """Positional inputs: one tensor alone, else a list: "float32 1x3", "[float32 1x3, int64 1]"."""
-    alone = len(specs) == 1 and isinstance(specs[0], TensorSpec)
-    return spec_text(specs[0] if alone else specs)
+    return spec_text(specs[0] if len(specs) == 1 and isinstance(specs[0], TensorSpec) else specs)
 
 
 def _inputs_texts(specs: InputSpecs) -> Texts:
@@ -226,41 +193,21 @@ def _inputs_texts(specs: InputSpecs) -> Texts:
 def _inputs_text(specs: InputSpecs) -> str:
     if not specs.named:
         return positional_text(specs.positional)
-    by_name = (f"{plain_text(name)}: {spec_text(spec)}" for name, spec in specs.named.items())
+    by_name = (f"{grammar.plain_text(name)}: {spec_text(spec)}" for name, spec in specs.named.items())
     return f"{{{', '.join(by_name)}}}"
 
 
-INPUTS = Form(
-    _read_inputs,
-    {
-        "anyOf": [
-            INPUT.reference,
-            {"type": "array", "items": ARGUMENT.reference},
-            {
-                "type": "object",
-                "minProperties": 1,
-                "not": {"anyOf": [{"required": ["dtype"]}, {"required": ["shape"]}]},
-                "additionalProperties": ARGUMENT.reference,
-            },
-        ]
-    },
-    "inputs",
-    _inputs_text,
-    _inputs_texts,
-    uses=(INPUT, ARGUMENT),
-)
+_BY_NAME: Schema = {
+    "type": "object",
+    "minProperties": 1,
+    "not": {"anyOf": [{"required": ["dtype"]}, {"required": ["shape"]}]},
+    "additionalProperties": ARGUMENT.reference,
+}
+_INPUTS: Schema = {"anyOf": [INPUT.reference, {"type": "array", "items": ARGUMENT.reference}, _BY_NAME]}
+INPUTS = Form(_read_inputs, _INPUTS, "inputs", _inputs_text, _inputs_texts, uses=(INPUT, ARGUMENT))
 
 
 # What a model is built with, and its symbols.
-
-
-def _texts_by_name(values: Mapping[str, object]) -> Texts:
-    return {name: plain_text(value) for name, value in values.items()}
-
-
-def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
-    items = reading.items(entry.value, "args: a list of plain values")
-    return tuple(plain_value(item, reading) for item in items)
 
 
 def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
@@ -270,27 +217,17 @@ def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
     for key, _ in block.entries:
         if not key.text.isidentifier():
             reading.refuse(key.place, f"{shown(key.text)} is no name of an argument")
-    return {key.text: plain_value(value, reading) for key, value in block.entries}
+    return {key.text: grammar.plain_value(value, reading) for key, value in block.entries}
 
 
-ARGS = Form(_read_args, {"type": "array"}, "values", lambda args: plain_text(list(args)))
-KWARGS = Form(_read_kwargs, {"type": "object"}, "named_values", lambda kwargs: plain_text(dict(kwargs)), _texts_by_name)
-DIMS = named(
-    whole_number(
-        "a size: a whole number",
-        least=0,
-        most=LARGEST_SIZE,
-        refusal="a size of {number}: it must be 0 to 2^63 - 1",
-        schema=SIZE,
-    ),
-    "dims: a mapping of symbols to sizes, {batch: 1}",
-    name="dims",
-    text=lambda dims: plain_text(dict(dims)),
-    texts=_texts_by_name,
-)
+def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
+    items = reading.items(entry.value, "args: a list of plain values")
+    return tuple(grammar.plain_value(item, reading) for item in items)
 
 
-# Targets.
+ARGS = Form(_read_args, {"type": "array"}, "values")
+KWARGS = Form(_read_kwargs, {"type": "object"}, "named_values")
+DIMS = grammar.named(_size("a size"), "dims: a mapping of symbols to sizes, {batch: 1}", name="dims")
 
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
 _WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
@@ -311,7 +248,7 @@ def target_form(model_format: Format) -> Form[str]:
             raise BudgetError(problem)
         return word.text
 
-    return spelled(f"{model_format.key}: a {model_format.target}", meaning, SOME_TEXT, "target")
+    return grammar.spelled(f"{model_format.key}: a {model_format.target}", meaning, SOME_TEXT, "target")
 
 
 def _no_attribute(target: str, reading: Reading) -> str | None:
@@ -347,8 +284,6 @@ def _path_problem(model_format: Format, target: str, reading: Reading) -> str | 
     return None
 
 
-# Sources.
-
 INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
 DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
 DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
@@ -368,14 +303,8 @@ def target_fields(formats: Mapping[str, Format]) -> tuple[Field, ...]:
 def source_texts(source: ModelSource) -> dict[str, Texts]:
     """All that a budget says of where a model comes from and what it is run on, by key."""
     where = f"{source.format} {posixpath.normpath(str(source.target))}"
-    run_on = {known.key: (known.form, getattr(source, known.key)) for known in RUN_ON}
-    written = {key: form.written(value) if value else {} for key, (form, value) in run_on.items()}
-    return {"source": {"": where}, **written}
-
-
-def formats_named(values: Values, reading: Reading) -> list[str]:
-    """The keys of formats that a model gives; one, if it is right."""
-    return [key for key in values.entries if key in reading.tables.formats]
+    run_on = ((known, getattr(source, known.key)) for known in RUN_ON)
+    return {"source": {"": where}, **{known.key: known.form.written(value) if value else {} for known, value in run_on}}
 
 
 def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> None:
@@ -386,10 +315,9 @@ def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> Non
 
 
 def _refuse_what_does_not_fit(model_format: Format, values: Values, reading: Reading) -> None:
-    for key in ("args", "kwargs"):
-        if key in values and is_path_format(model_format):
-            message = f"'{key}' is for a callable, and {model_format.key}: names a file: remove it"
-            reading.refuse(values.place(key), message)
+    for key in {"args", "kwargs"} & values.entries.keys() if is_path_format(model_format) else ():
+        message = f"'{key}' is for a callable, and {model_format.key}: names a file: remove it"
+        reading.refuse(values.place(key), message)
     refuse_dtype_of_a_file(model_format.key, values, reading)
     if "dims" in values and not model_format.brings_inputs:
         message = f"'dims' binds symbols that a file brings: under {model_format.key}: write inputs"
@@ -408,10 +336,9 @@ class Defaults:
 
 def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelSource | None:
     """The one source that a model names, and what it is run on."""
-    key, formats = values.key, formats_named(values, reading)
+    key, formats = values.key, [key for key in values.entries if key in reading.tables.formats]
     for second in formats[1:]:
-        message = f"'{second}' is a second source beside '{formats[0]}': a model has one"
-        reading.refuse(values.place(second), message)
+        reading.refuse(values.place(second), f"'{second}' is a second source beside '{formats[0]}': a model has one")
     if not formats:
         keys = " or ".join(f"{known}:" for known in reading.tables.formats)
         reading.refuse(key.place, f"the model {shown(key.text)} names no source: give {keys}")
@@ -425,17 +352,11 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
             needs = "give inputs such as float32 1x3x224x224, on the model or under defaults"
             reading.refuse(key.place, f"the model {shown(key.text)} has no inputs: {needs}")
         inputs = defaults.inputs
-    default_dtype = None if is_path_format(model_format) else defaults.dtype
     target = values[model_format.key]
+    run_on = {key: values[key] for key in ("args", "kwargs", "dims")}
+    dtype = values["dtype"] or (None if is_path_format(model_format) else defaults.dtype)
     return target and ModelSource(
-        model_format.key,
-        target,
-        inputs or InputSpecs(),
-        args=values["args"],
-        kwargs=values["kwargs"],
-        dtype=values["dtype"] or default_dtype,
-        dims=values["dims"],
-        base=reading.folder,
+        model_format.key, target, inputs or InputSpecs(), dtype=dtype, **run_on, base=reading.folder
     )
 
 
@@ -449,17 +370,16 @@ def declared_places(source: ModelSource, values: Values, defaults: Defaults) -> 
 def second_source(formats: Mapping[str, Format]) -> Form[ModelSource]:
     """A model to compare with: its source alone; its inputs are those of the first."""
     fields = (*target_fields(formats), *ARGUMENT_FIELDS, DTYPE_FIELD)
-    grammar = Grammar("a second model", fields, RESERVED)
+    table = Grammar("a second model", fields, grammar.RESERVED)
 
     def read(entry: Entry, reading: Reading) -> ModelSource | None:
-        values = grammar.read(entry, reading)
+        values = table.read(entry, reading)
         if values is None:
             return None
-        formats = formats_named(values, reading)
+        formats = [key for key in values.entries if key in reading.tables.formats]
         if len(formats) != 1:
             keys = " or ".join(f"{key}:" for key in reading.tables.formats)
-            message = f"a comparison needs one second model: give {keys}"
-            reading.refuse(entry.value.place, message)
+            reading.refuse(entry.value.place, f"a comparison needs one second model: give {keys}")
             return None
         model_format = reading.tables.formats[formats[0]]
         _refuse_what_does_not_fit(model_format, values, reading)

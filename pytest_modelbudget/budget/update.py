@@ -9,15 +9,12 @@ fix      limits that are broken                      numbers that changed
 =======  ==========================================  ==========================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 
-from pytest_modelbudget.budget.address import path_of
-from pytest_modelbudget.budget.budget import Budget, HeldLimit, Limit
+from pytest_modelbudget.budget.budget import Budget, Limit, path_of
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
 from pytest_modelbudget.metrics.measurement import Metric
@@ -59,16 +56,11 @@ def update(
     for held in budget.held():
         limit, value = held.limit, measured.get(held.check)
         if isinstance(limit, Limit) and value is not None:
-            against = baseline(*held.check)
-            written = _quantities(mode, limit, value.value, against, metrics)
-            edits.extend(_edit(held, end, text) for end, text in written)
+            part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
+            keys, subject = (*held.keys, *part, limit.metric), path_of(*held.check)
+            quantities = _quantities(mode, limit, value.value, baseline(*held.check), metrics)
+            edits.extend(Edit((*keys, end), text, subject) for end, text in quantities)
     return Update(tuple(edits), updated_lock(mode, budget, measured, lock))
-
-
-def _edit(held: HeldLimit, end: str, quantity: str) -> Edit:
-    limit = held.limit
-    part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
-    return Edit((*held.keys, *part, limit.metric, end), quantity, path_of(*held.check))
 
 
 def _quantities(
@@ -79,21 +71,16 @@ def _quantities(
     if mode is UpdateMode.CREATE:
         for end in limit.auto:
             yield end, snug_quantity(value, unit, down=end == "min")
-    if mode is UpdateMode.TRIM and _has_room(limit, value):
+    is_short = limit.min is not None and value < limit.min  # is broken, and lowers no maximum
+    if mode is UpdateMode.TRIM and limit.max is not None and value * (1 + SLACK) < limit.max and not is_short:
         yield "max", snug_quantity(value, unit, like=limit.written)
     if mode is UpdateMode.FIX:
         if limit.max is not None and value > limit.max:
             yield "max", snug_quantity(value, unit, like=limit.written)
-        if limit.min is not None and value < limit.min:
+        if is_short:
             like = limit.written if limit.max is None and not limit.auto else ""
             yield "min", snug_quantity(value, unit, like=like, down=True)
         yield from _growth(limit, value, against)
-
-
-def _has_room(limit: Limit, value: Number) -> bool:
-    """Whether a maximum can be lowered; what is below the minimum is broken, and lowers none."""
-    is_broken = limit.min is not None and value < limit.min
-    return limit.max is not None and value * (1 + SLACK) < limit.max and not is_broken
 
 
 def _growth(limit: Limit, value: Number, against: Baseline) -> Iterator[tuple[str, str]]:
@@ -116,8 +103,7 @@ def updated_lock(mode: UpdateMode, budget: Budget, measured: Mapping[CheckKey, L
     if mode is UpdateMode.TRIM:
         values = {key: value for key, value in values.items() if key in declared}
     for key, today in measured.items():
-        known = values.get(key)
-        if _is_to_be_locked(mode, known, today):
+        if _is_to_be_locked(mode, values.get(key), today):
             values[key] = today
     models: dict[str, LockedModel] = {}
     for (path, name), value in values.items():
@@ -130,5 +116,4 @@ def _is_to_be_locked(mode: UpdateMode, known: LockedValue | None, today: LockedV
         return mode is UpdateMode.CREATE
     if mode is UpdateMode.TRIM:
         return today.value < known.value
-    same = replace(known, versions=today.versions)
-    return mode is UpdateMode.FIX and same != today
+    return mode is UpdateMode.FIX and replace(known, versions=today.versions) != today

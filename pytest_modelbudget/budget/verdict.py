@@ -1,7 +1,5 @@
 """The answer to one limit: within, over or unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -10,10 +8,10 @@ from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome as Outcome
-from pytest_modelbudget.graph.scopes import is_in_scope, paths
+from pytest_modelbudget.graph.graph import is_in_scope, paths
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame, Part, blame
-from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
+from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, UnmeasuredOp
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
 NO_BASELINE, NO_BLAME = Baseline(), Blame()
@@ -24,10 +22,9 @@ MOST_NAMED = 3  # offenders that one line names; the rest is counted
 class Verdict:
     """A limit held against a measurement, which for a scope's limit is that of the scope.
 
-    reason is one line for people: what is over by how much, or why nothing is known.
-    marked says that the number is an accepted lower bound (allow_unmeasured). baseline is the
-    locked number it was compared with, allowed what growth allows from there, and blame says who
-    a growth is due to.
+    reason is one line for people: what is over by how much, or why nothing is known. marked says that the number is an
+    accepted lower bound (allow_unmeasured). baseline is the locked number it was compared with, allowed what growth
+    allows from there, and blame says who a growth is due to.
     """
 
     limit: AnyLimit
@@ -73,8 +70,7 @@ def judge(
     verdict = _held(tightest, part)
     why = _untold_bound(limit, baseline)
     if why and verdict.outcome is Outcome.WITHIN:
-        actual = readable(part.value, part.unit)
-        verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {actual}   {why}")
+        verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {readable(part.value, part.unit)}   {why}")
     return replace(verdict, limit=limit, baseline=baseline, allowed=allowed)
 
 
@@ -98,17 +94,14 @@ def _untold_bound(limit: Limit, baseline: Baseline) -> str:
 
 def _held(limit: Limit, part: Measurement) -> Verdict:
     """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows."""
-    missing = _missing(part, limit)
-    if not missing:
-        marked = not part.complete
-        return Verdict(limit, _outcome(limit, part.value), part, _reason(limit, part), marked)
+    missing, outcome = _missing(part, limit), _outcome(limit, part.value)
+    is_proven = part.value > limit.max if limit.max is not None else outcome is Outcome.WITHIN
+    if not missing or (is_proven and not _is_ratio(part)):
+        return Verdict(limit, outcome, part, _reason(limit, part), marked=not missing and not part.complete)
+    why = _unknown(limit, part, missing)
     if _is_ratio(part):
-        return Verdict(limit, Outcome.UNKNOWN, part, _unknown_ratio(limit, missing))
-    if limit.max is not None and part.value > limit.max:
-        return Verdict(limit, Outcome.OVER, part, _reason(limit, part))
-    if limit.max is None and _outcome(limit, part.value) is Outcome.WITHIN:
-        return Verdict(limit, Outcome.WITHIN, part, _reason(limit, part))
-    return Verdict(limit, Outcome.UNKNOWN, part, _unknown(limit, part, missing))
+        why = f"{_label(limit)} unknown: a ratio over unmeasured ops: {_named(missing)}"
+    return Verdict(limit, Outcome.UNKNOWN, part, why)
 
 
 def with_blame(verdict: Verdict, parts: Iterable[Part]) -> Verdict:
@@ -134,7 +127,7 @@ def judge_ops(
     """Hold a census of ops against what may run.
 
     An op that no rule knows could be of any kind: unless it is allowed, a limit on kinds that
-    nothing else breaks is UNKNOWN. Foreign names are always known.
+    nothing else breaks is UNKNOWN. Foreign names are known, unless no operation is.
     """
     problem = _scope_problem(limit, measurement, scopes)
     if problem:
@@ -144,23 +137,20 @@ def judge_ops(
     rows = [row for row in (_counted(count, limit.scope) for count in counts) if row.count]
     broken = [*_refused(limit, rows, unruled), *_too_many(limit, rows, unruled)]
     if broken:
-        reason = f"{_label(limit)} {'; '.join(_first(broken))}"
-        return Verdict(limit, Outcome.OVER, part, reason, baseline=baseline)
-    missing = _missing(part, limit)
-    if missing and _selects_kinds(limit):
-        reason = _unknown_kinds(limit, part, missing)
+        return Verdict(limit, Outcome.OVER, part, f"{_label(limit)} {'; '.join(_first(broken))}", baseline=baseline)
+    missing, executed = _missing(part, limit), f"{_label(limit)} {readable(part.value, 'op')} executed"
+    if PROGRAM in unruled:
+        return Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown: {_named(missing)}", baseline=baseline)
+    if missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
+        reason = f"{executed}, some of unknown kind: {_named(missing)}{_accepting(missing)}"
         return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
-    reason = f"{_label(limit)} {readable(part.value, 'op')} executed, all of them within"
     marked = bool(unruled) and not missing
-    return Verdict(limit, Outcome.WITHIN, part, reason, marked, baseline)
+    return Verdict(limit, Outcome.WITHIN, part, f"{executed}, all of them within", marked, baseline)
 
 
 def known_scopes(measurements: Iterable[Measurement]) -> frozenset[str]:
     """Every module path that any of these measurements names."""
     return frozenset(scope for measurement in measurements for scope in _named_scopes(measurement))
-
-
-# Parts of a model.
 
 
 def _named_scopes(measurement: Measurement) -> Iterator[str]:
@@ -176,8 +166,7 @@ def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[s
         return f"{_label(limit)} is not defined: a ratio has no part for a scope; limit the model"
     if sum(share.value for share in measurement.shares) != measurement.value:
         return f"{_label(limit)} is not defined: it has no shares by module; limit the model"
-    known = dict.fromkeys(path for scope in (*scopes, *_named_scopes(measurement))
-                          for path in paths(scope) if path)  # fmt: skip
+    known = {path for scope in (*scopes, *_named_scopes(measurement)) for path in paths(scope) if path}
     if any(is_in_scope(path, limit.scope) for path in known):
         return None
     guess = suggestion(limit.scope.removesuffix(".*"), sorted(known))
@@ -193,12 +182,9 @@ def _of_scope(measurement: Measurement, glob: str | None) -> Measurement:
         measurement,
         value=sum(share.value for share in shares),
         shares=shares,
-        unmeasured=tuple(op for op in measurement.unmeasured if is_in_scope(op.scope, glob)),
+        unmeasured=tuple(op for op in measurement.unmeasured if op.may_be_in(glob)),
         parts={},
     )
-
-
-# Numbers.
 
 
 def _is_ratio(measurement: Measurement) -> bool:
@@ -219,9 +205,12 @@ def _outcome(limit: Limit, value: Number) -> Outcome:
 
 
 def _reason(limit: Limit, part: Measurement) -> str:
-    """One line: the number beside the bound that it breaks, or comes closest to."""
+    """One line: the number beside the end that it breaks; else the maximum, or the minimum of a limit without.
+
+    No end is known of a limit that is still to be filled in, or grown from nothing that is locked.
+    """
     value, unit = part.value, part.unit
-    bound = _telling_bound(limit, value)
+    bound = limit.min if limit.min is not None and (limit.max is None or value < limit.min) else limit.max
     if bound is None:
         return f"{_label(limit)} {readable(value, unit)}"
     actual, held = readable_pair(value, bound, unit)
@@ -230,16 +219,6 @@ def _reason(limit: Limit, part: Measurement) -> str:
     if not part.complete:
         actual, gap = f"{actual} or more", f"{gap}   lower bound: {_named(part.unmeasured)}"
     return f"{_label(limit)} {actual} {sign} {held}   {gap}"
-
-
-def _telling_bound(limit: Limit, value: Number) -> Number | None:
-    """The end that is broken; where none is, the maximum, or the minimum of a limit without.
-
-    None where no end is known: still to be filled in, or grown from nothing that is locked.
-    """
-    if limit.min is not None and (limit.max is None or value < limit.min):
-        return limit.min
-    return limit.max
 
 
 def _gap(value: Number, bound: Number, unit: str, *, over: bool) -> str:
@@ -268,41 +247,22 @@ def _first(lines: Sequence[str]) -> list[str]:
 
 def _named(ops: Sequence[UnmeasuredOp]) -> str:
     """Unmeasured ops with count, place and cause: "3 aten::foo in head (no rule)"."""
-    words = (f"{op.count} {op.op}{_where(op.scope)} ({' '.join(op.why.split())})" for op in ops)
-    return ", ".join(_first(list(words)))
-
-
-def _where(scope: str) -> str:
-    return f" in {scope}" if scope else ""
+    scopes = [f" in {op.scope}" if op.scope else "" for op in ops]
+    words = [f"{op.count} {op.op}{scope} ({' '.join(op.why.split())})" for op, scope in zip(ops, scopes, strict=True)]
+    return ", ".join(_first(words))
 
 
 def _accepting(ops: Sequence[UnmeasuredOp]) -> str:
-    names = ", ".join(_first(list(dict.fromkeys(op.op for op in ops))))
-    return f"allow_unmeasured: [{names}] accepts a lower bound"
+    names = _first(list(dict.fromkeys(op.op for op in ops if "::" in op.op)))
+    return f"; allow_unmeasured: [{', '.join(names)}] accepts a lower bound" if names else ""
 
 
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
-    held = limit.max if limit.max is not None else limit.min
+    end, held = ("max", limit.max) if limit.max is not None else ("min", limit.min)
     if held is None:
-        actual = readable(part.value, part.unit)
-        return f"{_label(limit)} {actual} or more   unmeasured: {_named(missing)}"
+        return f"{_label(limit)} {readable(part.value, part.unit)} or more   unmeasured: {_named(missing)}"
     actual, bound = readable_pair(part.value, held, part.unit)
-    end = "max" if limit.max is not None else "min"
-    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}; {_accepting(missing)}"
-
-
-def _unknown_ratio(limit: Limit, missing: Sequence[UnmeasuredOp]) -> str:
-    return f"{_label(limit)} unknown: a ratio over unmeasured ops: {_named(missing)}"
-
-
-def _unknown_kinds(limit: OpsLimit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
-    return (
-        f"{_label(limit)} {readable(part.value, 'op')} executed, some of unknown kind: "
-        f"{_named(missing)}; {_accepting(missing)}"
-    )
-
-
-# Ops.
+    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}{_accepting(missing)}"
 
 
 def _counted(row: OpCount, glob: str | None) -> OpCount:
@@ -311,12 +271,6 @@ def _counted(row: OpCount, glob: str | None) -> OpCount:
         return row
     places = tuple((scope, count) for scope, count in row.places if is_in_scope(scope, glob))
     return replace(row, count=sum(count for _, count in places), places=places)
-
-
-def _selects_kinds(limit: OpsLimit) -> bool:
-    """Whether it takes an op's kind to judge this limit."""
-    named = (*limit.deny, *limit.max)
-    return limit.allow is not None or any("::" not in selector for selector in named)
 
 
 def _is_selected(row: OpCount, selector: str, unruled: set[str]) -> bool:
@@ -329,9 +283,9 @@ def _refused(limit: OpsLimit, rows: Iterable[OpCount], unruled: set[str]) -> Ite
         where = ", first in " + (row.places[0][0] or "the model itself") if row.places else ""
         if any(_is_selected(row, selector, unruled) for selector in limit.deny):
             yield f"{row.count} {row.name} > 0   denied{where}"
-        elif limit.allow is not None and row.name not in unruled and not any(
-            _is_selected(row, selector, unruled) for selector in limit.allow
-        ):  # fmt: skip
+            continue
+        is_allowed = limit.allow is None or any(_is_selected(row, selector, unruled) for selector in limit.allow)
+        if not is_allowed and row.name not in unruled:
             yield f"{row.count} {row.name} > 0   not allowed{where}"
 
 

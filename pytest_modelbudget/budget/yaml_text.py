@@ -38,7 +38,7 @@ class BudgetFileError(BudgetError):
     """A budget file with problems, in the order of the file; its text has one line for each."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        in_order = sorted(problems, key=lambda known: (known.place.line, known.place.column))
+        in_order = sorted(problems, key=lambda problem: (problem.place.line, problem.place.column))
         self.problems: tuple[Problem, ...] = tuple(dict.fromkeys(in_order))
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
@@ -117,7 +117,8 @@ def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
     except yaml.MarkedYAMLError as error:
         raise BudgetFileError([*problems, _syntax_problem(error, text, file)]) from error
     except yaml.reader.ReaderError as error:
-        place = _place_at(text, error.position, file)
+        before = text[: error.position]
+        place = Place(file, before.count("\n") + 1, error.position - before.rfind("\n"))
         message = f"the character {error.character!r} may not stand in YAML: remove it"
         raise BudgetFileError([Problem(place, message)]) from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\U99999999", %YAML 9…9
@@ -141,12 +142,10 @@ class _Composer(yaml.SafeLoader):
         place = _place(event.start_mark, self.file)
         if isinstance(event, yaml.AliasEvent):
             self.get_event()  # type: ignore[no-untyped-call]  # the stubs leave it bare
-            message = f"the alias *{event.anchor} is refused: write the value out"
-            self.problems.append(Problem(place, message))
+            self.problems.append(Problem(place, f"the alias *{event.anchor} is refused: write the value out"))
             return yaml.ScalarNode(_REFUSED, "", self.get_mark(), self.get_mark())
         if getattr(event, "tag", None) is not None:
-            message = f"the tag {shown(event.tag)} has no meaning in a budget: remove it"
-            self.problems.append(Problem(place, message))
+            self.problems.append(Problem(place, f"the tag {shown(event.tag)} has no meaning in a budget: remove it"))
         if self._depth == DEEPEST:
             message = f"nested deeper than {DEEPEST} levels: a budget needs at most 8"
             raise yaml.composer.ComposerError(None, None, message, event.start_mark)
@@ -164,11 +163,10 @@ def _converted(node: yaml.Node, file: str, problems: list[Problem]) -> Node:
     if node.tag == _REFUSED:
         return Refused(place)
     if isinstance(node, yaml.ScalarNode):
-        if not _is_encodable(node.value):
+        if any("\ud800" <= character <= "\udfff" for character in node.value):  # no report could be written with it
             problems.append(Problem(place, "half a character (a lone surrogate): remove it"))
             return Refused(place)
-        span = (node.start_mark.index, node.end_mark.index)
-        return Text(node.value, node.style is None, place, span)
+        return Text(node.value, node.style is None, place, (node.start_mark.index, node.end_mark.index))
     if isinstance(node, yaml.SequenceNode):
         return Listing(tuple(_converted(item, file, problems) for item in node.value), place)
     assert isinstance(node, yaml.MappingNode), "YAML has no fourth kind of node"
@@ -203,32 +201,17 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Proble
     if "nested deeper" in problem:
         return Problem(place, problem)
     if "expected a single document" in str(error.context):
-        second = "a second document (---) begins here: one file is one budget"
-        return Problem(place, second)
-    return Problem(place, f"broken YAML: {problem}{_way_out(problem, text, mark)}")
-
-
-def _way_out(problem: str, text: str, mark: yaml.Mark | None) -> str:
-    before = text[: mark.index] if mark else ""
+        return Problem(place, "a second document (---) begins here: one file is one budget")
+    before, way_out = text[: mark.index] if mark else "", ""
     if "got '['" in problem and _UNQUOTED_SPEC.search(before[-40:]):
-        return ": a spec such as 'float32[1, 3]' needs quotes inside {…} and […]"
-    if "\\t" in problem:
-        return ": indent with spaces, not tabs"
-    return ""
+        way_out = ": a spec such as 'float32[1, 3]' needs quotes inside {…} and […]"
+    elif "\\t" in problem:
+        way_out = ": indent with spaces, not tabs"
+    return Problem(place, f"broken YAML: {problem}{way_out}")
 
 
 def _place(mark: yaml.Mark, file: str) -> Place:
     return Place(file, mark.line + 1, mark.column + 1)
-
-
-def _place_at(text: str, position: int, file: str) -> Place:
-    before = text[:position]
-    return Place(file, before.count("\n") + 1, position - before.rfind("\n"))
-
-
-def _is_encodable(text: str) -> bool:
-    """Whether the text has no lone surrogates, which no report could be written with."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -1,32 +1,31 @@
 """The ``modelbudget`` command: 0 done, 1 unmeasured operations, 2 usage or unreadable source."""
 
-from __future__ import annotations
-
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from pytest_modelbudget.budget.json_schema import schema_text
-from pytest_modelbudget.cli.diff import add_diff
-from pytest_modelbudget.cli.exit_codes import DONE, INTERRUPTED, UNUSABLE
-from pytest_modelbudget.cli.explain import add_explain
-from pytest_modelbudget.cli.init import add_init
+from pytest_modelbudget.budget.read_budget import schema_text
+from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
-from pytest_modelbudget.cli.show import add_show
-from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.record import schema_text as report_schema_text
+from pytest_modelbudget.reports import diff, record, typed_json
 from pytest_modelbudget.reports.text import one_line
+
+DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130  # exit codes
+COMPARISONS = {"text": diff.comparison_text, "markdown": diff.comparison_markdown}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what a user can mend is one sentence."""
     options = parser().parse_args(arguments)
     try:
-        code = int(options.command(options))
+        is_complete = options.command(options)
         sys.stdout.flush()  # here, where a full disk can still be said in a sentence
-        return code
+        return DONE if is_complete else UNMEASURED
     except ModelBudgetError as error:
         print(f"modelbudget: error: {one_line(str(error))}", file=sys.stderr)
         return UNUSABLE
@@ -47,7 +46,10 @@ def _forget_output() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Commands and their options."""
+    """Commands and their options.
+
+    A command is a function of its options that prints, and returns whether all that it needed could be measured.
+    """
     top = argparse.ArgumentParser(prog="modelbudget", description="What a neural network costs, layer by layer.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     add_show(commands.add_parser("show", help="a model's layer table and totals"))
@@ -63,11 +65,41 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def print_schema(options: argparse.Namespace) -> int:
+def add_diff(command: argparse.ArgumentParser) -> None:
+    """The options of ``diff``: what changed between two JSON reports, layer by layer."""
+    command.add_argument("base", metavar="BASE.json", help="the report before")
+    command.add_argument("head", metavar="HEAD.json", help="the report after")
+    command.add_argument("--format", choices=tuple(COMPARISONS), default="text", help="what to print")
+    command.set_defaults(command=print_diff)
+
+
+def print_diff(options: argparse.Namespace) -> bool:
+    """Print what changed; incomplete where a number of either report is only a lower bound."""
+    changed = diff.changes(_report(options.base), _report(options.head))
+    print(COMPARISONS[options.format](changed))
+    return all(number.complete for change in changed for number in change.numbers)
+
+
+def _report(name: str) -> record.Report:
+    """The report of a file that --model-budget-json wrote."""
+    try:
+        document = json.loads(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{name} is no JSON: write it with --model-budget-json") from error
+    try:
+        return typed_json.from_json(record.Report, document)
+    except InputError as error:
+        raise InputError(f"{name} is no report of this version: write it with --model-budget-json ({error})") from error
+
+
+def print_schema(options: argparse.Namespace) -> bool:
     """Print the JSON Schema (draft-07) of budget files, for editors, or of --model-budget-json."""
     if options.of == "report":
-        print(report_schema_text().rstrip())
-        return DONE
-    registry = tables()
-    print(schema_text(registry.metrics, registry.formats, registry.transforms).rstrip())
-    return DONE
+        text = record.schema_text()
+    else:
+        registry = tables()
+        text = schema_text(registry.metrics, registry.formats, registry.transforms)
+    print(text.rstrip())
+    return True

@@ -1,16 +1,13 @@
 """``modelbudget linear`` and ``modelbudget tile``: linear layers and tiled twins as ONNX files."""
 
-from __future__ import annotations
-
 import argparse
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.cli.exit_codes import DONE
 from pytest_modelbudget.errors import InputError, MissingExtraError
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.graph.graph import scope_text
 
 
 def add_linear(linear_parser: argparse.ArgumentParser) -> None:
@@ -43,22 +40,21 @@ def _size(text: str) -> int:
     return int(text)
 
 
-def write_linear(options: argparse.Namespace) -> int:
+def write_linear(options: argparse.Namespace) -> bool:
     """Write x (m, k) · W + b as an ONNX file."""
     writing = _onnx_module("onnx_models.files", "modelbudget linear")
     sizes = {"bias": not options.no_bias, "dtype": options.dtype, "seed": options.seed}
     model = writing.linear_model(options.m, options.k, options.n, **sizes)
     writing.write_model(model, options.out)
     print(f"wrote {options.out}")
-    return DONE
+    return True
 
 
-def write_tiled(options: argparse.Namespace) -> int:
+def write_tiled(options: argparse.Namespace) -> bool:
     """Write the tiled twin of an ONNX file, and say what became of each linear operation."""
     if len(options.tile) not in {1, 3}:
         raise InputError(f"--tile takes one size or three (M K N), not {len(options.tile)}")
-    size = options.tile
-    sizes = (None, *size * 2) if len(size) == 1 else tuple(size)
+    sizes = (None, *options.tile * 2) if len(options.tile) == 1 else tuple(options.tile)
     tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget tile")
     layers = tuple(options.layers or ("*",))
     settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": layers}
@@ -66,7 +62,7 @@ def write_tiled(options: argparse.Namespace) -> int:
     for change in tiling.write_tiled(source, settings, options.out):
         print(f"{scope_text(change.scope)}: {change.operation}: {change.became or change.why}")
     print(f"wrote {options.out}")
-    return DONE
+    return True
 
 
 def _onnx_module(name: str, needed_for: str) -> Any:

@@ -1,7 +1,5 @@
 """What a change made of a model, as the comparison takes it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -12,35 +12,17 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pytest_modelbudget.equivalence import judgement
 from pytest_modelbudget.equivalence.changed import Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
-from pytest_modelbudget.equivalence.judgement import (
-    ALL_FAMILIES,
-    ROUNDING,
-    Basis,
-    Equivalence,
-    OutputPair,
-    algebra_error,
-    judged,
-)
 from pytest_modelbudget.equivalence.layers import Search, WrongLayers, divergence_of, first_divergence, first_rounding
 from pytest_modelbudget.equivalence.products import disagreement, keeps
 from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, Results, original_runs
 from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError
-from pytest_modelbudget.formats.model import (
-    DRAWN,
-    LayerOutput,
-    LayerPair,
-    Model,
-    Run,
-    RunnableModel,
-    Watch,
-    must_run,
-    no_layers,
-)
+from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.graph.tensor import least_precise
 
 if TYPE_CHECKING:
@@ -51,21 +33,21 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
 
 
-def compare(original: Model, remake: Remake, claim: Claim) -> Equivalence:
+def compare(original: models.Model, remake: Remake, claim: Claim) -> judgement.Equivalence:
     """Hold what a change makes of a model to a claim, on weights that can prove something.
 
     remake makes the change to the model as it is loaded, and to redrawn and float64 copies of it.
     What cannot be run is unknown. Raises SourceError where the original cannot be loaded, and
     TransformError for models that do not run at all, or lack weights that must be their own.
     """
-    first = must_run(original)
+    first = models.must_run(original)
     changed = remake(first)
-    second = must_run(changed.model)
+    second = models.must_run(changed.model)
     missing = "" if changed.follows else first.missing or second.missing
     if missing:
         raise TransformError(missing)
 
-    def judge(claim: Claim) -> Equivalence:
+    def judge(claim: Claim) -> judgement.Equivalence:
         return Verification(claim, Pair(first, changed, remake)).result()
 
     try:
@@ -83,7 +65,7 @@ class Verification:
         self._pair = pair
         self._may_draw = pair.changed.follows and pair.original.can_be_redrawn
 
-    def result(self) -> Equivalence:
+    def result(self) -> judgement.Equivalence:
         """The judgement; what cannot be run is unknown."""
         try:
             return self._judged()
@@ -92,9 +74,9 @@ class Verification:
         except ModelBudgetError as error:
             weights, seeds = self._pair.original.weights, self._claim.seeds
             kind = self._claim.kind
-            return Equivalence(Outcome.UNKNOWN, kind, str(error), weights, seeds=seeds)
+            return judgement.Equivalence(Outcome.UNKNOWN, kind, str(error), weights, seeds=seeds)
 
-    def _judged(self) -> Equivalence:
+    def _judged(self) -> judgement.Equivalence:
         """On weights as they are, or on drawn ones where those make more outputs move."""
         inputs = self._pair.original.inputs
         if self._pair.changed.by_position and inputs.no_arrays:
@@ -104,7 +86,7 @@ class Verification:
         try:
             comparison = again = self._comparison()
             still = comparison.before.still()
-            is_drawn = self._pair.original.weights == DRAWN
+            is_drawn = self._pair.original.weights == models.DRAWN
             if still and self._may_draw and not is_drawn:
                 self._pair = self._pair.redrawn()
                 again = self._comparison()
@@ -121,20 +103,21 @@ class Verification:
         """The original, run."""
         return Comparison(self._claim, self._pair, original_runs(self._claim, self._pair))
 
-    def _by_layers(self, error: TransformError) -> Equivalence:
+    def _by_layers(self, error: TransformError) -> judgement.Equivalence:
         """The judgement on the changed layers alone, where the network does not run."""
-        if self._claim.kind is not Kind.EXACT_ALGEBRA or self._pair.shared.pairs is no_layers:
+        if self._claim.kind is not Kind.EXACT_ALGEBRA or self._pair.shared.pairs is models.no_layers:
             raise error
         layers = self._layer_runs()
-        if not all(layer.moves for layer in layers) and self._pair.original.weights != DRAWN:
+        is_drawn = self._pair.original.weights == models.DRAWN
+        if self._may_draw and not is_drawn and not all(layer.moves for layer in layers):
             self._pair = self._pair.redrawn()
             layers = self._layer_runs()
-        result = judged(
+        result = judgement.judged(
             self._claim,
             (pair for layer in layers for pair in layer.pairs),
             structure=self._pair.second.differences_from(self._pair.original),
             weights=self._pair.original.weights,
-            basis=Basis.LAYERS,
+            basis=judgement.Basis.LAYERS,
             notes=(f"layers only: {error}",),
         )
         still = next((layer.scope for layer in layers if not layer.moves), None)
@@ -161,10 +144,10 @@ class LayerRuns:
 
     scope: str
     moves: bool
-    pairs: tuple[OutputPair, ...]
+    pairs: tuple[judgement.OutputPair, ...]
 
 
-def layer_runs(layer: LayerPair, claim: Claim, dtype: str) -> LayerRuns:
+def layer_runs(layer: models.LayerPair, claim: Claim, dtype: str) -> LayerRuns:
     """Float64 outputs of one layer alone, on inputs drawn in its true shapes."""
     specs = {**layer.original.inputs.specs, **layer.changed.inputs.specs}
     rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
@@ -182,11 +165,11 @@ def layer_runs(layer: LayerPair, claim: Claim, dtype: str) -> LayerRuns:
         if was.shape != now.shape:
             words = f"layer '{layer.scope}' gives {now.shape} in place of {was.shape}"
             raise TransformError(words)
-        pairs.append(OutputPair(layer.scope, family, dtype, was, now, None, None))
+        pairs.append(judgement.OutputPair(layer.scope, family, dtype, was, now, None, None))
     return LayerRuns(layer.scope, moves, tuple(pairs))
 
 
-def _only(run: Run, scope: str) -> Values:
+def _only(run: models.Run, scope: str) -> Values:
     """The one value that a layer gives. Raises TransformError where that is no tensor."""
     if len(run.outputs) != 1:
         raise TransformError(f"layer '{scope}' gives a sequence, which is not compared alone")
@@ -205,7 +188,7 @@ class Comparison:
         self._claim = claim
         self._replaced, self._remade = (WrongLayers(pair.original.dtype) for _ in range(2))
 
-    def equivalence(self, *, constant: frozenset[str] = frozenset()) -> Equivalence:
+    def equivalence(self, *, constant: frozenset[str] = frozenset()) -> judgement.Equivalence:
         """Run the second model, and judge.
 
         constant are outputs that no weights would make move, so that their values say it all.
@@ -216,7 +199,7 @@ class Comparison:
         unseen = still if still == names else (still & self.before.zero()) - constant
         if still == names or (claim.kind is Kind.EXACT_ALGEBRA and unseen):
             words = f"{_these(unseen, names)} not move with its inputs: nothing could be seen"
-            return Equivalence(Outcome.UNKNOWN, claim.kind, words, weights, seeds=claim.seeds)
+            return judgement.Equivalence(Outcome.UNKNOWN, claim.kind, words, weights, seeds=claim.seeds)
         after = self._second_runs()
         wrong = self._wrong_layers(after)
         pairs, rounded = without_rounded_weights(
@@ -224,12 +207,12 @@ class Comparison:
         )
         unmoved = (f"{_these(still, names)} not move with its inputs",) if still else ()
         notes = (*self.pair.original.inputs.notes, *self.pair.changed.notes, *self.before.notes)
-        result = judged(
+        result = judgement.judged(
             claim,
             pairs,
             structure=after.structure,
             weights=weights,
-            basis=Basis.NETWORK if all(p.algebra is not None for p in pairs) else Basis.NOTHING,
+            basis=judgement.Basis.NETWORK if all(p.algebra is not None for p in pairs) else judgement.Basis.NOTHING,
             partial_sums=self.pair.measured.partial_sums,
             notes=(*notes, *unmoved, *after.notes, *rounded),
         )
@@ -253,11 +236,11 @@ class Comparison:
         structure += (*self._disagreements(stored), *self._replaced.shapes())
         return SecondRuns(stored, exact, tuple(dict.fromkeys(structure)), notes)
 
-    def _run_stored(self, inputs: Arrays) -> Run:
-        watch = Watch(counts=self.pair.measured.promised is not None)
+    def _run_stored(self, inputs: Arrays) -> models.Run:
+        watch = models.Watch(counts=self.pair.measured.promised is not None)
         return self._run_second(self.pair.second, inputs, watch)
 
-    def _run_second(self, model: RunnableModel, inputs: Arrays, watch: Watch) -> Run:
+    def _run_second(self, model: models.RunnableModel, inputs: Arrays, watch: models.Watch) -> models.Run:
         """A run of the second model, whose inputs and outputs may have names of their own."""
         if not self.pair.changed.by_position:
             return model.run(inputs, watch)
@@ -280,11 +263,11 @@ class Comparison:
             return None, (f"precision only: {error}",)
         return runs, ()
 
-    def _run_exact(self, inputs: Arrays) -> Run:
+    def _run_exact(self, inputs: Arrays) -> models.Run:
         """A float64 run, in which every layer that was changed is held to what it was."""
         shared, kept = self.pair.shared, self.before.shared.take(inputs)
         given = {name: kept[name] for name in shared.given}
-        watch = Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
+        watch = models.Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
         run = self._run_second(self.pair.exact_second, inputs, watch)
         for name, scope in shared.layers.items():
             for before, after in zip(_tensors(kept[name]), _tensors(run.values[name]), strict=False):
@@ -309,13 +292,13 @@ class Comparison:
         if words:
             yield words
 
-    def _wrong_layers(self, after: SecondRuns) -> Sequence[OutputPair]:
+    def _wrong_layers(self, after: SecondRuns) -> Sequence[judgement.OutputPair]:
         """Changed layers that step 1 finds wrong, in the order of execution."""
         if self._claim.kind is not Kind.EXACT_ALGEBRA or after.structure:
             return ()
         return (*self._replaced.pairs(), *self._remade.pairs())
 
-    def _pairs(self, after: SecondRuns) -> Iterator[OutputPair]:
+    def _pairs(self, after: SecondRuns) -> Iterator[judgement.OutputPair]:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""
         if after.structure:
             return
@@ -324,7 +307,7 @@ class Comparison:
             dtype = least_precise((own, output.dtype)) or output.dtype
             for family in dict.fromkeys(row.family for row in before.batches[0].rows):
                 pooled = partial(_pooled, before.batches, family, index)
-                yield OutputPair(
+                yield judgement.OutputPair(
                     output.name,
                     family,
                     dtype,
@@ -334,7 +317,9 @@ class Comparison:
                     pooled(after.stored),
                 )
 
-    def _first_difference(self, result: Equivalence, wrong: Sequence[OutputPair]) -> Divergence | None:
+    def _first_difference(
+        self, result: judgement.Equivalence, wrong: Sequence[judgement.OutputPair]
+    ) -> Divergence | None:
         """The layer where two models part: in float64, else by what they round.
 
         An operation that was compared in place, on the input of the one that stood there, decides.
@@ -342,7 +327,7 @@ class Comparison:
         over = [record for record in result.outputs if record.outcome is Outcome.OVER]
         if all(each.algebra is not None and each.algebra <= ALGEBRA for each in over):
             return self._searched(self.rounding)
-        is_hidden = all(each.family == ALL_FAMILIES for each in over)
+        is_hidden = all(each.family == judgement.ALL_FAMILIES for each in over)
         in_place = is_hidden or self._replaced.pairs()
         seen = None if in_place else self._searched(self.divergence)
         return seen or next(map(divergence_of, wrong), None)
@@ -371,9 +356,9 @@ class Comparison:
 
 
 def _layers(
-    run: Callable[[Arrays, Watch], Run], inputs: Arrays, names: Collection[str] = ()
-) -> tuple[LayerOutput, ...]:
-    return run(inputs, Watch(layers=names)).layers
+    run: Callable[[Arrays, models.Watch], models.Run], inputs: Arrays, names: Collection[str] = ()
+) -> tuple[models.LayerOutput, ...]:
+    return run(inputs, models.Watch(layers=names)).layers
 
 
 def _tensors(value: Any) -> Iterator[Any]:
@@ -399,15 +384,15 @@ class SecondRuns:
 
 
 def without_rounded_weights(
-    pairs: tuple[OutputPair, ...], dtype: str, other_weights: Callable[[], bool]
-) -> tuple[tuple[OutputPair, ...], tuple[str, ...]]:
+    pairs: tuple[judgement.OutputPair, ...], dtype: str, other_weights: Callable[[], bool]
+) -> tuple[tuple[judgement.OutputPair, ...], tuple[str, ...]]:
     """The pairs for step 2 alone, and a note, where rounded weights explain what step 1 sees.
 
     Two models that were made on different ways hold weights rounded on different ways: then float64
     runs differ by as much as the type rounds, and no more.
     """
-    errors = [algebra_error(pair) for pair in pairs]
-    allowed = MOST_ROUNDINGS * ROUNDING.get(dtype, (0.0, 0.0))[0]
+    errors = [judgement.algebra_error(pair) for pair in pairs]
+    allowed = MOST_ROUNDINGS * judgement.ROUNDING.get(dtype, (0.0, 0.0))[0]
     if all(error <= ALGEBRA for error in errors) or max(errors) > allowed or not other_weights():
         return pairs, ()
     note = "precision only: the second model stores other weights than the first"
@@ -415,7 +400,7 @@ def without_rounded_weights(
     return alone, (note,)
 
 
-def differences(before: Run, after: Run, *, types: bool = True) -> Iterator[str]:
+def differences(before: models.Run, after: models.Run, *, types: bool = True) -> Iterator[str]:
     """How the outputs of two runs differ in containers, number, names, order, shapes and types."""
     if before.structure and after.structure and before.structure != after.structure:
         yield f"{after.structure} in place of {before.structure}"

@@ -1,7 +1,5 @@
 """What runs of a model multiply, held against what its graph says."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

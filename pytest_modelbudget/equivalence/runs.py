@@ -7,21 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pytest_modelbudget.equivalence import inputs as draws
 from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.equivalence.figures import ALGEBRA, odd_kinds, reals, relative_error, stores_other_values
-from pytest_modelbudget.equivalence.inputs import (
-    SCALES,
-    Batch,
-    Row,
-    Runner,
-    UnstackableError,
-    batch_of,
-    families_of,
-    resized,
-    runs_of,
-    scale_note,
-)
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import NOTHING_SHARED, Run, RunnableModel, Shared, Watch, must_run, no_layers
 
@@ -98,7 +87,7 @@ class OriginalRuns:
     shared are the float64 values on the way that the second model is given, by the inputs' id.
     """
 
-    batches: Sequence[Batch]
+    batches: Sequence[draws.Batch]
     exact: Results
     stored: Results
     notes: tuple[str, ...]
@@ -158,22 +147,22 @@ def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
     if claim.batches and not inputs.resizes:
         raise InputError("batch: the file fixes the first axis of its inputs: export a symbol")
     specs = inputs.specs
-    rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
+    rows = [draws.Row(*each) for each in draws.runs_of(draws.families_of(list(specs.values())), claim.seeds)]
     stacks = inputs.stacks and pair.changed.stacks and is_exact
     shared = pair.shared if is_exact else NOTHING_SHARED
     names = tuple(dict.fromkeys((*shared.given, *shared.layers)))
-    for scale in SCALES:
+    for scale in draws.SCALES:
         values = SharedValues(pair.exact, names)  # those of the scale before go
-        sized = resized(specs, claim.batches)
-        drawn_batches = [batch_of(each, rows, scale, stacks=stacks) for each in sized]
+        sized = draws.resized(specs, claim.batches)
+        drawn_batches = [draws.batch_of(each, rows, scale, stacks=stacks) for each in sized]
         batches, exact = zip(*(_exact(batch, values.run) for batch in drawn_batches), strict=True)
         stored = [batch.run(pair.original.run) for batch in batches]
         if not _overflows(exact, stored):
             break
-    return OriginalRuns(batches, exact, stored, scale_note(scale), values)
+    return OriginalRuns(batches, exact, stored, draws.scale_note(scale), values)
 
 
-def _exact(batch: Batch, runner: Runner) -> tuple[Batch, list[Run]]:
+def _exact(batch: draws.Batch, runner: draws.Runner) -> tuple[draws.Batch, list[Run]]:
     """Float64 results, and the batch: stacked only where each row gives what it gives alone."""
     if batch.stacked is not None:
         try:
@@ -181,7 +170,7 @@ def _exact(batch: Batch, runner: Runner) -> tuple[Batch, list[Run]]:
             pairs = zip((runs[each] for each in batch.firsts), runs[len(batch.alone) :], strict=True)
             if all(_agree(together, alone) for together, alone in pairs):
                 return batch, runs
-        except (TransformError, UnstackableError):
+        except (TransformError, draws.UnstackableError):
             pass
         batch = batch.one_by_one()
     return batch, batch.run(runner)

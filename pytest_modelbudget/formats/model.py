@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -181,9 +182,8 @@ def no_layers() -> Iterator[LayerPair]:
 class Shared:
     """What is known of two models without a run.
 
-    given are names of values that the first
-    hands to the second, layers the scopes, by name, of values that both have and compute otherwise.
-    pairs cuts the changed layers out of both. Nothing known is nothing shared.
+    given are names of values that the first hands to the second, layers the scopes, by name, of values that
+    both have and compute otherwise. pairs cuts the changed layers out of both. Nothing known is nothing shared.
     """
 
     given: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ class Shared:
 NOTHING_SHARED = Shared()
 
 
-class RunnableModel:
+class RunnableModel(ABC):
     """A model that runs on arrays by name, and so can be compared and changed.
 
     engine names the framework that it runs on, for transforms of that framework's models; "" leaves
@@ -209,9 +209,9 @@ class RunnableModel:
     can_be_redrawn: ClassVar[bool] = False
 
     @property
+    @abstractmethod
     def measured(self) -> LoadedModel:
         """What is measured of it, worked out when it is asked for."""
-        raise NotImplementedError
 
     @property
     def graph(self) -> Graph:
@@ -234,17 +234,17 @@ class RunnableModel:
         return self.measured.notes
 
     @property
+    @abstractmethod
     def inputs(self) -> DrawnInputs:
         """What it is run on."""
-        raise NotImplementedError
 
     @property
-    def dtype(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def dtype(self) -> str: ...
 
+    @abstractmethod
     def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
         """All outputs, in their order. Raises TransformError where the model cannot run."""
-        raise NotImplementedError
 
     def in_float64(self) -> RunnableModel:
         """The same model, every weight upcast and every operation in float64.
@@ -286,7 +286,7 @@ class RunnableModel:
         """What this model is known to share with the one that it was made from."""
         return NOTHING_SHARED
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027  # most models hold nothing that can be made again
         """Forget what can be made again: weights that were built, sessions."""
 
 

@@ -1,17 +1,15 @@
 """Where a model comes from and what it is run on, as plain data."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Union
 
-from pytest_modelbudget.errors import SourceError, TransformError
-from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.errors import SourceError, TransformError, user_code
 
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -76,28 +74,19 @@ def resolved(target: str) -> object:
     if not colon or not module_name or not attribute:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
     with user_code(f"importing {module_name}", SourceError):
-        named: object = _imported(module_name)
+        try:
+            named: object = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+                raise
+            raise SourceError(f"there is no module '{error.name}': is it installed, or on the pythonpath?") from error
     for name in attribute.split("."):
         if not hasattr(named, name):
-            raise SourceError(f"{module_name} has no '{name}'{_suggestion(name, named)}")
+            close = get_close_matches(name, [n for n in dir(named) if not n.startswith("_")], 1)
+            guess = f"; did you mean '{close[0]}'?" if close else ""
+            raise SourceError(f"{module_name} has no '{name}'{guess}")
         named = getattr(named, name)
     return named
-
-
-def _imported(name: str) -> object:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
-            raise
-        raise SourceError(f"there is no module '{error.name}': is it installed, or on the pythonpath?") from error
-
-
-def _suggestion(name: str, owner: object) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, [n for n in dir(owner) if not n.startswith("_")], 1)
-    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def transform_named(target: str) -> Callable[..., Any]:
@@ -138,8 +127,7 @@ KINDS = {
 
 def must_be(path: Path, kind: str) -> None:
     """Raises SourceError, saying what the file is, unless it is of this kind."""
-    actual = kind_of_file(path)
-    if actual != kind:
+    if (actual := kind_of_file(path)) != kind:
         wanted = KINDS[kind].partition(":")[0]
         raise SourceError(f"{path.name} is not {wanted}; it is {KINDS[actual]}")
 
@@ -149,12 +137,7 @@ def kind_of_file(path: Path) -> str:
     if not zipfile.is_zipfile(path):
         return "other"
     with zipfile.ZipFile(path) as archive:
-        names = [name.rpartition("/")[2] for name in archive.namelist()]
-    return _kind_by_names(names)
-
-
-def _kind_by_names(names: Iterable[str]) -> str:
-    inside = set(names)
+        inside = {name.rpartition("/")[2] for name in archive.namelist()}
     if "constants.pkl" in inside:
         return "torchscript"
     if "archive_format" in inside:

@@ -1,7 +1,5 @@
 """Sources, inputs and limits as Python code gives them, read as a budget file is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,27 +8,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pytest_modelbudget.budget import grammar, limit_forms, source_forms, transform_forms, yaml_text
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, Place
-from pytest_modelbudget.budget.grammar import Reading
-from pytest_modelbudget.budget.limit_forms import AUTO, limits_form
-from pytest_modelbudget.budget.source_forms import INPUT
-from pytest_modelbudget.budget.transform_forms import amount_of, wanted_for
-from pytest_modelbudget.budget.yaml_text import Text, suggestion, tree
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError
+from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
-from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.measuring import first_on_path, measure_model
-from pytest_modelbudget.gate.transforming import apply_transform
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 
-NOTHING: Mapping[str, object] = MappingProxyType({})
-
-
-NOTHING_BOUND: Mapping[str, int] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+COMPARE = "compare"
 
 
 def model_source(
@@ -41,7 +31,7 @@ def model_source(
     base: Path,
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = NOTHING,
-    dims: Mapping[str, int] = NOTHING_BOUND,
+    dims: Mapping[str, int] = NOTHING,
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base.
 
@@ -58,10 +48,10 @@ def source_format(source: object, registry: Tables) -> str:
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
     suffix = Path(source).suffix
-    for model_format in registry.formats.values():
-        if suffix in model_format.suffixes:
-            return model_format.key
-    known = ", ".join(end for each in registry.formats.values() for end in each.suffixes)
+    for format in registry.formats.values():
+        if suffix in format.suffixes:
+            return format.key
+    known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
 
 
@@ -81,34 +71,29 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
 def _spec(spec: object, registry: Tables) -> InputSpec:
     if isinstance(spec, TensorSpec):
         return spec
-    if isinstance(spec, str):
-        return _written_spec(spec, registry)
+    if isinstance(spec, str):  # read as in a budget
+        reading = grammar.Reading(Path(), Path(), registry)
+        read = source_forms.INPUT.of(yaml_text.Text(spec, plain=False, place=Place("inputs", 1)), reading)
+        if read is None:
+            raise InputError("; ".join(problem.message for problem in reading.problems))
+        return read
     if isinstance(spec, (list, tuple)):
         return tuple(_spec(inner, registry) for inner in spec)
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:
         raise InputError(f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor")
-    sizes = tuple(int(size) for size in shape)
-    return TensorSpec(str(dtype).removeprefix("torch."), sizes, *_value_range(spec, str(dtype)))
+    name = str(dtype).removeprefix("torch.")
+    return TensorSpec(name, tuple(int(size) for size in shape), *_value_range(spec, name))
 
 
 def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
     """The range [low, high) of an integer tensor's values; of others, and without values, none."""
-    if not dtype.removeprefix("torch.").startswith(("int", "uint")):
+    if not dtype.startswith(("int", "uint")):
         return None, None
     try:
         return int(tensor.min()), int(tensor.max()) + 1
     except (RuntimeError, ValueError):  # empty, or on a device that holds no values
         return None, None
-
-
-def _written_spec(text: str, registry: Tables) -> InputSpec:
-    """A spec as budgets spell it, read by the same reader."""
-    reading = Reading(Path(), Path(), registry)
-    spec = INPUT.of(Text(text, plain=False, place=Place("inputs", 1)), reading)
-    if spec is None:
-        raise InputError("; ".join(problem.message for problem in reading.problems))
-    return spec
 
 
 def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyLimit, ...]:
@@ -119,14 +104,14 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
     if not limits:
         raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
     # JSON is YAML; what it cannot spell is refused by the reader like any other odd word.
-    node, problems = tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
-    reading = Reading(Path(), Path(), registry, problems)
-    read = limits_form(registry.metrics).of(node, reading) or ()
+    node, problems = yaml_text.tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
+    reading = grammar.Reading(Path(), Path(), registry, problems)
+    read = limit_forms.limits_form(registry.metrics).of(node, reading) or ()
     if reading.problems:
         raise BudgetError("\n".join(problem.message for problem in reading.problems))
     for limit in read:
         if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
-            word = "grow" if limit.grow is not None else AUTO
+            word = limit_forms.AUTO if limit.grow is None else "grow"
             raise BudgetError(f"{limit.metric}: '{word}' needs a lock file: write it in a budget")
     return read
 
@@ -136,9 +121,7 @@ class Measurements(Mapping[str, Measurement]):
 
     def __init__(self, model: MeasuredModel) -> None:
         self._measurements = dict(model.measurements)
-        self.format = model.format
-        self.traced = model.traced
-        self.notes = model.notes
+        self.format, self.traced, self.notes = model.format, model.traced, model.notes
 
     def __getitem__(self, key: str) -> Measurement:
         return self._measurements[key]
@@ -160,14 +143,13 @@ def measure(
     *,
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = NOTHING,
-    dims: Mapping[str, int] = NOTHING_BOUND,
+    dims: Mapping[str, int] = NOTHING,
 ) -> Measurements:
     """All metrics of one model, as a budget would see them.
 
-    source: "package.module:callable", the path of a model file, a module, or a factory that
-    takes args and kwargs. inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or
-    several of them in a list (positional) or a mapping (by name); files may bring their own.
-    dims binds symbolic dimensions of a file's own inputs.
+    source: "package.module:callable", the path of a model file, a module, or a factory that takes args and kwargs.
+    inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or several of them in a list (positional) or a
+    mapping (by name); files may bring their own. dims binds symbolic dimensions of a file's own inputs.
 
     The model never sees a tensor that is given: only its type and shape are used, and of integers
     the range, min to max, within which other values may be drawn.
@@ -175,19 +157,12 @@ def measure(
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
     """
     registry, here = tables(), Path.cwd()
-    model = measure_model(
-        model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here),
-        registry,
-        root=here,
-    )
+    asked = model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here)
+    model = measuring.measure_model(asked, registry, root=here)
     for failure in (model.failure, *model.failures.values()):
         if failure is not None:
             raise failure
     return Measurements(model)
-
-
-NO_BOUNDS: Mapping[str, float] = MappingProxyType({})
-COMPARE = "compare"
 
 
 def check_equivalence(
@@ -197,7 +172,7 @@ def check_equivalence(
     *,
     kind: str = "exact_algebra",
     seeds: Sequence[int] = SEEDS,
-    bounds: Mapping[str, float] = NO_BOUNDS,
+    bounds: Mapping[str, float] = NOTHING,
 ) -> Equivalence:
     """Whether two models give the same outputs, as a budget's ``compare:`` would say.
 
@@ -205,17 +180,16 @@ def check_equivalence(
     paths of model files. inputs: what ``measure()`` takes; files may bring their own. Neither model
     is changed: what is run is a copy. bounds are those of "lossy" and "custom": {"sqnr": 30}.
 
-    ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each
-    output is apart, ``.first_divergence`` in which layer the two part. Raises ModelBudgetError
-    where either model cannot be loaded, and InputError for a kind, seeds or bounds that hold
-    nothing.
+    ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each output is apart,
+    ``.first_divergence`` in which layer the two part. Raises ModelBudgetError where either model cannot be loaded, and
+    InputError for a kind, seeds or bounds that hold nothing.
     """
     registry, here = tables(), Path.cwd()
     claim = _claim(kind, seeds, bounds)
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
-    with first_on_path(here):
-        applied = apply_transform(first, COMPARE, {COMPARE: second}, registry)
+    with measuring.first_on_path(here):
+        applied = transforming.apply_transform(first, COMPARE, {COMPARE: second}, registry)
         assert applied.changed.model.graph, "the second model can be read"
         try:
             with user_code("comparing the outputs", TransformError):
@@ -231,15 +205,14 @@ def check_equivalence(
 
 
 def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Claim:
-    kinds = [kind.value for kind in Kind]
+    kinds, names = [kind.value for kind in Kind], [bound.value for bound in Bound]
     if kind not in kinds:
-        raise InputError(f"{kind!r} is no kind of claim: {suggestion(str(kind), kinds)}")
-    names = [bound.value for bound in Bound]
+        raise InputError(f"{kind!r} is no kind of claim: {yaml_text.suggestion(str(kind), kinds)}")
     if not isinstance(bounds, Mapping):
         raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
     for name in bounds:
         if name not in names:
-            raise InputError(f"{name!r} is no bound: {suggestion(str(name), names)}")
+            raise InputError(f"{name!r} is no bound: {yaml_text.suggestion(str(name), names)}")
     if not isinstance(seeds, Sequence) or any(type(s) is not int or s < 0 for s in seeds):
         raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
     if not seeds:
@@ -252,8 +225,7 @@ def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Clai
 
 def _amount(bound: Bound, value: float) -> Fraction:
     """The exact amount that a number is written as, where a budget takes it too."""
-    amount = amount_of(bound, str(value))
+    amount = transform_forms.amount_of(bound, str(value))
     if amount is None:
-        wanted = wanted_for(bound)
-        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {wanted}")
+        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {transform_forms.wanted_for(bound)}")
     return amount

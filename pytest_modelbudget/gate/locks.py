@@ -1,26 +1,20 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.address import Address, path_of
-from pytest_modelbudget.budget.budget import AnyLimit, Budget, Loosen, Place
+from pytest_modelbudget.budget import revision, yaml_text
+from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import Loosening, loosenings, redefinitions
 from pytest_modelbudget.budget.lock_file import UPDATE, Baselines, Lock, LockedValue, lock_path, lock_text, read_value
-from pytest_modelbudget.budget.read_budget import budget_text
-from pytest_modelbudget.budget.revision import BaseError, BaseRevision, short, text_at
+from pytest_modelbudget.budget.read_budget import budget_text, read_budget
 from pytest_modelbudget.budget.update import CheckKey, Update, UpdateMode, update
-from pytest_modelbudget.budget.yaml_text import BudgetFileError, Edit, edited, replace_file, scalar_at, tree
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.reports.assembly import loosened_limit, redefined_model
+from pytest_modelbudget.reports import assembly, record
 from pytest_modelbudget.reports.cases import cases
-from pytest_modelbudget.reports.record import LockReport, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.units import readable_pair
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
@@ -42,16 +36,16 @@ def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedVal
 
 
 def lock_reports(
-    report: Report, numbers: Numbers, files: Iterable[Path], baselines: Baselines, *, all_needed: bool
-) -> list[LockReport]:
+    report: record.Report, numbers: Numbers, files: Iterable[Path], baselines: Baselines, *, all_needed: bool
+) -> list[record.LockReport]:
     """The state of each lock file, in the order of the files.
 
     One that does not exist is only spoken of where limits grow from it, or all_needed.
     """
-    locks: list[LockReport] = []
+    locks: list[record.LockReport] = []
     base = baselines.base
     if base is not None and not base.commit:
-        locks.append(LockReport(file=None, state="unreachable", text=base.why_not))
+        locks.append(record.LockReport(file=None, state="unreachable", text=base.why_not))
     grows = {case.model.file for case in cases(report) if case.check.grow is not None}
     for path in files:
         file = baselines.shown(path)
@@ -59,7 +53,7 @@ def lock_reports(
         state, text = _state(path, today, baselines)
         if state == "missing" and not all_needed and file not in grows:
             continue
-        locks.append(LockReport(file=baselines.shown(lock_path(path)), state=state, text=text))
+        locks.append(record.LockReport(file=baselines.shown(lock_path(path)), state=state, text=text))
         if base is not None and base.commit:
             locks.extend(_at_base(path, base, baselines))
     return locks
@@ -77,8 +71,8 @@ def _state(path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselin
              if locked is not None and locked.value != today[key].value]  # fmt: skip
     lacking = [f"{check} of {model}" for (model, check), locked in known.items() if locked is None]
     if stale:
-        others = {f"{name} {version}" for key, locked in known.items()
-                  for name, version in _other_versions(locked, today[key])}  # fmt: skip
+        others = {f"{name} {version}" for key, locked in known.items() if locked is not None
+                  for name, version in locked.versions.items() if today[key].versions.get(name) != version}  # fmt: skip
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
         return "stale", f"lock stale: {file}: {_named(stale)}{drift}: {UPDATE}=fix renews it"
     if lacking:
@@ -91,80 +85,66 @@ def _stale(key: CheckKey, locked: LockedValue, today: LockedValue) -> str:
     return f"{key[1]} of {key[0]} {before} -> {after}"
 
 
-def _other_versions(locked: LockedValue | None, today: LockedValue) -> Iterator[tuple[str, str]]:
-    for name, version in locked.versions.items() if locked else ():
-        if today.versions.get(name) != version:
-            yield name, version
-
-
 def _named(texts: Sequence[str]) -> str:
     rest = len(texts) - MOST_NAMED
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-def _at_base(path: Path, base: BaseRevision, baselines: Baselines) -> Iterator[LockReport]:
-    there = baselines.at_base(path)
-    file = baselines.shown(lock_path(path))
+def _at_base(path: Path, base: revision.BaseRevision, baselines: Baselines) -> Iterator[record.LockReport]:
+    there, file = baselines.at_base(path), baselines.shown(lock_path(path))
     if there.problem:
-        yield LockReport(file=file, state="broken", text=there.problem)
+        yield record.LockReport(file=file, state="broken", text=there.problem)
     elif not there.is_there:
-        text = f"{short(base)} has no {file}: compared with the working tree's"
-        yield LockReport(file=file, state="missing", text=text)
+        text = f"{revision.short(base)} has no {file}: compared with the working tree's"
+        yield record.LockReport(file=file, state="missing", text=text)
 
 
 # Loosened limits, and redefined models.
 
 
 def budget_changes(
-    files: Iterable[Path], gone: Iterable[Path], base: BaseRevision, registry: Tables, *, root: Path
-) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:
+    files: Iterable[Path], gone: Iterable[Path], base: revision.BaseRevision, registry: Tables, *, root: Path
+) -> tuple[tuple[record.LoosenedLimit, ...], tuple[record.RedefinedModel, ...]]:
     """All that the change since the base loosens, and redefines, each by file and line.
 
     gone are budget files that the base has and the working tree has not.
     """
-    changes: list[LoosenedLimit | RedefinedModel] = []
+    changes: list[record.LoosenedLimit | record.RedefinedModel] = []
     for path in (*files, *gone):
         try:
-            now = read(path, registry, root=root) if path.exists() else None
-        except BudgetFileError:
+            now = read_budget(path, registry, root=root) if path.exists() else None
+        except yaml_text.BudgetFileError:
             continue  # a broken budget fails by itself
         changes.extend(_changes(path, now, base, registry, root))
     changes.sort(key=lambda change: (change.file, change.line))
-    loosened = tuple(change for change in changes if isinstance(change, LoosenedLimit))
-    return loosened, tuple(change for change in changes if isinstance(change, RedefinedModel))
+    loosened = tuple(change for change in changes if isinstance(change, record.LoosenedLimit))
+    return loosened, tuple(change for change in changes if isinstance(change, record.RedefinedModel))
 
 
 def _changes(
-    path: Path, now: Budget | None, base: BaseRevision, registry: Tables, root: Path
-) -> Iterator[LoosenedLimit | RedefinedModel]:
+    path: Path, now: Budget | None, base: revision.BaseRevision, registry: Tables, root: Path
+) -> Iterator[record.LoosenedLimit | record.RedefinedModel]:
     is_forbidden = now is not None and now.loosen is Loosen.FORBID
     file = now.file if now else path.relative_to(root).as_posix()
     try:
-        text = _known(base, path)
-        before = read(path, registry, root=root, text=text) if text is not None else None
+        if not base.commit:
+            raise revision.BaseError(base.why_not)
+        text = revision.text_at(base, path)
+        before = read_budget(path, registry, root=root, text=text) if text is not None else None
     except BudgetError as error:
         if is_forbidden or base.commit:
-            words = f"not compared with the base, so possibly loosened: {_first_line(error)}"
+            why_not, *_ = str(error).split("\n")
+            words = f"not compared with the base, so possibly loosened: {why_not}"
             unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
-            yield loosened_limit(unknown, forbidden=is_forbidden)
+            yield assembly.loosened_limit(unknown, forbidden=is_forbidden)
         return
     if before is None:
         return  # new since the base
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
     for loosening in loosenings(before, now, registry.metrics):
-        yield loosened_limit(loosening, forbidden=is_forbidden)
+        yield assembly.loosened_limit(loosening, forbidden=is_forbidden)
     for redefinition in redefinitions(before, now, registry.transforms):
-        yield redefined_model(redefinition, forbidden=is_forbidden)
-
-
-def _known(base: BaseRevision, path: Path) -> str | None:
-    if not base.commit:
-        raise BaseError(base.why_not)
-    return text_at(base, path)
-
-
-def _first_line(error: BudgetError) -> str:
-    return str(error).split("\n", 1)[0]
+        yield assembly.redefined_model(redefinition, forbidden=is_forbidden)
 
 
 def written(
@@ -179,25 +159,25 @@ def written(
         raise BudgetError(here.problem)
     root, file = baselines.root, baselines.shown(path)
     text = budget_text(path, file)
-    budget = read(path, registry, root=root, text=text)
+    budget = read_budget(path, registry, root=root, text=text)
     lock = here.lock or Lock()
     planned = update(
         mode, budget, measured, lock, metrics=registry.metrics,
         baseline=lambda model, check: baselines.of(path, model, check),
     )  # fmt: skip
-    new_text = edited(text, file, planned.edits)
-    _must_differ_only_in(planned.edits, budget, read(path, registry, root=root, text=new_text))
+    new_text = yaml_text.edited(text, file, planned.edits)
+    _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
-        replace_file(path, new_text)
+        yaml_text.replace_file(path, new_text)
         yield from _said(planned, text, file)
     if lock_text(planned.lock) != lock_text(lock):
-        replace_file(lock_path(path), lock_text(planned.lock))
+        yaml_text.replace_file(lock_path(path), lock_text(planned.lock))
         yield f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}"
 
 
-def _must_differ_only_in(edits: tuple[Edit, ...], before: Budget, after: Budget) -> None:
+def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, after: Budget) -> None:
     """Refuse to write what would change any other limit; that would be our mistake."""
-    pairs = list(zip(before.held(), after.held(), strict=True))
+    pairs = zip(before.held(), after.held(), strict=True)
     changed = {path_of(*old.check) for old, new in pairs if _bare(old.limit) != _bare(new.limit)}
     assert changed == {edit.subject for edit in edits}, "an edit changed more than its own limit"
 
@@ -208,25 +188,23 @@ def _bare(limit: AnyLimit) -> AnyLimit:
 
 
 def _said(planned: Update, text: str, file: str) -> Iterator[str]:
-    root, _ = tree(text, file)
+    root, _ = yaml_text.tree(text, file)
     for edit in planned.edits:
-        scalar = scalar_at(root, edit.keys)
+        scalar = yaml_text.scalar_at(root, edit.keys)
         assert scalar is not None  # it has just been replaced
         end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"
-        change = f"{scalar.text} -> {edit.quantity}"
-        yield f"{file}:{scalar.place.line}: {edit.subject}{end} {change}"
+        yield f"{file}:{scalar.place.line}: {edit.subject}{end} {scalar.text} -> {edit.quantity}"
 
 
 def _changes_counted(before: Lock, after: Lock) -> str:
     """The number of values that were added, changed and removed."""
-    old, new = _values(before), _values(after)
+    old, new = (
+        {(path, name): value for path, model in lock.models.items() for name, value in model.items()}
+        for lock in (before, after)
+    )
     counts = {
         "added": len(new.keys() - old.keys()),
         "changed": sum(old[key] != new[key] for key in old.keys() & new.keys()),
         "removed": len(old.keys() - new.keys()),
     }
     return "numbers " + ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-
-
-def _values(lock: Lock) -> dict[CheckKey, LockedValue]:
-    return {(path, name): value for path, model in lock.models.items() for name, value in model.items()}

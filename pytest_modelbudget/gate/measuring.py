@@ -1,7 +1,5 @@
 """Load → measure → judge, read from top to bottom; each model once."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -14,19 +12,17 @@ from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError
+from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, user_code
 from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.graph.scopes import is_in_scope
+from pytest_modelbudget.graph.graph import is_in_scope
+from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
-from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.growth import Part, parts, result_shapes
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
-Profile = Callable[[Model, CostedGraph], str]
+Profile = Callable[[Model, costs.CostedGraph], str]
 
 
 @contextmanager
@@ -53,10 +49,15 @@ class CostedModel:
     """
 
     loaded: Model
-    costed: CostedGraph
+    costed: costs.CostedGraph
     census: tuple[OpCount, ...]
     measurements: Mapping[str, Measurement]
     failures: Mapping[str, ModelBudgetError]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no number is a lower bound."""
+        return all(number.complete for number in self.measurements.values())
 
 
 @collection_paused()
@@ -73,7 +74,7 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
 
 def costed(loaded: Model, registry: Tables) -> CostedModel:
     """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
-    graph = CostedGraph(loaded.graph, registry.ops)
+    graph = costs.CostedGraph(loaded.graph, registry.ops)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
     measurements: dict[str, Measurement] = {}
@@ -81,7 +82,7 @@ def costed(loaded: Model, registry: Tables) -> CostedModel:
     for key, metric in registry.metrics.items():
         try:
             with user_code(f"measuring {key}", ExtensionError):
-                measurements[key] = graph.once(metric.measure)
+                measurements[key] = metric.of(graph)
         except ModelBudgetError as error:
             failures[key] = error
     return CostedModel(loaded, graph, counts, measurements, failures)
@@ -102,9 +103,7 @@ def measure_model(
     except ModelBudgetError as error:
         return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
     measured = without_graph(model, began, registry, with_parts=with_parts)
-    if profile is None:
-        return measured
-    return replace(measured, profile=profile(model.loaded, model.costed))
+    return replace(measured, profile=profile(model.loaded, model.costed)) if profile else measured
 
 
 def without_graph(model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False) -> MeasuredModel:
@@ -122,12 +121,12 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
     )
 
 
-def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[Part, ...]]:
+def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Part, ...]]:
     """The weights and layers that each number is made of, by metric."""
-    shapes = result_shapes(model.loaded.graph)
+    shapes = growth.result_shapes(model.loaded.graph)
     with user_code("telling what each number is made of", ExtensionError):
         return {
-            key: parts(registry.metrics[key], measurement, model.costed, shapes)
+            key: growth.parts(registry.metrics[key], measurement, model.costed, shapes)
             for key, measurement in model.measurements.items()
         }
 
@@ -168,8 +167,7 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     """The verdict on one limit; what could not be measured is unknown."""
     failure = model.failure or model.failures.get(limit.metric)
     if failure is not None:
-        reason = f"{limit.metric} unknown: {failure}"
-        return Verdict(limit, Outcome.UNKNOWN, None, reason, baseline=baseline)
+        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
     measurement = model.measurements[limit.metric]
     scopes = known_scopes(model.measurements.values())
     if isinstance(limit, OpsLimit):
@@ -184,21 +182,20 @@ def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[st
 
     None where the number is not known, or a lower bound.
     """
-    limit, measurement = verdict.limit, verdict.measurement
-    if measurement is None:
+    limit = verdict.limit
+    if verdict.measurement is None:
         return None
-    every = model.parts.get(limit.metric, ()) if model else ()
-    own = [part for part in every if is_in_scope(part.scope, limit.scope)]
-    return locked_value(measurement, own, versions)
+    metric_parts = model.parts.get(limit.metric, ()) if model else ()
+    own = [part for part in metric_parts if is_in_scope(part.scope, limit.scope)]
+    return locked_value(verdict.measurement, own, versions)
 
 
 @contextmanager
 def first_on_path(root: Path) -> Iterator[None]:
     """Let the project's own modules be imported first while a model is loaded."""
-    entry = str(root)
-    sys.path.insert(0, entry)
+    sys.path.insert(0, str(root))
     try:
         yield
     finally:
-        if entry in sys.path:
-            sys.path.remove(entry)
+        if str(root) in sys.path:
+            sys.path.remove(str(root))

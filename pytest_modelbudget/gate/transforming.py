@@ -1,7 +1,5 @@
 """Transform → measure → compare: a changed model beside the one that it was made from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +10,11 @@ from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import ModelBudgetError, TransformError
+from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_code
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
-from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.gate.measuring import collection_paused, costed, first_on_path, without_graph
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
 
@@ -65,10 +62,12 @@ def second_model(second: ModelSource, first: ModelSource, registry: Tables) -> M
 
     Raises TransformError where neither can be.
     """
-    format = registry.formats[second.format]
+    format, original = (registry.formats[each.format] for each in (second, first))
     if format.brings_inputs:
-        second = replace(second, dims=second.dims or first.dims)
-    elif first.inputs or not registry.formats[first.format].brings_inputs:
+        # What is given for the first, another engine's files know by other names, or not at all.
+        inputs = second.inputs if format.engine == original.engine else InputSpecs()
+        second = replace(second, inputs=inputs, dims=second.dims or first.dims)
+    elif first.inputs or not original.brings_inputs:
         second = replace(second, inputs=first.inputs)
     else:
         raise TransformError(

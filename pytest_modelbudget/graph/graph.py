@@ -8,10 +8,10 @@ relu(x @ w.T) drawn once::
         inputs=(x,), outputs=(z,), weights=(Weight(w, trainable=True),))
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import NamedTuple, Union
 
 from pytest_modelbudget.errors import GraphError
@@ -44,13 +44,13 @@ class Op:
 
     @kept
     def _tensors(self) -> tuple[Tensor, ...]:
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         for operand in self.operands:
             if isinstance(operand, Tensor):
-                found.append(operand)
+                tensors.append(operand)
             elif operand is not None:
-                found.extend(element for element in operand if element is not None)
-        return tuple(found)
+                tensors.extend(element for element in operand if element is not None)
+        return tuple(tensors)
 
     @kept
     def fresh_outputs(self) -> tuple[Tensor, ...]:
@@ -119,16 +119,19 @@ class Weight:
 class Graph:
     """A valid program: every operand exists before it is used; checked once, here.
 
-    weights holds every stored tensor, also those that no op reads. Raises GraphError for what is
-    no valid program.
+    weights holds every stored tensor, also those that no op reads. operations_unknown says why a graph has no ops where
+    its model has: "a safetensors file holds weights and no operations". Raises GraphError for what is no valid program.
     """
 
     ops: tuple[Op, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     weights: tuple[Weight, ...] = field(default=())
+    operations_unknown: str = ""
 
     def __post_init__(self) -> None:
+        if self.ops and self.operations_unknown:
+            raise GraphError(f"{len(self.ops)} operations of a graph that knows none: {self.operations_unknown}")
         live: set[Storage] = {tensor.storage for tensor in self.inputs}
         for op in self.ops:
             if op.times < 0:
@@ -144,3 +147,85 @@ class Graph:
 
 def _unwritten(where: str, tensor: Tensor) -> GraphError:
     return GraphError(f"{where} reads {tensor.name} before anything wrote it")
+
+
+# When each activation lives: a pure function of the execution order.
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """First and last op, by position and inclusive, during which a storage holds its memory."""
+
+    first: int
+    last: int
+
+
+def lifetimes(graph: Graph) -> Mapping[Storage, Lifetime]:
+    """Lifetime of every activation storage that costs memory, in order of appearance.
+
+    Inputs live from the first op to their last use, graph outputs to the last op. An input that
+    nobody reads lives during the first op; an op's result that nobody reads and the caller does
+    not get costs nothing and is left out. To ask for a shape keeps nothing alive.
+    """
+    end = max(len(graph.ops) - 1, 0)
+    first: dict[Storage, int] = {tensor.storage: 0 for tensor in graph.inputs}
+    last: dict[Storage, int] = dict.fromkeys(first, 0)
+    for position, op in enumerate(graph.ops):
+        if op.is_shape_computation:
+            continue
+        for tensor in op.tensors():
+            last[tensor.storage] = position
+        for output in op.outputs:
+            first.setdefault(output.storage, position)
+    for output in graph.outputs:
+        last[output.storage] = end
+    return {
+        storage: Lifetime(first[storage], last[storage])
+        for storage in first
+        if storage in last and storage.is_activation
+    }
+
+
+def live_nbytes(alive: Mapping[Storage, Lifetime], positions: int) -> list[int]:
+    """Bytes that live during each op: after its outputs exist, before its operands are freed."""
+    change = [0] * (positions + 1)
+    for storage, life in alive.items():
+        change[life.first] += storage.nbytes
+        change[life.last + 1] -= storage.nbytes
+    return list(accumulate(change[:positions]))
+
+
+def dead_storages(graph: Graph) -> frozenset[Storage]:
+    """Storages that an op writes, nobody reads and the caller does not get."""
+    needed = {tensor.storage for op in graph.ops if not op.is_shape_computation for tensor in op.tensors()}
+    needed.update(tensor.storage for tensor in (*graph.outputs, *graph.inputs))
+    return frozenset({output.storage for op in graph.ops for output in op.outputs} - needed)
+
+
+# Module paths, and the globs by which limits and transforms name parts of a model.
+
+
+def paths(scope: str) -> list[str]:
+    """A module path and its ancestors: a.b.c, a.b, a."""
+    names = scope.split(".")
+    return [".".join(names[:length]) for length in range(len(names), 0, -1)]
+
+
+def is_in_scope(scope: str, glob: str | None) -> bool:
+    """Whether a glob names this scope or one around it; no glob names the whole model."""
+    return glob is None or any(fnmatchcase(path, glob) for path in paths(scope))
+
+
+MODEL = "(model)"  # the scope of what no module owns
+
+
+def scope_text(scope: str | None) -> str:
+    """A module's path; of the model itself, "" or None, which is no path, "(model)"."""
+    return scope or MODEL
+
+
+def share_lines(shares: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """A line for each (scope, part of a number), in columns: "  1,281,000  classifier.1"."""
+    rows = [(f"{value:,}", scope_text(scope)) for scope, value in shares]
+    width = max((len(value) for value, _ in rows), default=0)
+    yield from (f"  {value:>{width}}  {scope}" for value, scope in rows)

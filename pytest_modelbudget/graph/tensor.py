@@ -1,43 +1,33 @@
-"""Values and the memory they live in: what they cost, never what they contain."""
+"""Values and the memory they live in: what they cost, never what they contain; no byte is counted twice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.errors import GraphError
-from pytest_modelbudget.graph.region import Region, contiguous_strides, distinct_elements, region
 
-Value = TypeVar("Value")
+if TYPE_CHECKING:
+    kept = property  # to a checker it is one
+else:
 
+    class kept:  # noqa: N801  # a decorator, named like the built-in property
+        """Keeps what the method returns in the instance, where later look-ups find it first, without a lock."""
 
-class kept(Generic[Value]):  # noqa: N801  # a decorator, named like the built-in property
-    """Keeps what the method returns in the instance, where later look-ups find it first."""
+        def __init__(self, method: Callable[[Any], Any]) -> None:
+            self._method, self._name = method, method.__name__
+            self.__doc__ = method.__doc__
 
-    def __init__(self, method: Callable[[Any], Value]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> kept[Value]: ...
-
-    @overload
-    def __get__(self, instance: object, owner: type) -> Value: ...
-
-    def __get__(self, instance: object | None, owner: type) -> kept[Value] | Value:
-        """The value; the first look-up stores it under the property's own name."""
-        if instance is None:
-            return self
-        value = self._method(instance)
-        instance.__dict__[self._name] = value
-        return value
+        def __get__(self, instance: object | None, owner: type) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self._name] = self._method(instance)
+            return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +164,7 @@ def nbytes_by_storage(tensors: Iterable[Tensor]) -> dict[Storage, int]:
         if before is not tensor:
             shared.setdefault(tensor.storage, [before]).append(tensor)
     nbytes = {storage: tensor.touched_nbytes for storage, tensor in first.items()}
-    for storage, group in shared.items():
-        nbytes[storage] = _union_nbytes(group)
-    return nbytes
+    return nbytes | {storage: _union_nbytes(group) for storage, group in shared.items()}
 
 
 def _union_nbytes(tensors: Iterable[Tensor]) -> int:
@@ -187,3 +175,96 @@ def _union_nbytes(tensors: Iterable[Tensor]) -> int:
     return sum(
         nbytes_of(distinct_elements(tensor.region for tensor in group), group[0].dtype) for group in by_width.values()
     )
+
+
+# Regions: the elements of a storage that a tensor touches.
+
+MOST_INTERVALS = 1 << 18  # beyond that, a union of strided regions is bounded by its span
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The elements a tensor touches, whatever the order in which it walks them.
+
+    runs are (stride, size) pairs by rising stride, without broadcast dimensions and with adjacent
+    dimensions joined: x, x.T and x.view(-1) of a dense x are all ((1, n),).
+    """
+
+    offset: int
+    runs: tuple[tuple[int, int], ...]
+    elements: int
+
+    @property
+    def length(self) -> int:
+        """Elements of each of its unbroken intervals."""
+        return self.runs[0][1] if self.runs and self.runs[0][0] == 1 else 1
+
+    @property
+    def outer(self) -> tuple[tuple[int, int], ...]:
+        """The runs that step from interval to interval."""
+        return self.runs[1:] if self.runs and self.runs[0][0] == 1 else self.runs
+
+    @property
+    def intervals(self) -> int:
+        """How many unbroken intervals it consists of."""
+        return prod(size for _, size in self.outer)
+
+    def walk(self) -> Iterator[tuple[int, int]]:
+        """Its unbroken intervals, as (first element, one past the last)."""
+        if not self.elements:
+            return
+        starts = [self.offset]
+        for stride, size in self.outer:
+            starts = [start + i * stride for start in starts for i in range(size)]
+        yield from ((start, start + self.length) for start in starts)
+
+
+def region(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Region:
+    """The region of a tensor; overlapping windows (as_strided) are bounded by their span."""
+    elements = prod(shape)
+    if elements == 0:
+        return Region(offset, (), 0)
+    if strides == contiguous_strides(shape):
+        return Region(offset, ((1, elements),) if elements > 1 else (), elements)
+    steps = sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1 and stride != 0)
+    runs: list[tuple[int, int]] = []
+    touched = 1
+    for stride, size in steps:
+        touched *= size
+        if runs and runs[-1][0] * runs[-1][1] == stride:
+            runs[-1] = (runs[-1][0], runs[-1][1] * size)
+        else:
+            runs.append((stride, size))
+    return Region(offset, tuple(runs), min(touched, 1 + sum(stride * (size - 1) for stride, size in runs)))
+
+
+@lru_cache(maxsize=4096)  # shapes repeat from layer to layer
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a dense row-major tensor of this shape."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def distinct_elements(regions: Iterable[Region]) -> int:
+    """Elements of one storage that at least one of these regions holds.
+
+    Exact, up to a number of intervals that only finely strided giants exceed; those are added up
+    and bounded by their common span.
+    """
+    distinct = set(regions)
+    if len(distinct) == 1:
+        return next(iter(distinct)).elements
+    if sum(one.intervals for one in distinct) > MOST_INTERVALS:
+        ends = (one.offset + 1 + sum(stride * (size - 1) for stride, size in one.runs) for one in distinct)
+        span = max(ends) - min(one.offset for one in distinct)
+        return min(sum(one.elements for one in distinct), span)
+    total = reached = 0
+    for start, end in sorted(interval for one in distinct for interval in one.walk()):
+        if end > reached:
+            total += end - max(start, reached)
+            reached = end
+    return total

@@ -1,12 +1,10 @@
 """``macs`` and ``flops``: what a model computes."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from pytest_modelbudget.metrics.costs import NO_RULE, Cost, CostedGraph, CostOf, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, shares_of, unmeasured_ops
+from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, summed, unmeasured_ops
 
 FLOPS_CONVENTION = "flops/1"
 
@@ -18,10 +16,8 @@ def macs(costed: CostedGraph) -> Measurement:
 
 def op_flops(cost: OpCost) -> Cost:
     """Two FLOPs per multiply-accumulate, and what the convention adds for this kind of op."""
-    if isinstance(cost.macs, Unknown):
-        return cost.macs
-    if isinstance(cost.flops, Unknown):
-        return cost.flops
+    if isinstance(cost.macs, Unknown) or isinstance(cost.flops, Unknown):
+        return cost.macs if isinstance(cost.macs, Unknown) else cost.flops
     return 2 * cost.macs + cost.flops
 
 
@@ -31,14 +27,7 @@ def flops(costed: CostedGraph) -> Measurement:
 
 
 def _computed(unit: str, costed: CostedGraph, cost: CostOf, convention: str | None = None) -> Measurement:
-    contributions = list(costed.known(cost))
-    return Measurement(
-        sum(value for _, value in contributions),
-        unit,
-        shares=shares_of(contributions),
-        unmeasured=unmeasured_ops(costed.missing(cost)),
-        convention=convention,
-    )
+    return summed(costed.known(cost), unit, unmeasured_ops(costed.missing(cost)), convention=convention)
 
 
 MACS = Metric(
@@ -46,7 +35,7 @@ MACS = Metric(
     "MAC",
     "multiply-accumulates of contractions; padding counts",
     macs,
-    how=ByFormula((Term("macs"),)),
+    ByFormula((Term("macs"),)),
     drafted=True,
 )
 FLOPS = Metric(
@@ -54,7 +43,7 @@ FLOPS = Metric(
     "FLOP",
     "2 x macs plus everything elementwise, by convention flops/1",
     flops,
-    how=ByFormula((Term("macs", times=2), Term("flops", word="more flops"))),
+    ByFormula((Term("macs", times=2), Term("flops", word="more flops"))),
 )
 
 
@@ -83,15 +72,9 @@ def ops(costed: CostedGraph) -> Measurement:
     kinds: Counter[str] = Counter()
     for row in costed.once(census):
         kinds[row.kind] += row.count
-    return Measurement(
-        sum(kinds.values()),
-        "op",
-        shares=shares_of((cost.op.scope, cost.op.times) for cost in costed.costs),
-        unmeasured=unmeasured_ops(
-            (op.name, op.scope, NO_RULE) for op in costed.graph.ops if op.name not in costed.rules
-        ),
-        parts=dict(kinds),
-    )
+    unruled = [(op.name, op.scope, NO_RULE) for op in costed.graph.ops if op.name not in costed.rules]
+    executed = ((cost.op.scope, cost.op.times) for cost in costed.costs)
+    return summed(executed, "op", unmeasured_ops(unruled), parts=kinds)
 
 
 OPS = Metric("ops", "op", "operations executed, by kind", ops, by_kind=True)

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar, Union, cast
+from typing import Any, NamedTuple, TypeVar, Union, cast
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.graph import Graph, Op, Operand
-from pytest_modelbudget.graph.liveness import dead_storages
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, dead_storages
 from pytest_modelbudget.graph.tensor import Storage, Tensor, nbytes_by_storage
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.ops.table import OpTable
@@ -18,8 +17,7 @@ from pytest_modelbudget.ops.table import OpTable
 Answer = TypeVar("Answer")
 
 NO_RULE = "no rule"
-NO_ROWS: Mapping[Tensor, int] = MappingProxyType({})
-NOTHING_WRITTEN: Mapping[Storage, int] = MappingProxyType({})
+NO_BYTES: Mapping[Any, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,8 @@ class Traffic(NamedTuple):
     weights: int = 0
     write: int = 0
     whole: tuple[Tensor, ...] = ()
-    rows: Mapping[Tensor, int] = NO_ROWS
-    written: Mapping[Storage, int] = NOTHING_WRITTEN
+    rows: Mapping[Tensor, int] = NO_BYTES
+    written: Mapping[Storage, int] = NO_BYTES
 
     @property
     def total(self) -> int:
@@ -87,29 +85,23 @@ class CostedGraph:
 
     def known(self, cost: CostOf) -> Iterator[tuple[str, int]]:
         """(scope, cost) of every op whose cost is known."""
-        for op_cost in self.costs:
-            value = cost(op_cost)
-            if isinstance(value, int):
-                yield op_cost.op.scope, value
+        values = ((op_cost.op.scope, cost(op_cost)) for op_cost in self.costs)
+        return ((scope, value) for scope, value in values if isinstance(value, int))
 
     def missing(self, cost: CostOf) -> Iterator[tuple[str, str, str]]:
         """(op name, scope, why) of every op whose cost is not known."""
-        for op_cost in self.costs:
-            value = cost(op_cost)
-            if isinstance(value, Unknown):
-                yield op_cost.op.name, op_cost.op.scope, value.why
+        unknown = ((op_cost.op, cost(op_cost)) for op_cost in self.costs)
+        return ((op.name, op.scope, value.why) for op, value in unknown if isinstance(value, Unknown))
 
 
 def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
     """The cost of one op; without a rule its traffic is still what its operands show."""
     if rule is None:
-        unknown = Unknown(NO_RULE)
-        return OpCost(op, "unknown", unknown, unknown, _traffic(op, dead))
+        return OpCost(op, "unknown", Unknown(NO_RULE), Unknown(NO_RULE), _traffic(op, dead))
     try:
         bound = rule.bind(op)
     except UnmeasurableError as error:
-        unknown = Unknown(str(error))
-        return OpCost(op, rule.kind, unknown, unknown, _traffic(op, dead))
+        return OpCost(op, rule.kind, Unknown(str(error)), Unknown(str(error)), _traffic(op, dead))
     if op.is_view or op.is_shape_computation:
         return OpCost(op, rule.kind, 0, 0, Traffic())
     return OpCost(
@@ -146,12 +138,11 @@ def _ruled_traffic(op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: fro
     except UnmeasurableError as error:
         return Unknown(str(error))
     parts = [(bound[role], nbytes) for role, nbytes in in_part.items()]
-    rows = {tensor: nbytes for tensor, nbytes in parts if isinstance(tensor, Tensor)}
-    return _traffic(op, dead, rows, written)
+    return _traffic(op, dead, {tensor: nbytes for tensor, nbytes in parts if isinstance(tensor, Tensor)}, written)
 
 
 def _traffic(
-    op: Op, dead: frozenset[Storage], rows: Mapping[Tensor, int] = NO_ROWS, written: int | None = None
+    op: Op, dead: frozenset[Storage], rows: Mapping[Tensor, int] = NO_BYTES, written: int | None = None
 ) -> Traffic | Unknown:
     """Each distinct operand region once (or the rows named), and the outputs that matter."""
     if op.is_view or op.is_shape_computation:
@@ -166,25 +157,13 @@ def _traffic(
         landed = {op.outputs[0].storage: written}
     if op.times == 1:
         return Traffic(read, weights, sum(landed.values()), whole, rows, landed)
-    return Traffic(
-        read=read * op.times,
-        weights=weights * op.times,
-        write=sum(landed.values()) * op.times,
-        whole=whole,
-        rows={tensor: nbytes * op.times for tensor, nbytes in rows.items()},
-        written={storage: nbytes * op.times for storage, nbytes in landed.items()},
-    )
+    rows = {tensor: nbytes * op.times for tensor, nbytes in rows.items()}
+    landed = {storage: nbytes * op.times for storage, nbytes in landed.items()}
+    return Traffic(read * op.times, weights * op.times, sum(landed.values()), whole, rows, landed)
 
 
 def _amounts_read(whole: Iterable[Tensor], rows: Mapping[Tensor, int]) -> tuple[int, int]:
     """Bytes read of activations, and of everything else."""
-    activations = others = 0
-    amounts = list(nbytes_by_storage(whole).items())
-    if rows:
-        amounts += [(tensor.storage, nbytes) for tensor, nbytes in rows.items()]
-    for storage, nbytes in amounts:
-        if storage.is_activation:
-            activations += nbytes
-        else:
-            others += nbytes
-    return activations, others
+    amounts = [*nbytes_by_storage(whole).items(), *[(tensor.storage, nbytes) for tensor, nbytes in rows.items()]]
+    activations = sum([nbytes for storage, nbytes in amounts if storage.is_activation])
+    return activations, sum([nbytes for _, nbytes in amounts]) - activations

@@ -7,8 +7,6 @@ A classifier widened from 1000 to 1175 outputs, drawn once::
     Difference("classifier.1", "weight", 1_280_000, 1_504_000, (1000, 1280), (1175, 1280))
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -85,12 +83,7 @@ def parts(
             for share in measurement.shares
             if isinstance(share.value, int)
         ]
-    return largest_first(amounts)
-
-
-def largest_first(amounts: Iterable[Part]) -> tuple[Part, ...]:
-    """Parts in an order of their own, which no execution order changes."""
-    return tuple(sorted(amounts, key=lambda part: (-part.value, part.scope, part.name or "")))
+    return tuple(sorted(amounts, key=lambda part: (-part.value, part.scope, part.name or "")))  # in no execution order
 
 
 def result_shapes(graph: Graph) -> Mapping[str, Shape]:
@@ -111,27 +104,19 @@ def blame(before: Iterable[Part], after: Iterable[Part], *, total: int, cut: int
     may then have been one of them, so it stands in the sum only.
     """
     then, now = {part.key: part for part in before}, {part.key: part for part in after}
-    changed = [
-        _difference(then.get(key), now.get(key))
-        for key in dict.fromkeys((*then, *now))
-        if not (cut and key not in then)
-    ]
-    changed = [difference for difference in changed if difference.delta]
+    pairs = ((key, then.get(key), now.get(key)) for key in dict.fromkeys((*then, *now)) if key in then or not cut)
+    changes = (
+        Difference(
+            *key,
+            was.value if was else None,
+            part.value if part else None,
+            was.shape if was else None,
+            part.shape if part else None,
+        )
+        for key, was, part in pairs
+    )
+    changed = [change for change in changes if change.delta]
     changed.sort(key=lambda change: (-abs(change.delta), change.scope, change.name or ""))
     named = tuple(changed[:MOST_DIFFERENCES])
-    rest = total - sum(difference.delta for difference in named)
     others = len(changed) - len(named) + (sum(key not in then for key in now) if cut else 0)
-    return Blame(named, rest, others)
-
-
-def _difference(before: Part | None, after: Part | None) -> Difference:
-    part = after or before
-    assert part is not None  # a key comes from one of the two
-    return Difference(
-        part.scope,
-        part.name,
-        before.value if before else None,
-        after.value if after else None,
-        before.shape if before else None,
-        after.shape if after else None,
-    )
+    return Blame(named, total - sum(change.delta for change in named), others)

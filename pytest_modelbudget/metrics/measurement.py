@@ -1,13 +1,12 @@
 """A measured number, who it is made of, and what it does not cover."""
 
-from __future__ import annotations
-
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Union
 
 from pytest_modelbudget.errors import ExtensionError
-from pytest_modelbudget.graph.graph import Weight
+from pytest_modelbudget.graph.graph import Weight, is_in_scope
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.units import Number
 
@@ -20,6 +19,9 @@ class Share:
     value: Number
 
 
+PROGRAM = "program"  # stands for every operation of a graph that knows none
+
+
 @dataclass(frozen=True, slots=True)
 class UnmeasuredOp:
     """Operations of one name in one scope that a number does not cover, and why."""
@@ -28,6 +30,10 @@ class UnmeasuredOp:
     count: int
     scope: str
     why: str
+
+    def may_be_in(self, glob: str | None) -> bool:
+        """Whether it belongs to the scopes of a glob; a program that nobody knows belongs to all."""
+        return self.op == PROGRAM or is_in_scope(self.scope, glob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,7 @@ class Measurement:
     convention: str | None = None
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.value, int)
-        if whole and self.shares and sum([share.value for share in self.shares]) != self.value:
+        if isinstance(self.value, int) and self.shares and sum([share.value for share in self.shares]) != self.value:
             raise ExtensionError(f"the shares of {self.value} {self.unit} do not add up to it")
 
     @property
@@ -97,11 +102,10 @@ How = Union[ByWeight, ByFormula, ByTraffic]
 class Metric:
     """A key of the budget file, and all that tables, drafts, explanations and editors need of it.
 
-    measure works the number out, in unit; definition says in words what it counts. how is what
-    its shares come about by, where that can be followed further than to a scope. not_scoped says
-    why a part of a model has no such number, and is "" where it has one. A drafted metric is held
-    by a budget's first draft; others stand there as comments. A by_kind metric is limited by kinds
-    of operation and not by an amount.
+    measure works the number out, in unit; definition says in words what it counts. how is what its shares come about
+    by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
+    and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
+    by_kind metric is limited by kinds of operation and not by an amount.
     """
 
     key: str
@@ -113,10 +117,12 @@ class Metric:
     drafted: bool = False
     by_kind: bool = False
 
-    @property
-    def has_scopes(self) -> bool:
-        """Whether a part of a model has this number too."""
-        return not self.not_scoped
+    def of(self, costed: CostedGraph) -> Measurement:
+        """The number of a graph; a lower bound where operations make it up, and the graph knows none."""
+        measurement, why = costed.once(self.measure), costed.graph.operations_unknown
+        if not why or isinstance(self.how, ByWeight):
+            return measurement
+        return replace(measurement, unmeasured=(UnmeasuredOp(PROGRAM, 1, "", why),))
 
 
 def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:
@@ -128,9 +134,20 @@ def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:
     return tuple(Share(scope, value) for scope, value in totals.items())
 
 
+def summed(
+    contributions: Iterable[tuple[str, int]],
+    unit: str,
+    unmeasured: tuple[UnmeasuredOp, ...] = (),
+    *,
+    parts: Mapping[str, int] | None = None,
+    convention: str | None = None,
+) -> Measurement:
+    """The sum of (scope, amount) contributions, with a share for each scope."""
+    amounts = list(contributions)
+    value = sum([amount for _, amount in amounts])
+    return Measurement(value, unit, shares_of(amounts), unmeasured, parts or {}, convention=convention)
+
+
 def unmeasured_ops(missing: Iterable[tuple[str, str, str]]) -> tuple[UnmeasuredOp, ...]:
     """(op name, scope, why) triples counted, in order of first appearance."""
-    counts: dict[tuple[str, str, str], int] = {}
-    for entry in missing:
-        counts[entry] = counts.get(entry, 0) + 1
-    return tuple(UnmeasuredOp(op, n, scope, why) for (op, scope, why), n in counts.items())
+    return tuple(UnmeasuredOp(op, count, scope, why) for (op, scope, why), count in Counter(missing).items())

@@ -1,19 +1,16 @@
-"""``params``, ``trainable_params``, ``weight_memory``, ``model_size``: what a model stores."""
-
-from __future__ import annotations
+"""``params``, ``trainable_params``, ``weight_memory``, ``model_size``, ``peak_activation``: what a model holds."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_modelbudget.graph.graph import Weight
-from pytest_modelbudget.graph.region import distinct_elements
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_nbytes
+from pytest_modelbudget.graph.graph import Graph, Lifetime, Weight, lifetimes, live_nbytes
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_elements, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, shares_of
+from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, summed, unmeasured_ops
 
 STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
 MOST_NAMED = 3  # stored tensors that one line names
-WeightAmounts = Iterator[tuple[Weight, int]]  # what each stored tensor adds to a number
+AmountsOf = Callable[[CostedGraph], Iterator[tuple[Weight, int]]]  # what each stored tensor adds to a number
 
 
 def params(costed: CostedGraph) -> Measurement:
@@ -34,26 +31,6 @@ def weight_memory(costed: CostedGraph) -> Measurement:
 def model_size(costed: CostedGraph) -> Measurement:
     """Bytes of all that a saved model holds: parameters and persistent buffers."""
     return _stored("B", saved_nbytes(costed))
-
-
-def parameter_elements(costed: CostedGraph) -> WeightAmounts:
-    """The elements of each parameter, as ``params`` adds them up."""
-    return _by_weight(costed, lambda weight: weight.kind is StorageKind.PARAMETER, elements_of)
-
-
-def trainable_elements(costed: CostedGraph) -> WeightAmounts:
-    """The elements of each parameter that training would change."""
-    return _by_weight(costed, lambda weight: weight.trainable, elements_of)
-
-
-def weight_nbytes(costed: CostedGraph) -> WeightAmounts:
-    """The bytes of each parameter, as ``weight_memory`` adds them up."""
-    return _by_weight(costed, lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
-
-
-def saved_nbytes(costed: CostedGraph) -> WeightAmounts:
-    """The bytes of each stored tensor, as ``model_size`` adds them up."""
-    return _by_weight(costed, lambda weight: weight.persistent, nbytes_of)
 
 
 def elements_of(weights: Sequence[Weight]) -> int:
@@ -86,7 +63,7 @@ def unknown_readers(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
 def _undeclared(weights: Sequence[Weight]) -> str:
     """What is not known of tensors that one operator reads, and how to say it."""
     names = _listed([weight.tensor.name for weight in weights])
-    readers = [weight.unknown_reader for weight in weights]
+    readers = (weight.unknown_reader for weight in weights)
     roles = list(dict.fromkeys(reader.role for reader in readers if reader and reader.role))
     if not roles:
         return f"no rule says what it reads {names} as: give it one, with roles"
@@ -100,32 +77,36 @@ def _listed(words: Sequence[str]) -> str:
     return f"{named} and {rest} more" if rest > 0 else named
 
 
-def _stored(unit: str, amounts: WeightAmounts, unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
-    contributions = [(weight.scope, amount) for weight, amount in amounts]
-    value = sum(share for _, share in contributions)
-    return Measurement(value, unit, shares=shares_of(contributions), unmeasured=unmeasured)
+def _stored(unit: str, amounts: Iterator[tuple[Weight, int]], unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
+    return summed(((weight.scope, amount) for weight, amount in amounts), unit, unmeasured)
 
 
-def _by_weight(
-    costed: CostedGraph, counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]
-) -> WeightAmounts:
+def _by_weight(counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]) -> AmountsOf:
     """The amount each weight adds to its storage, beyond what weights before it already cover."""
-    seen: dict[Storage, list[Weight]] = defaultdict(list)
-    for weight in costed.graph.weights:
-        if not counts(weight):
-            continue
-        same_memory = seen[weight.tensor.storage]
-        before = amount(same_memory) if same_memory else 0
-        same_memory.append(weight)
-        yield weight, amount(same_memory) - before
 
+    def amounts(costed: CostedGraph) -> Iterator[tuple[Weight, int]]:
+        seen: dict[Storage, list[Weight]] = defaultdict(list)
+        for weight in costed.graph.weights:
+            if counts(weight):
+                same_memory = seen[weight.tensor.storage]
+                before = amount(same_memory) if same_memory else 0
+                same_memory.append(weight)
+                yield weight, amount(same_memory) - before
+
+    return amounts
+
+
+parameter_elements = _by_weight(lambda weight: weight.kind is StorageKind.PARAMETER, elements_of)
+trainable_elements = _by_weight(lambda weight: weight.trainable, elements_of)
+weight_nbytes = _by_weight(lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
+saved_nbytes = _by_weight(lambda weight: weight.persistent, nbytes_of)
 
 PARAMS = Metric(
     "params",
     "param",
     "elements of distinct parameters; tied or shared ones once",
     params,
-    how=ByWeight(parameter_elements),
+    ByWeight(parameter_elements),
     drafted=True,
 )
 TRAINABLE_PARAMS = Metric(
@@ -133,11 +114,54 @@ TRAINABLE_PARAMS = Metric(
     "param",
     "those of them that training would change",
     trainable_params,
-    how=ByWeight(trainable_elements),
+    ByWeight(trainable_elements),
 )
 WEIGHT_MEMORY = Metric(
-    "weight_memory", "B", "bytes of those parameters as stored", weight_memory, how=ByWeight(weight_nbytes)
+    "weight_memory", "B", "bytes of those parameters as stored", weight_memory, ByWeight(weight_nbytes)
 )
 MODEL_SIZE = Metric(
-    "model_size", "B", "weight_memory plus persistent buffers", model_size, how=ByWeight(saved_nbytes), drafted=True
+    "model_size", "B", "weight_memory plus persistent buffers", model_size, ByWeight(saved_nbytes), drafted=True
+)
+
+
+# What it holds while it runs.
+
+
+def peak_activation(costed: CostedGraph) -> Measurement:
+    """Largest sum of live bytes, after an op's outputs exist and before its operands are freed.
+
+    Weights and kernel scratch memory are not in it. Shares are the storages that live at the
+    (first) peak, under the scope of the op that made them; inputs under "".
+    """
+    graph = costed.graph
+    alive = lifetimes(graph)
+    live = live_nbytes(alive, positions=max(len(graph.ops), 1))
+    peak_at = live.index(max(live))
+    makers = {output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs}
+    owners = [
+        (makers.get(storage, ""), storage.nbytes)
+        for storage, life in alive.items()
+        if life.first <= peak_at <= life.last
+    ]
+    return summed(owners, "B", unmeasured_ops(_unsized(graph, alive)))
+
+
+def _unsized(graph: Graph, alive: Mapping[Storage, Lifetime]) -> Iterator[tuple[str, str, str]]:
+    """(op name, scope, why) of every live activation whose size is not known."""
+    for tensor in graph.inputs:
+        if tensor.storage.unsized:
+            yield f"input {tensor.name}", "", tensor.storage.unsized
+    for op in graph.ops:
+        for output in op.fresh_outputs:
+            if output.storage.unsized and output.storage in alive:
+                yield op.name, op.scope, output.storage.unsized
+
+
+PEAK_ACTIVATION = Metric(
+    "peak_activation",
+    "B",
+    "most bytes of activations alive at once, in execution order",
+    peak_activation,
+    not_scoped="the peak is one moment of the whole model",
+    drafted=True,
 )

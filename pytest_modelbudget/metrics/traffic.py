@@ -1,24 +1,14 @@
 """``bandwidth``, its floor, ``total_activation`` and ``arithmetic_intensity``: bytes that move."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Storage, Tensor, distinct_nbytes, nbytes_by_storage
+from pytest_modelbudget.metrics import measurement
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph, Traffic
-from pytest_modelbudget.metrics.measurement import (
-    ByTraffic,
-    Measurement,
-    Metric,
-    Share,
-    UnmeasuredOp,
-    shares_of,
-    unmeasured_ops,
-)
 
 
 def _moved(costed: CostedGraph) -> Iterator[tuple[str, Traffic]]:
@@ -28,50 +18,35 @@ def _moved(costed: CostedGraph) -> Iterator[tuple[str, Traffic]]:
             yield cost.op.scope, cost.traffic
 
 
-def _unmoved(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
-    return unmeasured_ops(costed.missing(lambda cost: cost.traffic))
+def _unmoved(costed: CostedGraph) -> tuple[measurement.UnmeasuredOp, ...]:
+    return measurement.unmeasured_ops(costed.missing(lambda cost: cost.traffic))
 
 
-def bandwidth(costed: CostedGraph) -> Measurement:
+def bandwidth(costed: CostedGraph) -> measurement.Measurement:
     """Bytes read, weights included, and written, op by op, as if nothing stayed on chip."""
     moved = list(_moved(costed))
-    parts = {
-        "read": sum(traffic.read for _, traffic in moved),
-        "weights": sum(traffic.weights for _, traffic in moved),
-        "write": sum(traffic.write for _, traffic in moved),
-    }
-    return Measurement(
-        sum(parts.values()),
-        "B",
-        shares=shares_of((scope, traffic.total) for scope, traffic in moved),
-        unmeasured=_unmoved(costed),
-        parts=parts,
-    )
+    parts = {way: sum(getattr(traffic, way) for _, traffic in moved) for way in ("read", "weights", "write")}
+    return measurement.summed([(scope, traffic.total) for scope, traffic in moved], "B", _unmoved(costed), parts=parts)
 
 
-def total_activation(costed: CostedGraph) -> Measurement:
+def total_activation(costed: CostedGraph) -> measurement.Measurement:
     """Bytes that all ops write: bandwidth's write part."""
-    written = [(scope, traffic.write) for scope, traffic in _moved(costed)]
-    return Measurement(sum(value for _, value in written), "B", shares=shares_of(written), unmeasured=_unmoved(costed))
+    return measurement.summed([(scope, traffic.write) for scope, traffic in _moved(costed)], "B", _unmoved(costed))
 
 
-def bandwidth_floor(costed: CostedGraph) -> Measurement:
+def bandwidth_floor(costed: CostedGraph) -> measurement.Measurement:
     """Bytes that must move even if all ops were fused: inputs and weights once, and outputs."""
     contributions = [*_read_once(costed), *_returned(costed)]
-    return Measurement(
-        sum(value for _, value in contributions),
-        "B",
-        shares=shares_of(contributions),
-        unmeasured=(*_unmoved(costed), *_unsized_edges(costed.graph)),
-    )
+    return measurement.summed(contributions, "B", (*_unmoved(costed), *_unsized_edges(costed.graph)))
 
 
-def _unsized_edges(graph: Graph) -> tuple[UnmeasuredOp, ...]:
+def _unsized_edges(graph: Graph) -> tuple[measurement.UnmeasuredOp, ...]:
     """Inputs and outputs of the graph whose size is not known."""
-    edges = [("input", tensor) for tensor in graph.inputs]
-    edges += [("output", tensor) for tensor in graph.outputs]
-    return unmeasured_ops(
-        (f"{edge} {tensor.name}", "", tensor.storage.unsized) for edge, tensor in edges if tensor.storage.unsized
+    return measurement.unmeasured_ops(
+        (f"{edge} {tensor.name}", "", tensor.storage.unsized)
+        for edge, tensors in (("input", graph.inputs), ("output", graph.outputs))
+        for tensor in tensors
+        if tensor.storage.unsized
     )
 
 
@@ -111,40 +86,41 @@ def _returned(costed: CostedGraph) -> Iterator[tuple[str, int]]:
         yield "", min(nbytes, written[storage])
 
 
-def arithmetic_intensity(costed: CostedGraph) -> Measurement:
+def arithmetic_intensity(costed: CostedGraph) -> measurement.Measurement:
     """FLOPs of the contractions per byte moved: 2 x macs / bandwidth."""
     computed, moved = costed.once(macs), costed.once(bandwidth)
     pair = (2 * int(computed.value), int(moved.value))
     missing = tuple(dict.fromkeys((*computed.unmeasured, *moved.unmeasured)))
     if not pair[1]:
-        missing = (*missing, UnmeasuredOp("model", 1, "", "moves no bytes, so it has no ratio"))
-        return Measurement(Fraction(0), "FLOP/B", unmeasured=missing)
+        missing = (*missing, measurement.UnmeasuredOp("model", 1, "", "moves no bytes, so it has no ratio"))
+        return measurement.Measurement(Fraction(0), "FLOP/B", unmeasured=missing)
     per_scope = {share.scope: share.value for share in computed.shares}
     ratios = tuple(
-        Share(share.scope, Fraction(2 * int(per_scope.get(share.scope, 0)), int(share.value))) for share in moved.shares
+        measurement.Share(share.scope, Fraction(2 * int(per_scope.get(share.scope, 0)), int(share.value)))
+        for share in moved.shares
     )
-    return Measurement(Fraction(*pair), "FLOP/B", shares=ratios, unmeasured=missing, unreduced=pair)
+    return measurement.Measurement(Fraction(*pair), "FLOP/B", shares=ratios, unmeasured=missing, unreduced=pair)
 
 
-BANDWIDTH = Metric(
+BANDWIDTH = measurement.Metric(
     "bandwidth",
     "B",
     "bytes each op reads and writes, weights included, summed",
     bandwidth,
-    how=ByTraffic(("read", "weights", "write")),
+    measurement.ByTraffic(("read", "weights", "write")),
     drafted=True,
 )
-TOTAL_ACTIVATION = Metric(
-    "total_activation", "B", "bytes written by all ops", total_activation, how=ByTraffic(("write",))
+TOTAL_ACTIVATION = measurement.Metric(
+    "total_activation", "B", "bytes written by all ops", total_activation, measurement.ByTraffic(("write",))
 )
-BANDWIDTH_FLOOR = Metric(
+BANDWIDTH_FLOOR = measurement.Metric(
     "bandwidth_floor",
     "B",
     "inputs, weights and outputs once: perfect fusion",
     bandwidth_floor,
     not_scoped="perfect fusion is defined for the whole model",
 )
-ARITHMETIC_INTENSITY = Metric(
+ARITHMETIC_INTENSITY = measurement.Metric(
     "arithmetic_intensity",
     "FLOP/B",
     "2 x macs / bandwidth",

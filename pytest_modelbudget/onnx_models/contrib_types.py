@@ -1,7 +1,5 @@
 """Result types of the operators that ONNX Runtime's optimisers write: onnx knows none of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,29 +1,20 @@
 """Reading an ONNX file without its weights' bytes, and refusing what is none."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
-from pytest_modelbudget.errors import InputError, SourceError, TransformError
-from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
 from pytest_modelbudget.graph.tensor import nbytes_of
-from pytest_modelbudget.onnx_models.program import (
-    VALUE_FIELDS,
-    all_graphs,
-    dtype_of,
-    strip_values,
-    with_graph,
-    write_sizes,
-)
+from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.weights import masks
 from pytest_modelbudget.ops.table import OpTable
 
@@ -56,35 +47,29 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
         proto.ParseFromString(content)
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
-    graphs = tuple(all_graphs(proto.graph))
-    tensors = tuple(_stored(graphs, proto.functions))
+    tensors = tuple(_stored(proto))
     for tensor in tensors:
         _refuse_impossible(tensor, path)
-    model = ReadModel(proto, masks(graphs, rules))
+    model = ReadModel(proto, masks(proto.graph, rules))
     for tensor in tensors:
         _lighten(tensor, path.parent)
     return model
 
 
-def _stored(graphs: Iterable[onnx.GraphProto], functions: Iterable[onnx.FunctionProto]) -> Iterator[TensorProto]:
+def _stored(model: onnx.ModelProto) -> Iterator[TensorProto]:
     """Every tensor that the file stores, inside bodies and functions too."""
+    graphs = tuple(program.all_graphs(model.graph))
     for graph in graphs:
         yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield sparse.values
-        yield from _in_attributes(graph.node)
-    for function in functions:
-        yield from _in_attributes(function.node)
-
-
-def _in_attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            kind = attribute.type
-            if kind == AttributeProto.TENSOR:
-                yield attribute.t
-            elif kind == AttributeProto.TENSORS:
-                yield from attribute.tensors
+        yield from (sparse.values for sparse in graph.sparse_initializer)
+    for holder in (*graphs, *model.functions):
+        for node in holder.node:
+            for attribute in node.attribute:
+                kind = attribute.type
+                if kind == AttributeProto.TENSOR:
+                    yield attribute.t
+                elif kind == AttributeProto.TENSORS:
+                    yield from attribute.tensors
 
 
 def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
@@ -103,8 +88,9 @@ def _location(tensor: TensorProto) -> str:
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
+@lru_cache(maxsize=64)
 def _is_below(location: str) -> bool:
-    """Whether a place is one in the model's folder, or below."""
+    """Whether a place is one in the model's folder, or below; tensors of a model mostly share one."""
     path = PurePosixPath(location)
     is_elsewhere = path.is_absolute() or ".." in path.parts or PureWindowsPath(location).drive
     return bool(location) and not is_elsewhere
@@ -122,7 +108,7 @@ def _lighten(tensor: TensorProto, folder: Path) -> None:
     external = tensor.data_location == TensorProto.EXTERNAL
     is_large = prod(tensor.dims) > MOST_ELEMENTS_KEPT
     if is_large:
-        for field in VALUE_FIELDS:
+        for field in program.VALUE_FIELDS:
             tensor.ClearField(field)
     elif external and tensor.data_type in _INTEGERS and _values_file(tensor, folder):
         with user_code(f"reading the external data of '{tensor.name}'", SourceError):
@@ -136,10 +122,10 @@ def _lighten(tensor: TensorProto, folder: Path) -> None:
 def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy without the values of its initialisers, but for small ones."""
     stored = (
-        tensor if prod(tensor.dims) <= MOST_ELEMENTS_KEPT else strip_values(tensor)
+        tensor if prod(tensor.dims) <= MOST_ELEMENTS_KEPT else program.strip_values(tensor)
         for tensor in model.graph.initializer
     )
-    return with_graph(model, model.graph.node, stored)
+    return program.with_graph(model, model.graph.node, stored)
 
 
 def model_with_weights(path: Path) -> onnx.ModelProto:
@@ -159,16 +145,18 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
 
 def with_all_weights(path: Path) -> onnx.ModelProto:
     """The model in a file with its values in memory. Raises TransformError where some are not."""
-    return must_be_whole(model_with_weights(path), path.name)
-
-
-def must_be_whole(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """The model, unless a file with its weights is missing."""
-    for tensor in model.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            words = f"{file}: the data of '{tensor.name}' lie in a file that is not there"
-            raise TransformError(words)
+    model = model_with_weights(path)
+    missing = missing_weights(model, path.name)
+    if missing:
+        raise TransformError(missing)
     return model
+
+
+def missing_weights(model: onnx.ModelProto, file: str) -> str:
+    """A sentence on a stored tensor whose values lie in a file that is not there; "" where all are in memory."""
+    outside = (tensor.name for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL)
+    name = next(outside, None)
+    return "" if name is None else f"{file}: the data of '{name}' lie in a file that is not there"
 
 
 def weight_files(path: Path) -> tuple[Path, ...]:
@@ -200,7 +188,7 @@ def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> Non
         known = ", ".join(sorted(symbols - {""})) or "none at all"
         raise InputError(f"dims: no input of {file} has a dimension '{unknown[0]}': {known}")
     if dims:
-        write_sizes(proto.graph, dims)
+        program.write_sizes(proto.graph, dims)
 
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message
@@ -221,7 +209,7 @@ def write_model(model: onnx.ModelProto, path: Path, *, largest: int = LARGEST_ME
         path.parent.mkdir(parents=True, exist_ok=True)
         if beside:
             data = path.with_name(f"{path.name}.data")
-            model = with_graph(model, model.graph.node, _write_values(model, data))
+            model = program.with_graph(model, model.graph.node, _write_values(model, data))
         path.write_bytes(model.SerializeToString())
     except OSError as error:
         raise TransformError(f"cannot write {path}: {error.strerror or error}") from error
@@ -241,7 +229,7 @@ def _write_values(model: onnx.ModelProto, data: Path) -> list[TensorProto]:
             values = tensor.raw_data or numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
             file.write(bytes(-file.tell() % PAGE))
             place = {"location": data.name, "offset": file.tell(), "length": file.write(values)}
-            outside = strip_values(tensor)
+            outside = program.strip_values(tensor)
             outside.data_location = TensorProto.EXTERNAL
             for key, value in place.items():
                 outside.external_data.add(key=key, value=str(value))
@@ -253,32 +241,20 @@ def linear_model(
     m: int, k: int, n: int, *, bias: bool = True, dtype: str = "float32", seed: int = 0
 ) -> onnx.ModelProto:
     """x (m, k) → Gemm → y (m, n) with drawn weights: W (n, k) from N(0, 1/√k), b from N(0, 0.1)."""
-    arrays = _drawn(k, n, bias, dtype, seed)
+    generator = np.random.Generator(np.random.Philox(seed))
+    arrays = {"linear.weight": (generator.standard_normal((n, k)) / k**0.5).astype(dtype)}
+    if bias:
+        arrays["linear.bias"] = (generator.standard_normal(n) * 0.1).astype(dtype)
     weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     code = helper.np_dtype_to_tensor_dtype(arrays["linear.weight"].dtype)
     gemm = helper.make_node("Gemm", ["x", *arrays], ["y"], "/linear/Gemm", transB=1)
-    graph = helper.make_graph(
-        [gemm],
-        "linear",
-        [helper.make_tensor_value_info("x", code, [m, k])],
-        [helper.make_tensor_value_info("y", code, [m, n])],
-        weights,
-    )
+    x, y = helper.make_tensor_value_info("x", code, [m, k]), helper.make_tensor_value_info("y", code, [m, n])
+    graph = helper.make_graph([gemm], "linear", [x], [y], weights)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
     made.ir_version = IR_VERSION
     return made
 
 
-def _drawn(k: int, n: int, bias: bool, dtype: str, seed: int) -> dict[str, Any]:
-    import numpy as np
-
-    generator = np.random.Generator(np.random.Philox(seed))
-    arrays = {"linear.weight": generator.standard_normal((n, k)) / k**0.5}
-    if bias:
-        arrays["linear.bias"] = generator.standard_normal(n) * 0.1
-    return {name: array.astype(dtype) for name, array in arrays.items()}
-
-
 def _nbytes(tensor: TensorProto) -> int:
     """Bytes of a stored tensor's values, whether they lie in the file or beside it."""
-    return nbytes_of(prod(tensor.dims), dtype_of(tensor.data_type))
+    return nbytes_of(prod(tensor.dims), program.dtype_of(tensor.data_type))

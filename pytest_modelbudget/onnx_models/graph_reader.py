@@ -19,17 +19,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, with_shapes
-from pytest_modelbudget.onnx_models.program import (
-    CONSTANT,
-    Body,
-    Node,
-    Program,
-    StoredTensor,
-    ValueType,
-    all_graphs,
-    dtype_of,
-    weight_name,
-)
+from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor, ValueType, weight_name
 from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
 from pytest_modelbudget.ops.table import OpTable
 
@@ -79,23 +69,19 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
         return
     results = body.outputs[1:]
     carried = list(zip(node.outputs, results, inputs, strict=False))
-    stacked = [
-        Stacked(result, name) for result, name in zip(node.outputs[len(states) :], results[len(states) :], strict=True)
-    ]
+    stacked = [Stacked(*ends) for ends in zip(node.outputs[len(states) :], results[len(states) :], strict=True)]
     _repeat(reader, Repeated(node, body, count, fed, carried, stacked), frame)
 
 
 def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> int | None:
     """How often a Loop runs: its count, where no condition can end it before."""
     wanted = reader.folding.value(node.inputs[0], frame) if node.inputs[0] else None
-    begins = True
     if len(node.inputs) > 1 and node.inputs[1]:
         condition = reader.folding.value(node.inputs[1], frame)
         if condition is None:
             return None
-        begins = bool(numpy_helper.to_array(condition).any())
-    if not begins:
-        return 0
+        if not numpy_helper.to_array(condition).any():
+            return 0
     if wanted is None:
         return None
     inside, flag = frame.inside(body), body.inputs[1]
@@ -122,7 +108,7 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
         inside: (operand, frame.type(name))
         for inside, operand, name in zip(body.inputs, operands, node.inputs, strict=True)
     }
-    axes = _axes(attributes.get("scan_input_axes"), scanned)
+    axes = attributes.get("scan_input_axes") or (0,) * scanned
     count = 0
     for inside, axis in zip(body.inputs[states:], axes, strict=True):
         whole, known = fed[inside]
@@ -131,14 +117,9 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
         fed[inside] = (part, ValueType(known.code, part.shape))
     results = body.outputs
     carried = list(zip(node.outputs[:states], results[:states], body.inputs[:states], strict=True))
-    out_axes = _axes(attributes.get("scan_output_axes"), len(results) - states)
-    ends = zip(node.outputs[states:], results[states:], out_axes, strict=True)
-    stacked = [Stacked(*end) for end in ends]
+    out_axes = attributes.get("scan_output_axes") or (0,) * (len(results) - states)
+    stacked = [Stacked(*ends) for ends in zip(node.outputs[states:], results[states:], out_axes, strict=True)]
     _repeat(reader, Repeated(node, body, count, fed, carried, stacked), frame)
-
-
-def _axes(written: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
-    return written or (0,) * count
 
 
 def _slice(name: str, whole: Tensor, axis: int) -> Tensor:
@@ -155,8 +136,7 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
     before = len(reader.ops)
     inside = frame.inside(repeated.body, times=max(repeated.count, 1))
     for name, (tensor, known) in repeated.inputs.items():
-        inside.tensors[name] = tensor
-        inside.types[name] = known
+        inside.place(name, tensor, known)
     reader.find_types(inside)
     stacks = {part: _stack(inside, part, repeated.count) for part in repeated.stacked}
     inside.placed.update((part.inside, stack.storage) for part, stack in stacks.items() if stack is not None)
@@ -174,15 +154,16 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
         del reader.ops[before:]
     for result, left, read in repeated.carried:
         if result:
-            last = reader.operand(left, scope, inside)
-            frame.tensors[result] = last if repeated.count else repeated.inputs[read][0]
-            frame.types[result] = inside.type(left)
+            last = reader.operand(left, scope, inside) if repeated.count else repeated.inputs[read][0]
+            frame.place(result, last, inside.type(left))
     for part, stack in stacks.items():
         assert stack is not None
-        _land(reader, inside, part.inside, stack, scope)
+        slice_ = reader.operand(part.inside, scope, inside)
+        if slice_.storage is not stack.storage:  # the body's own operation does not write it there
+            placed = dense(part.inside, slice_.shape, slice_.dtype, stack.storage)
+            reader.ops.append(Op("onnx::Identity", (slice_,), (placed,), {}, scope, times=inside.times))
         if part.result:
-            frame.tensors[part.result] = stack
-            frame.types[part.result] = ValueType(inside.type(part.inside).code, stack.shape)
+            frame.place(part.result, stack, ValueType(inside.type(part.inside).code, stack.shape))
 
 
 def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
@@ -192,18 +173,8 @@ def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
         return None
     axis = stacked.axis % (len(known.sizes) + 1)
     shape = (*known.sizes[:axis], count, *known.sizes[axis:])
-    dtype = known.dtype
-    nbytes = dense("", shape, dtype, Storage("", 0, StorageKind.ACTIVATION)).nbytes
-    return dense(stacked.result, shape, dtype, Storage(stacked.result, nbytes, StorageKind.ACTIVATION))
-
-
-def _land(reader: GraphReader, inside: Frame, name: str, stack: Tensor, scope: str) -> None:
-    """Copy a slice into the stack where the body's own operation does not write it there."""
-    part = reader.operand(name, scope, inside)
-    if part.storage is stack.storage:
-        return
-    placed = dense(name, part.shape, part.dtype, stack.storage)
-    reader.ops.append(Op("onnx::Identity", (part,), (placed,), {}, scope, times=inside.times))
+    storage = Storage(stacked.result, nbytes_of(prod(shape), known.dtype), StorageKind.ACTIVATION)
+    return dense(stacked.result, shape, known.dtype, storage)
 
 
 def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
@@ -244,8 +215,7 @@ def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch
 def _take(reader: GraphReader, node: Node, frame: Frame, branch: Branch) -> None:
     reader.ops.extend(branch.ops)
     for name, (tensor, known) in zip(node.outputs, branch.outputs, strict=True):
-        frame.tensors[name] = tensor
-        frame.types[name] = known
+        frame.place(name, tensor, known)
 
 
 def _cost(branch: Branch, reader: GraphReader) -> tuple[bool, int, int]:
@@ -260,7 +230,7 @@ def _cost(branch: Branch, reader: GraphReader) -> tuple[bool, int, int]:
 
 def _register(name: str, code: int) -> Tensor:
     """A scalar that a loop keeps for itself: its counter or its condition."""
-    dtype = dtype_of(code)
+    dtype = ValueType(code).dtype
     return dense(name, (), dtype, Storage(name, nbytes_of(1, dtype), StorageKind.CONSTANT))
 
 
@@ -292,12 +262,6 @@ def view(name: str, base: Tensor, known: ValueType, why: str) -> Tensor:
     return Tensor(name, known.sizes, dtype, base.storage, base.offset, strides, sweeps=base.sweeps)
 
 
-def shape_tensor(name: str, known: ValueType) -> Tensor:
-    """A value that only leads to shapes: it takes no memory, known or not."""
-    storage = Storage(name, 0, StorageKind.SHAPE)
-    return dense(name, known.sizes or (), known.dtype, storage)
-
-
 class GraphReader:
     """Turns one model into a graph; ops, weights and notes grow as its nodes are read."""
 
@@ -311,7 +275,7 @@ class GraphReader:
         self._met: set[tuple[Body, str]] = set()
         self._graph = program.graph
         self._kinds = StoredKinds(program.graph, masks)
-        self._inputs = [name for name in program.graph.inputs if name not in program.graph.stored]
+        self._inputs = program.inputs
         self._symbols = self._symbols_of_inputs()
 
     def graph(self) -> Graph:
@@ -391,8 +355,7 @@ class GraphReader:
         path = weight_name(name, place)
         self._met.add((frame.body, name))
         tensor = dense(path, sizes, dtype, Storage(path, nbytes_of(prod(sizes), dtype), kind))
-        frame.tensors[name] = tensor
-        frame.types[name] = ValueType(stored.proto.data_type, sizes)
+        frame.place(name, tensor, ValueType(stored.proto.data_type, sizes))
         is_parameter = kind is StorageKind.PARAMETER
         packed = self._kinds.packed(name) if is_parameter else None
         reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
@@ -403,10 +366,8 @@ class GraphReader:
         """One ordinary node as one operation."""
         scope = node.scope
         operands = self._operands(node, scope, frame)
-        types = self._result_types(node, frame)
-        outputs = self._results(node, operands, types, frame)
-        attributes, times = node.attributes, frame.times
-        self.ops.append(Op(node.operator, operands, outputs, attributes, scope, times=times))
+        outputs = self._results(node, operands, self._result_types(node, frame), frame)
+        self.ops.append(Op(node.operator, operands, outputs, node.attributes, scope, times=frame.times))
 
     def _operands(self, node: Node, scope: str, frame: Frame) -> tuple[Operand, ...]:
         """Operands in order; what only says how large or where is left out."""
@@ -435,13 +396,14 @@ class GraphReader:
         results: list[Tensor] = []
         base = self._viewed(node, operands, frame)
         for position, (name, known) in enumerate(zip(node.outputs, types, strict=True)):
-            if not name or (base and position and not self._is_read(name)):
+            if not name or (base and position and not self._graph.reads.get(name)):
                 continue
             why = "" if known.sizes is not None else self._why(node, known, operands)
             if base and not position:
                 tensor = view(name, base, known, why)
             elif name in frame.body.shaping:
-                tensor = shape_tensor(name, known)
+                storage = Storage(name, 0, StorageKind.SHAPE)  # it takes no memory, known or not
+                tensor = dense(name, known.sizes or (), known.dtype, storage)
             else:
                 tensor = fresh(name, known, why, frame.placed.get(name))
             frame.tensors[name] = tensor
@@ -457,13 +419,10 @@ class GraphReader:
         flag = by_word.get(rule.computes_where or "")
         if flag is not None and node.inputs[flag]:
             value = self.folding.value(node.inputs[flag], frame)
-            if value is None or onnx.numpy_helper.to_array(value).any():
+            if value is None or numpy_helper.to_array(value).any():
                 return None
         operand = operands[by_word[rule.shares_storage_of]]
         return operand if isinstance(operand, Tensor) else None
-
-    def _is_read(self, name: str) -> bool:
-        return name in self._graph.uses or name in self._graph.outputs
 
     def _why(self, node: Node, known: ValueType, operands: tuple[Operand, ...]) -> str:
         """Why a result's shape is not known: an operand's reason, a symbol, or the node itself."""
@@ -486,10 +445,9 @@ class GraphReader:
         operands = tuple(self.operand(name, scope, frame) if name else None for name in node.inputs)
         outputs = []
         for name in filter(None, node.outputs):
-            code = frame.type(name).code
+            known = ValueType(frame.type(name).code)
             storage = Storage(name, 0, StorageKind.ACTIVATION, reason)
-            frame.tensors[name] = unsized(name, dtype_of(code), storage, reason)
-            frame.types[name] = ValueType(code)
+            frame.place(name, unsized(name, known.dtype, storage, reason), known)
             outputs.append(frame.tensors[name])
         self.ops.append(Op(node.operator, operands, tuple(outputs), {}, scope, times=frame.times))
         self._take_bodies(node, frame, scope)
@@ -529,5 +487,5 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int], rules: Op
 
 def measured_graph(model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(weightless(model), masks(tuple(all_graphs(model.graph)), rules))
+    light = ReadModel(weightless(model), masks(model.graph, rules))
     return loaded_model(light, name, dims, rules)

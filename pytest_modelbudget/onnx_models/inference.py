@@ -6,28 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
 import onnx
 import onnx.inliner
 from onnx import NodeProto, TensorProto, numpy_helper
 from onnx.shape_inference import InferenceError
 
-from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.formats.user_code import user_code
+from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.graph.tensor import Storage, Tensor
+from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types
 from pytest_modelbudget.onnx_models.files import ReadModel, weightless
-from pytest_modelbudget.onnx_models.program import (
-    NOTHING_KNOWN,
-    STANDARD,
-    Body,
-    DeclaredTypes,
-    Node,
-    ValueType,
-    declared_types,
-    tensor_type,
-    type_proto,
-    value_type,
-)
 
 
 def with_shapes(model: ReadModel, file: str) -> onnx.ModelProto:
@@ -49,34 +38,37 @@ def with_shapes(model: ReadModel, file: str) -> onnx.ModelProto:
 class Frame:
     """One graph while it is read: the tensors made so far, and what is known of their values.
 
-    times is how often the graph runs. placed says on whose memory a result must lie, where a loop
-    stacks it.
+    times is how often the graph runs. placed says on whose memory a result must lie, where a loop stacks it.
     """
 
-    body: Body
+    body: program.Body
     outer: Frame | None = None
     times: int = 1
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    types: dict[str, ValueType] = field(default_factory=dict)
+    types: dict[str, program.ValueType] = field(default_factory=dict)
     values: dict[str, TensorProto | None] = field(default_factory=dict)
     placed: dict[str, Storage] = field(default_factory=dict)
 
-    def inside(self, body: Body, *, times: int = 1) -> Frame:
+    def inside(self, body: program.Body, *, times: int = 1) -> Frame:
         """A frame for a body inside this graph, which runs so often for each run of this."""
         return Frame(body, self, self.times * times)
+
+    def place(self, name: str, tensor: Tensor, known: program.ValueType) -> None:
+        """Let a value be a tensor of a type, from here on."""
+        self.tensors[name], self.types[name] = tensor, known
 
     def tensor(self, name: str) -> Tensor | None:
         """The tensor of a value; None for one that nothing has made yet."""
         tensor = self.tensors.get(name)
         return self.outer.tensor(name) if tensor is None and self.outer else tensor
 
-    def type(self, name: str) -> ValueType:
+    def type(self, name: str) -> program.ValueType:
         """What is known of a value's type."""
         known = self.types.get(name)
         if known is not None:
             return known
         if name in self.body.stored:
-            return tensor_type(self.body.stored[name].proto)
+            return program.tensor_type(self.body.stored[name].proto)
         if self.outer is None or name in self.body.types:
             return self.body.types[name]
         return self.outer.type(name)
@@ -92,9 +84,7 @@ KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx it
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
 DEEPEST = 200  # operations between a constant and the shape it decides
 # What onnx's reference implementation raises for what it does not do.
-REFUSALS = (
-    ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError,
-)  # fmt: skip
+REFUSALS = (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 _DRAWN = frozenset({
     "onnx::Bernoulli", "onnx::Multinomial", "onnx::RandomNormal", "onnx::RandomNormalLike",
     "onnx::RandomUniform", "onnx::RandomUniformLike", "onnx::ImageDecoder",
@@ -132,7 +122,7 @@ class Folding:
         node = frame.body.makers.get(name)
         return self._results(node, frame, depth).get(name) if node is not None else None
 
-    def _results(self, node: Node, frame: Frame, depth: int) -> dict[str, TensorProto]:
+    def _results(self, node: program.Node, frame: Frame, depth: int) -> dict[str, TensorProto]:
         """All results of a node whose operands are known; none where one is not."""
         if node.operator in {"onnx::Shape", "onnx::Size"}:
             sizes = frame.type(node.inputs[0]).sizes
@@ -145,9 +135,8 @@ class Folding:
             return {}
         return self._computed(node, known)
 
-    def _computed(self, node: Node, operands: Mapping[str, TensorProto]) -> dict[str, TensorProto]:
+    def _computed(self, node: program.Node, operands: Mapping[str, TensorProto]) -> dict[str, TensorProto]:
         """Results by onnx's own reference implementation; none where it has none."""
-        import numpy as np
         from onnx.reference import ReferenceEvaluator
 
         inputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in operands]
@@ -164,19 +153,20 @@ class Folding:
         except REFUSALS:
             return {}  # then the shape stays unknown, and that is said
 
-    def types(self, node: Node, frame: Frame) -> tuple[ValueType, ...]:
+    def types(self, node: program.Node, frame: Frame) -> tuple[program.ValueType, ...]:
         """Types of a node's results, from its operands' types and those values that are known."""
         types = self._inferred(node, frame)
         if all(known.sizes is not None for known in types):
             return types
         results = self._results(node, frame, 0)
         return tuple(
-            tensor_type(results[name]) if name in results else known
+            program.tensor_type(results[name]) if name in results else known
             for name, known in zip(node.outputs, types, strict=True)
         )
 
-    def _inferred(self, node: Node, frame: Frame) -> tuple[ValueType, ...]:
-        nothing = (NOTHING_KNOWN,) * len(node.outputs)
+    def _inferred(self, node: program.Node, frame: Frame) -> tuple[program.ValueType, ...]:
+        unknown = program.NOTHING_KNOWN
+        nothing = (unknown,) * len(node.outputs)
         operands = {name: frame.type(name) for name in node.inputs if name}
         proto, domain = node.proto, _domain(node)
         if node.operator in DELEGATES:
@@ -190,13 +180,15 @@ class Folding:
             types = onnx.shape_inference.infer_node_outputs(
                 onnx.defs.get_schema(proto.op_type, self._opsets.get(domain, 1), domain),
                 proto,
-                {name: type_proto(known) for name, known in operands.items()},
+                {name: onnx.helper.make_tensor_type_proto(known.code, known.shape) for name, known in operands.items()},
                 {name: value for name, value in values.items() if value is not None},
                 opset_imports=self._imports,
             )
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
             return nothing
-        return tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
+        return tuple(
+            program.value_type(types[name]) if name in types else program.NOTHING_KNOWN for name in node.outputs
+        )
 
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
         """The standard operator that gives results of the same types, with what it knows."""
@@ -206,11 +198,11 @@ class Folding:
         return made
 
 
-def _domain(node: Node) -> str:
-    return "" if node.proto.domain in STANDARD else str(node.proto.domain)
+def _domain(node: program.Node) -> str:
+    return "" if node.proto.domain in program.STANDARD else str(node.proto.domain)
 
 
-def _shape_value(node: Node, sizes: tuple[int, ...]) -> TensorProto:
+def _shape_value(node: program.Node, sizes: tuple[int, ...]) -> TensorProto:
     """What Shape (with its range) or Size says of a tensor of these sizes."""
     if node.operator == "onnx::Size":
         return onnx.helper.make_tensor(node.outputs[0], TensorProto.INT64, (), [prod(sizes)])
@@ -218,7 +210,7 @@ def _shape_value(node: Node, sizes: tuple[int, ...]) -> TensorProto:
     return onnx.helper.make_tensor(node.outputs[0], TensorProto.INT64, (len(chosen),), chosen)
 
 
-def _grows_large(operands: Iterable[TensorProto], frame: Frame, node: Node) -> bool:
+def _grows_large(operands: Iterable[TensorProto], frame: Frame, node: program.Node) -> bool:
     """Whether a result may be too large to be worked out here."""
     known = [frame.type(name).sizes for name in node.outputs if name]
     if all(sizes is not None for sizes in known):
@@ -231,7 +223,7 @@ def _grows_large(operands: Iterable[TensorProto], frame: Frame, node: Node) -> b
     return largest > MOST_ELEMENTS and node.operator in _GROWING
 
 
-def inferred_types(model: onnx.ModelProto) -> DeclaredTypes:
+def inferred_types(model: onnx.ModelProto) -> program.DeclaredTypes:
     """The types of a model's values, as far as onnx can work them out."""
     inferred = onnx.shape_inference.infer_shapes(weightless(model), data_prop=True)
-    return declared_types(inferred.graph)
+    return program.declared_types(inferred.graph)

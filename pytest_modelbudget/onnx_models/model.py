@@ -3,58 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.errors import MissingExtraError, TransformError
-from pytest_modelbudget.formats.model import (
-    DRAWN,
-    LOADED,
-    NOTHING_SHARED,
-    UNWATCHED,
-    DrawnInputs,
-    LayerOutput,
-    LayerPair,
-    LoadedModel,
-    Run,
-    RunnableModel,
-    Shared,
-    Watch,
-)
+from pytest_modelbudget.formats import model as formats
 from pytest_modelbudget.formats.source import ModelSource, existing_file
+from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
-from pytest_modelbudget.onnx_models.files import model_with_weights
-from pytest_modelbudget.onnx_models.graph_reader import measured_graph
+from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.inference import inferred_types
-from pytest_modelbudget.onnx_models.inputs import (
-    declared_differences,
-    drawn_inputs,
-    output_types,
-    outputs_of,
-    spec_of,
-    stored_dtype,
-    upcast,
-)
-from pytest_modelbudget.onnx_models.program import (
-    DeclaredTypes,
-    ValueType,
-    bound,
-    floating_arrays,
-    names_read,
-    scope_of,
-    type_proto,
-    with_graph,
-)
-from pytest_modelbudget.onnx_models.weights import redrawn, without_values
+from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
+from pytest_modelbudget.onnx_models.program import DeclaredTypes, Node, Program, bound, with_graph
+from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.formats.model import Arrays, Values
     from pytest_modelbudget.onnx_models.running import OnnxRun
 
 
@@ -77,7 +46,7 @@ class OnnxFile:
     def dims(self) -> Mapping[str, int]:
         return self.source.dims
 
-    def measured(self, rules: OpTable) -> LoadedModel:
+    def measured(self, rules: OpTable) -> formats.LoadedModel:
         return graph_reader.load(self.source, rules)
 
     def proto(self) -> onnx.ModelProto:
@@ -92,14 +61,14 @@ class InMemory:
     name: str
     dims: Mapping[str, int]
 
-    def measured(self, rules: OpTable) -> LoadedModel:
-        return measured_graph(self.held, self.name, self.dims, rules)
+    def measured(self, rules: OpTable) -> formats.LoadedModel:
+        return graph_reader.measured_graph(self.held, self.name, self.dims, rules)
 
     def proto(self) -> onnx.ModelProto:
         return self.held
 
 
-class OnnxModel(RunnableModel):
+class OnnxModel(formats.RunnableModel):
     """An ONNX model: measured without its weights, and run with them in ONNX Runtime.
 
     Weights that lie in a file which is not there are drawn.
@@ -113,7 +82,7 @@ class OnnxModel(RunnableModel):
         source: OnnxFile | InMemory,
         rules: OpTable,
         *,
-        weights: str = LOADED,
+        weights: str = formats.LOADED,
         is_exact: bool = False,
         copy_of: OnnxModel | None = None,
     ) -> None:
@@ -125,7 +94,7 @@ class OnnxModel(RunnableModel):
         self._sessions: dict[tuple[Collection[str], frozenset[str]], OnnxRun] = {}
 
     @cached_property
-    def measured(self) -> LoadedModel:
+    def measured(self) -> formats.LoadedModel:
         """What is measured of it; copies have the graph of the model as it was loaded."""
         return self._copy_of.measured if self._copy_of else self.source.measured(self.rules)
 
@@ -135,19 +104,21 @@ class OnnxModel(RunnableModel):
         return self._copy_of is not None
 
     @cached_property
-    def _read(self) -> tuple[onnx.ModelProto, str]:
+    def _read(self) -> tuple[Program, str]:
         """The model with all weights, drawn where one is missing, and what is missing."""
         proto = self.source.proto()
-        absent = next(iter(without_values(proto)), None)
-        if absent is None:
-            return proto, ""
-        words = f"{self.source.name}: the data of '{absent}' lie in a file that is not there"
-        return redrawn(proto, self.rules), words
+        words = missing_weights(proto, self.source.name)
+        return Program(redrawn(proto, self.rules) if words else proto, self.rules), words
+
+    @property
+    def program(self) -> Program:
+        """The view of the model with its weights."""
+        return self._read[0]
 
     @property
     def proto(self) -> onnx.ModelProto:
         """The model with its weights."""
-        return self._read[0]
+        return self.program.model
 
     @property
     def missing(self) -> str:  # type: ignore[override]  # known once weights are read
@@ -155,24 +126,24 @@ class OnnxModel(RunnableModel):
 
     @property
     def weights(self) -> str:  # type: ignore[override]
-        return DRAWN if self._weights == DRAWN or self.missing else LOADED
+        return formats.DRAWN if self._weights == formats.DRAWN or self.missing else formats.LOADED
 
     @cached_property
-    def inputs(self) -> DrawnInputs:
-        return drawn_inputs(self.proto, self.source.dims)
+    def inputs(self) -> formats.DrawnInputs:
+        return drawn_inputs(self.program, self.source.dims)
 
     @property
     def dtype(self) -> str:
-        return stored_dtype(self.proto)
+        return least_precise([tensor.dtype.name for tensor in self.program.graph.floating])
 
-    def stored(self) -> Mapping[str, Callable[[], Values]]:
-        return floating_arrays(self.proto)
+    def stored(self) -> Mapping[str, Callable[[], formats.Values]]:
+        return {tensor.name: tensor.array for tensor in self.program.graph.floating}
 
     def release(self) -> None:
         self._sessions.clear()
 
     def redrawn(self) -> OnnxModel:
-        return self._over(redrawn(self.proto, self.rules), weights=DRAWN, copy_of=self)
+        return self._over(redrawn(self.proto, self.rules), weights=formats.DRAWN, copy_of=self)
 
     def in_float64(self) -> OnnxModel:
         """The same model, upcast while it runs: a large one is not copied once more."""
@@ -186,7 +157,7 @@ class OnnxModel(RunnableModel):
         """Let a float64 copy store float64, for a change that works on the values themselves."""
         from pytest_modelbudget.onnx_models.running import wholly_in_float64
 
-        self._read = wholly_in_float64(self.proto), self.missing
+        self._read = Program(wholly_in_float64(self.proto), self.rules), self.missing
 
     def _over(
         self, proto: onnx.ModelProto, *, weights: str, is_exact: bool = False, copy_of: OnnxModel | None = None
@@ -194,13 +165,13 @@ class OnnxModel(RunnableModel):
         source = InMemory(proto, self.source.name, self.source.dims)
         return OnnxModel(source, self.rules, weights=weights, is_exact=is_exact, copy_of=copy_of)
 
-    def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
+    def run(self, inputs: formats.Arrays, watch: formats.Watch = formats.UNWATCHED) -> formats.Run:
         names = tuple(watch.names)
         layers = {} if watch.layers is None else self._watched_layers(watch.layers)
         session = self._session((*names, *layers), frozenset(watch.given))
         values = session({**(upcast(inputs) if self.is_exact else inputs), **watch.given})
-        return Run(
-            outputs_of(values, output_types(self.proto)),
+        return formats.Run(
+            outputs_of(values, self.program.graph),
             values={name: values[name] for name in names},
             layers=self._layer_outputs(layers, values) if layers else (),
             executed=Counter((name, None) for name in session.executed().elements()) if watch.counts else None,
@@ -220,173 +191,129 @@ class OnnxModel(RunnableModel):
 
     def _watched_layers(self, names: Collection[str]) -> Mapping[str, str]:
         """Scopes of results by name: of these and the last of each layer, else of all nodes."""
-        nodes = [node for node in self.proto.graph.node if any(node.output)]
+        nodes = [node for node in self.program.graph.nodes if node.result]
         wanted = set(names)
-        if any(not wanted.isdisjoint(node.output) for node in nodes):
-            wanted |= set({scope_of(node): _result(node) for node in nodes}.values())
-            return {name: scope_of(node) for node in nodes for name in node.output if name in wanted}
-        return {_result(node): scope_of(node) for node in nodes}
+        if any(not wanted.isdisjoint(node.outputs) for node in nodes):
+            wanted |= set({node.scope: node.result for node in nodes}.values())
+            return {name: node.scope for node in nodes for name in node.outputs if name in wanted}
+        return {node.result: node.scope for node in nodes}
 
-    def _layer_outputs(self, layers: Mapping[str, str], values: Mapping[str, Any]) -> tuple[LayerOutput, ...]:
+    def _layer_outputs(self, layers: Mapping[str, str], values: Mapping[str, Any]) -> tuple[formats.LayerOutput, ...]:
         """Those of the watched values that are floating tensors."""
-        names = [name for name in layers if getattr(values[name], "dtype", NO_TYPE).kind == "f"]
+        names = [name for name in layers if getattr(values[name], "dtype", np.dtype(object)).kind == "f"]
         places = {name: at for at, name in enumerate(names)}
         readers: dict[str, list[int]] = defaultdict(list)
-        for node in self.proto.graph.node:
-            if any(node.output) and _result(node) in places:
-                for name in names_read((node,)):
-                    readers[name].append(places[_result(node)])
-        outputs = {value.name for value in self.proto.graph.output}
+        for node in self.program.graph.nodes:
+            if node.result in places:
+                for name in node.reads:
+                    readers[name].append(places[node.result])
+        outputs = self.program.graph.outputs
         return tuple(
-            LayerOutput(name, layers[name], values[name], tuple(readers[name]), name in outputs) for name in names
+            formats.LayerOutput(name, layers[name], values[name], tuple(readers[name]), name in outputs)
+            for name in names
         )
 
-    def differences_from(self, original: RunnableModel) -> tuple[str, ...]:
+    def differences_from(self, original: formats.RunnableModel) -> tuple[str, ...]:
         if not isinstance(original, OnnxModel):
             return ()
-        return tuple(declared_differences(original.proto, self.proto))
+        return tuple(declared_differences(original.program, self.program))
 
-    def shared_with(self, original: RunnableModel) -> Shared:
+    def shared_with(self, original: formats.RunnableModel) -> formats.Shared:
         if not isinstance(original, OnnxModel):
-            return NOTHING_SHARED
-        common = common_values(original.proto, self.proto)
-        return Shared(
-            frontier(self.proto, common),
-            changed_layers(original.proto, self.proto),
-            partial(layer_pairs, original, self),
-        )
+            return formats.NOTHING_SHARED
+        twins = Twins(original.program, self.program)
+        return formats.Shared(twins.frontier(), twins.changed_layers(), partial(layer_pairs, original, self))
 
 
-@dataclass(frozen=True, slots=True)
-class _NoType:
-    kind: str = ""
+@dataclass(frozen=True, eq=False)
+class Twins:
+    """A program and what a rewrite made of it: which values both have, and compute alike."""
 
+    original: Program
+    changed: Program
 
-NO_TYPE = _NoType()
+    @cached_property
+    def means_alike(self) -> bool:
+        """Whether a node means the same in both: by operator sets and local functions."""
+        models = (self.original.model, self.changed.model)
+        before, after = ((list(model.opset_import), list(model.functions)) for model in models)
+        return before == after
 
-
-def _result(node: NodeProto) -> str:
-    return str(next(filter(None, node.output)))
-
-
-# What two models share.
-
-
-@dataclass(frozen=True, slots=True)
-class StoredInBoth:
-    """Stored tensors of two graphs by name."""
-
-    before: Mapping[str, TensorProto]
-    after: Mapping[str, TensorProto]
-
-    def makes_alike(self, node: NodeProto, twin: NodeProto) -> bool:
+    def makes_alike(self, node: Node, twin: Node) -> bool:
         """Whether two nodes are one, down to the values of the stored tensors that they read."""
-        return node == twin and self._are_alike(names_read((node,)))
+        before, after = self.original.graph.stored, self.changed.graph.stored
+        return node.proto == twin.proto and all(before.get(name) == after.get(name) for name in node.reads)
 
-    def _are_alike(self, names: Iterable[str]) -> bool:
-        return all(self.before.get(name) == self.after.get(name) for name in names)
+    def common_values(self) -> frozenset[str]:
+        """Names of values that both compute alike, from equal inputs and stored tensors.
 
+        A rewritten network shares all of its nodes before the first change; they need no second run.
+        """
+        if not self.means_alike:
+            return frozenset()
+        makers = self.original.graph.makers
+        known = {*self.original.inputs} & {*self.changed.inputs} | self.original.graph.stored.keys()
+        made: set[str] = set()
+        for node in self.changed.graph.nodes:
+            twin = makers.get(node.result)
+            if twin is not None and node.reads - known <= made and self.makes_alike(twin, node):
+                made.update(filter(None, node.outputs))
+        return frozenset(made)
 
-def stored_in_both(original: onnx.ModelProto, other: onnx.ModelProto) -> StoredInBoth:
-    """The initialisers of two models' outermost graphs."""
-    before, after = ({tensor.name: tensor for tensor in model.graph.initializer} for model in (original, other))
-    return StoredInBoth(before, after)
+    def frontier(self) -> tuple[str, ...]:
+        """Common values that the other nodes of the changed one, or its readers, need."""
+        common, graph = self.common_values(), self.changed.graph
+        rest = [node for node in graph.nodes if not common.issuperset(filter(None, node.outputs))]
+        return tuple(sorted(common & {*graph.outputs}.union(*(node.reads for node in rest))))
 
-
-def means_alike(original: onnx.ModelProto, other: onnx.ModelProto) -> bool:
-    """Whether a node means the same in both models: by operator sets and local functions."""
-    models = (original, other)
-    before, after = ((list(each.opset_import), list(each.functions)) for each in models)
-    return before == after
-
-
-def common_values(original: onnx.ModelProto, other: onnx.ModelProto) -> frozenset[str]:
-    """Names of values that both graphs compute alike, from equal inputs and stored tensors.
-
-    A rewritten network shares all of its nodes before the first change; they need no second run.
-    """
-    if not means_alike(original, other):
-        return frozenset()
-    makers = {node.output[0]: node for node in original.graph.node if node.output}
-    stored = stored_in_both(original, other)
-    inputs = {value.name for value in original.graph.input}
-    common = {value.name for value in other.graph.input if value.name in inputs}
-    differ: set[str] = {name for name in common if name in stored.before or name in stored.after}
-    common -= differ
-    made: set[str] = set()
-    for node in other.graph.node:
-        twin = makers.get(node.output[0]) if node.output else None
-        if twin is None or not stored.makes_alike(twin, node):
-            continue
-        if names_read((node,)) - {""} - common - made <= stored.before.keys():
-            made.update(filter(None, node.output))
-    return frozenset(made)
+    def changed_layers(self) -> Mapping[str, str]:
+        """Scopes of results that both have under one name, made by other nodes or weights."""
+        makers = self.changed.graph.makers
+        return {
+            node.result: node.scope
+            for node in self.original.graph.nodes
+            if node.result in makers and not self.makes_alike(node, makers[node.result])
+        }
 
 
-def frontier(model: onnx.ModelProto, common: frozenset[str]) -> tuple[str, ...]:
-    """Common values that a model's other nodes, or its readers, need."""
-    rest = [node for node in model.graph.node if not common.issuperset(filter(None, node.output))]
-    wanted = names_read(rest) | {value.name for value in model.graph.output}
-    return tuple(sorted(common & wanted))
-
-
-def changed_layers(original: onnx.ModelProto, other: onnx.ModelProto) -> Mapping[str, str]:
-    """Scopes of results that both graphs have under one name, made by other nodes or weights."""
-    stored = stored_in_both(original, other)
-    makers = {node.output[0]: node for node in other.graph.node if node.output}
-    return {
-        node.output[0]: scope_of(node)
-        for node in original.graph.node
-        if node.output and node.output[0] in makers and not stored.makes_alike(node, makers[node.output[0]])
-    }
-
-
-def layer_pairs(original: OnnxModel, changed: OnnxModel) -> Iterator[LayerPair]:
+def layer_pairs(original: OnnxModel, changed: OnnxModel) -> Iterator[formats.LayerPair]:
     """Every layer that was rewritten, cut out of both models.
 
     A layer whose nodes stayed is rewritten too where a stored tensor that they read was. Raises
     TransformError for an output of both that only one computes: no layer ends in it.
     """
-    first, second = original.proto, changed.proto
-    stored, alike = stored_in_both(first, second), means_alike(first, second)
-    before, after = _makers(first), _makers(second)
+    twins = Twins(original.program, changed.program)
+    first, second = original.program.graph, changed.program.graph
+    before, after = first.makers, second.makers
     both = before.keys() & after.keys()
-    outputs, others = ({v.name for v in each.graph.output} for each in (first, second))
-    for name in sorted(outputs & others):
+    for name in sorted({*first.outputs} & {*second.outputs}):
         if (name in before) != (name in after):
             raise TransformError(f"output '{name}' is computed in one of the models alone")
-    types = inferred_types(bound(first, original.source.dims))
+    types = inferred_types(bound(original.proto, original.source.dims))
     for name in before:
-        if name in both and not (alike and stored.makes_alike(before[name], after[name])):
+        if name in both and not (twins.means_alike and twins.makes_alike(before[name], after[name])):
             cuts = (model.changed(_cut_out(model, name, both - {name}, types)) for model in (original, changed))
-            yield LayerPair(scope_of(before[name]), *cuts)
+            yield formats.LayerPair(before[name].scope, *cuts)
 
 
-def _makers(model: onnx.ModelProto) -> Mapping[str, NodeProto]:
-    return {name: node for node in model.graph.node for name in node.output if name}
-
-
-def _cut_out(whole: OnnxModel, output: str, borders: Collection[str], types: DeclaredTypes) -> onnx.ModelProto:
+def _cut_out(model: OnnxModel, output: str, borders: Collection[str], types: DeclaredTypes) -> onnx.ModelProto:
     """The nodes that lead from border values to an output, fed with those in their true shapes."""
-    model = whole.proto
-    stored = {tensor.name: tensor for tensor in model.graph.initializer}
-    wanted: set[str] = {output}
-    fed: set[str] = set()
-    nodes: list[NodeProto] = []
-    for node in reversed(model.graph.node):
-        if wanted.isdisjoint(node.output):
+    graph = model.program.graph
+    stored = {tensor.name: tensor.proto for tensor in graph.initializers if not tensor.is_sparse}
+    wanted, fed, read = {output}, set[str](), set[str]()
+    nodes: list[onnx.NodeProto] = []
+    for node in reversed(graph.nodes):
+        if wanted.isdisjoint(node.outputs):
             continue
-        nodes.append(node)
-        for name in names_read((node,)) - {""} - stored.keys():
+        nodes.append(node.proto)
+        read |= node.reads
+        wanted.difference_update(node.outputs)
+        for name in node.reads - stored.keys():
             (fed if name in borders else wanted).add(name)
-    made_here = {name for node in nodes for name in node.output}
-    fed |= wanted - made_here
-    read = names_read(nodes)
-    made = with_graph(model, nodes[::-1], [stored[name] for name in sorted(read & stored.keys())])
+    made = with_graph(model.proto, nodes[::-1], [stored[name] for name in sorted(read & stored.keys())])
     del made.graph.output[:], made.graph.input[:]
     made.graph.output.append(onnx.ValueInfoProto(name=output))
-    for name in sorted(fed):
-        spec = spec_of(name, types[name], whole.source.dims)
-        kind = type_proto(ValueType(types[name].code, spec.shape))
-        made.graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
+    for name in sorted(fed | wanted):
+        spec = spec_of(name, types[name], model.source.dims)
+        made.graph.input.append(onnx.helper.make_tensor_value_info(name, types[name].code, spec.shape))
     return made

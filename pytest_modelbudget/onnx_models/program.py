@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple, Union
@@ -48,18 +47,12 @@ def dtype_of(code: int) -> DType:
     return _DTYPES.get(code, _UNKNOWN)
 
 
-def is_floating(dtype: DType) -> bool:
-    """Whether values of this type are real or complex numbers."""
-    return dtype.name.startswith(("float", "bfloat", "complex"))
-
-
 @dataclass(frozen=True)
 class ValueType:
     """What is known of a value before the run.
 
-    code is its element type; shape holds sizes, names of symbols and None for what is not known,
-    and is itself None where not even the rank is. container says "sequence", "optional" or "map"
-    for what is no tensor.
+    code is its element type; shape holds sizes, names of symbols and None for what is not known, and is itself None
+    where not even the rank is. container says "sequence", "optional" or "map" for what is no tensor.
     """
 
     code: int = 0
@@ -90,12 +83,11 @@ def value_type(proto: onnx.TypeProto) -> ValueType:
     tensor = proto.tensor_type
     if not tensor.HasField("shape"):
         return ValueType(tensor.elem_type)
-    return ValueType(tensor.elem_type, tuple(size.dim_value or _dimension(size) for size in tensor.shape.dim))
-
-
-def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
-    """A dimension that is no positive size: 0, a symbol, or nothing."""
-    return 0 if proto.HasField("dim_value") else str(proto.dim_param) or None
+    sizes = (  # a dimension that is no positive size is 0, a symbol, or nothing
+        size.dim_value or (0 if size.HasField("dim_value") else str(size.dim_param) or None)
+        for size in tensor.shape.dim
+    )
+    return ValueType(tensor.elem_type, tuple(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +113,6 @@ def declared_types(graph: onnx.GraphProto) -> DeclaredTypes:
     return DeclaredTypes({value.name: value.type for value in values})
 
 
-def type_proto(known: ValueType) -> onnx.TypeProto:
-    """The type of a tensor in ONNX's own form."""
-    return onnx.helper.make_tensor_type_proto(known.code, known.shape)
-
-
 def tensor_type(tensor: TensorProto) -> ValueType:
     """The type of a stored tensor."""
     return ValueType(tensor.data_type, tuple(tensor.dims))
@@ -145,20 +132,8 @@ def strip_values(tensor: TensorProto) -> TensorProto:
     return light
 
 
-FLOATING = frozenset({
-    TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
-})  # fmt: skip
-VALUE_FIELDS = (
-    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
-    "string_data",
-)  # fmt: skip
-
-
-def has_values(tensor: TensorProto) -> bool:
-    """Whether the values of a tensor are in memory; one without elements has all of them."""
-    return any(getattr(tensor, name) for name in VALUE_FIELDS) or not prod(tensor.dims)
-
-
+FLOATING = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
 CONSTANT = "onnx::Constant"
 FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
@@ -188,7 +163,15 @@ class Node(NamedTuple):
     @property
     def reads(self) -> set[str]:
         """Names that it reads, and those that its bodies read from outside."""
-        return names_read((self.proto,)) - {""}
+        names = {*self.inputs}
+        for body in self.bodies.values():
+            names |= body.reads_outside
+        return names - {""}
+
+    @property
+    def result(self) -> str:
+        """The name of its first result; "" where it has none."""
+        return next(filter(None, self.outputs), "")
 
     @property
     def hands_on(self) -> str:
@@ -231,7 +214,8 @@ class StoredTensor(NamedTuple):
 
     @property
     def is_floating(self) -> bool:
-        return is_floating(self.dtype)
+        """Whether its values are real or complex numbers."""
+        return self.dtype.name.startswith(("float", "bfloat", "complex"))
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -240,8 +224,9 @@ class StoredTensor(NamedTuple):
 
     @property
     def values(self) -> TensorProto | None:
-        """The tensor, where all of its values are in memory."""
-        return self.proto if has_values(self.proto) and not self.is_sparse else None
+        """The tensor, where all of its values are in memory; one without elements has all of them."""
+        has_values = any(getattr(self.proto, name) for name in VALUE_FIELDS) or not prod(self.proto.dims)
+        return self.proto if has_values and not self.is_sparse else None
 
     def array(self) -> Any:
         """The values, as numpy has them."""
@@ -269,11 +254,20 @@ class Body:
             for body in node.bodies.values():
                 yield from body.everything()
 
+    def all_nodes(self) -> Iterator[Node]:
+        """Its nodes, and those of every body inside them."""
+        return (node for body in self.everything() for node in body.nodes)
+
     @kept
     def stored(self) -> Mapping[str, StoredTensor]:
         """Its initializers and the tensors of its Constant nodes, by name."""
         constants = (_constant(node) for node in self.nodes if node.operator == CONSTANT)
         return {tensor.name: tensor for tensor in (*self.initializers, *constants)}
+
+    @property
+    def floating(self) -> Iterator[StoredTensor]:
+        """Its initializers of the types that weights have, without sparse ones."""
+        return (t for t in self.initializers if t.proto.data_type in FLOATING and not t.is_sparse)
 
     def origin(self, name: str) -> str:
         """The name that a value has where it is stored: exporters hand shared ones on."""
@@ -287,8 +281,16 @@ class Body:
     @kept
     def reads(self) -> Mapping[str, int]:
         """How many operands and outputs a value is, by name; a value that nobody reads is none."""
-        outputs = (name for body in self.everything() for name in body.outputs)
-        return Counter(outputs) + Counter({name: len(uses) for name, uses in self.uses.items()})
+        count = Counter([name for body in self.everything() for name in body.outputs])
+        count.update([name for node in self.all_nodes() for name in node.inputs if name])
+        return count
+
+    @kept
+    def reads_outside(self) -> AbstractSet[str]:
+        """Names of values around it that it reads."""
+        read = {*self.outputs}.union(*(node.reads for node in self.nodes))
+        own = {*self.inputs, *(tensor.name for tensor in self.initializers), *self.makers}
+        return read - own
 
     def most_reads(self, name: str) -> int:
         """The most reads of a value, or of any that it is made of between it and what is stored."""
@@ -307,11 +309,10 @@ class Body:
     def uses(self) -> Mapping[str, list[Use]]:
         """Every use of each value."""
         uses: dict[str, list[Use]] = defaultdict(list)
-        for body in self.everything():
-            for node in body.nodes:
-                for name, role in zip(node.inputs, node.roles, strict=True):
-                    if name:
-                        uses[name].append(Use(node, role))
+        for node in self.all_nodes():
+            for name, role in zip(node.inputs, node.roles, strict=True):
+                if name:
+                    uses[name].append(Use(node, role))
         return dict(uses)
 
     @kept
@@ -321,15 +322,13 @@ class Body:
         A Loop hands its states on behind its count and its condition, a Scan all that it reads.
         """
         names: dict[str, list[str]] = defaultdict(list)
-        for body in self.everything():
-            for node in body.nodes:
-                for inner in node.bodies.values():
-                    extra = max(len(inner.outputs) - len(node.outputs), 0)  # a Loop's condition
-                    for name, result in zip(inner.outputs[extra:], node.outputs):  # noqa: B905
-                        names[name].append(result)
-                    pairs = zip(node.inputs[::-1], inner.inputs[::-1])  # noqa: B905  # from behind
-                    for name, inside in pairs:
-                        names[name].append(inside)
+        for node in self.all_nodes():
+            for inner in node.bodies.values():
+                extra = max(len(inner.outputs) - len(node.outputs), 0)  # a Loop's condition
+                results = zip(inner.outputs[extra:], node.outputs)  # noqa: B905
+                operands = zip(node.inputs[::-1], inner.inputs[::-1])  # noqa: B905  # from behind
+                for name, counterpart in (*results, *operands):
+                    names[name].append(counterpart)
         return names
 
     @kept
@@ -341,7 +340,7 @@ class Body:
         """The constants where values from around it are some, too."""
         constants = {*outer, *(tensor.name for tensor in self.initializers)}
         for node in self.nodes:
-            if node.operator == CONSTANT or (node.reads and node.reads <= constants):
+            if node.operator == CONSTANT or ((read := node.reads) and read <= constants):
                 constants.update(filter(None, node.outputs))
         return frozenset(constants)
 
@@ -394,6 +393,11 @@ class Program:
         }
 
     @kept
+    def inputs(self) -> tuple[str, ...]:
+        """Inputs that a caller must give: those without a stored value."""
+        return tuple([name for name in self.graph.inputs if name not in self.graph.stored])
+
+    @kept
     def replaceable(self) -> frozenset[str]:
         """Stored tensors that are inputs too: a caller may feed others in their place."""
         if self.model.ir_version < FIRST_WITHOUT_INPUTS:
@@ -427,9 +431,9 @@ def read_node(proto: NodeProto, rules: OpTable) -> Node:
     attributes: dict[str, object] = {}
     bodies = NO_BODIES
     for attribute in proto.attribute:
-        value = attribute_value(attribute)
-        if value is not None:
-            attributes[attribute.name] = value
+        plain_value = _PLAIN_VALUES.get(attribute.type)
+        if plain_value is not None:
+            attributes[attribute.name] = plain_value(attribute)
         elif attribute.type == AttributeProto.GRAPH:
             bodies = {**bodies, attribute.name: _graph_body(attribute.g, rules)}
     return Node(proto, operator, rule, inputs, roles, tuple(proto.output), attributes, bodies)
@@ -464,26 +468,19 @@ def op_name(node: NodeProto) -> str:
     return f"onnx::{node.op_type}" if domain in STANDARD else f"{domain}::{node.op_type}"
 
 
-def attribute_value(attribute: AttributeProto) -> object:
-    """A plain value: int, float, text or a tuple of these; None for anything else."""
-    kind = attribute.type
-    if kind == AttributeProto.INT:
-        return attribute.i
-    if kind == AttributeProto.INTS:
-        return tuple(attribute.ints)
-    if kind == AttributeProto.FLOAT:
-        return attribute.f
-    if kind == AttributeProto.FLOATS:
-        return tuple(attribute.floats)
-    if kind == AttributeProto.STRING:
-        return _text(attribute.s)
-    if kind == AttributeProto.STRINGS:
-        return tuple(_text(entry) for entry in attribute.strings)
-    return None
-
-
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace")
+
+
+# What reads an attribute that is an int, a float, a text or several of these; no rule asks for others.
+_PLAIN_VALUES: Mapping[int, Callable[[AttributeProto], object]] = {
+    AttributeProto.INT: lambda attribute: attribute.i,
+    AttributeProto.INTS: lambda attribute: tuple(attribute.ints),
+    AttributeProto.FLOAT: lambda attribute: attribute.f,
+    AttributeProto.FLOATS: lambda attribute: tuple(attribute.floats),
+    AttributeProto.STRING: lambda attribute: _text(attribute.s),
+    AttributeProto.STRINGS: lambda attribute: tuple(map(_text, attribute.strings)),
+}
 
 
 def opsets_of(model: onnx.ModelProto) -> Mapping[str, int]:
@@ -510,10 +507,9 @@ def metadata_of(proto: onnx.NodeProto | onnx.TensorProto) -> Mapping[str, str]:
 def scope_of(node: onnx.NodeProto) -> str:
     """The module path of a node, or the best name there is for the place.
 
-    torch's exporter writes ``['', 'features', 'features.0', 'conv2d']`` or
-    ``: Net/features: Sequential/features.0: Conv2d/conv2d: aten.conv2d.default``; the one before
-    it, and tf2onnx, name the node ``/features/features.0/Conv``. A node without any of these is
-    a layer of its own, under its name or that of its first result.
+    torch's exporter writes ``['', 'features', 'features.0', 'conv2d']`` or ``: Net/features: Sequential/features.0:
+    Conv2d/conv2d: aten.conv2d.default``; the one before it, and tf2onnx, name the node ``/features/features.0/Conv``. A
+    node without any of these is a layer of its own, under its name or that of its first result.
     """
     written = metadata_of(node)
     if NAME_SCOPES in written:
@@ -576,15 +572,6 @@ def _read_from_outside(body: onnx.GraphProto) -> set[str]:
     own = {value.name for value in (*body.input, *body.initializer)}
     own.update(name for node in body.node for name in node.output)
     return (names_read(body.node) | {value.name for value in body.output}) - own
-
-
-def floating_arrays(model: onnx.ModelProto) -> Mapping[str, Callable[[], Any]]:
-    """What reads the values of every stored floating tensor, by name."""
-    return {
-        tensor.name: partial(numpy_helper.to_array, tensor)
-        for tensor in model.graph.initializer
-        if tensor.data_type in FLOATING
-    }
 
 
 def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:

@@ -1,29 +1,17 @@
 """Nodes that take the place of one node of an ONNX graph, under its name and scope."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
-from pytest_modelbudget.onnx_models.program import (
-    CONSTANT,
-    FLOATING,
-    NAME_SCOPES,
-    Body,
-    Node,
-    Program,
-    all_graphs,
-    names_read,
-    read_node,
-    scope_of,
-)
+from pytest_modelbudget.onnx_models import program as programs
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 
@@ -37,14 +25,14 @@ class Names:
     def stem(self, name: str, end: str) -> str:
         """A beginning, made of one name and an end, with which no value's name starts yet."""
         stem = f"{name}{end}"
-        while any(each.startswith(stem) for each in self._taken):
+        while any(taken.startswith(stem) for taken in self._taken):
             stem += "_"
         self._taken.add(stem)
         return stem
 
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:
-    for graph in all_graphs(model.graph):
+    for graph in programs.all_graphs(model.graph):
         yield from (value.name for value in (*graph.input, *graph.output, *graph.value_info))
         yield from (tensor.name for tensor in graph.initializer)
         for node in graph.node:
@@ -63,14 +51,13 @@ class Replacement:
     The nodes stand in the module that the node stood in, whatever its exporter wrote down.
     """
 
-    def __init__(self, node: Node, stem: str) -> None:
+    def __init__(self, node: programs.Node, stem: str) -> None:
         self.replaced = node.proto
         self.nodes: list[NodeProto] = []
         self.stored: list[TensorProto] = []
         self._stem = stem
         self._scope = node.scope
         self._path = path_within(node.proto)
-        self._keeps_scope = False
 
     def node(self, operator: str, inputs: Sequence[str], part: str, **attributes: Any) -> str:
         """One more node with one result; its name says which part it is."""
@@ -84,16 +71,13 @@ class Replacement:
         node = NodeProto(op_type=operator, name=f"{self._path}.{parts[0]}", input=inputs, output=outputs)
         for name, value in attributes.items():
             node.attribute.append(onnx.helper.make_attribute(name, value))
-        self._keep_scope(node)
-        self.nodes.append(node)
-        return outputs
-
-    def _keep_scope(self, node: NodeProto) -> None:
         if self.replaced.metadata_props:
             node.metadata_props.extend(self.replaced.metadata_props)
-        if not self._keeps_scope and scope_of(node) != self._scope:
+        if programs.scope_of(node) != self._scope:
             del node.metadata_props[:]
-            node.metadata_props.add(key=NAME_SCOPES, value=str(["", self._scope, ""]))
+            node.metadata_props.add(key=programs.NAME_SCOPES, value=str(["", self._scope, ""]))
+        self.nodes.append(node)
+        return outputs
 
     def store_part(self, array: Any, part: str, stem: str, whole: TensorProto) -> str:
         """One more stored tensor that is a part of another, under that one's name and metadata."""
@@ -106,35 +90,21 @@ class Replacement:
         return self._store(array, f"{self._stem}.{part}")
 
     def _store(self, array: Any, name: str) -> str:
-        tensor = TensorProto(
-            name=name,
-            dims=array.shape,
-            data_type=np_dtype_to_tensor_dtype(array.dtype),
-            raw_data=_little_endian(array).tobytes(),
-        )
-        self.stored.append(tensor)
-        return tensor.name
+        if array.dtype.byteorder == ">":  # files have the other one
+            array = array.astype(array.dtype.newbyteorder("<"))
+        code = np_dtype_to_tensor_dtype(array.dtype)
+        self.stored.append(TensorProto(name=name, dims=array.shape, data_type=code, raw_data=array.tobytes()))
+        return name
 
     def integers(self, values: Sequence[int], part: str) -> str:
         """One more stored list of int64, such as a shape."""
-        return self.store(_int64(values), part)
+        return self.store(np.array(values, np.int64), part)
 
     def finish(self, result: str) -> None:
         """Give a result the name that the replaced node's had, so that its readers find it."""
         last = next(node for node in reversed(self.nodes) if result in node.output)
         del last.output[:]
         last.output.append(self.replaced.output[0])
-
-
-def _little_endian(array: Any) -> Any:
-    """The same values in the byte order that files have."""
-    return array if array.dtype.byteorder != ">" else array.astype(array.dtype.newbyteorder("<"))
-
-
-def _int64(values: Sequence[int]) -> Any:
-    import numpy as np
-
-    return np.array(values, np.int64)
 
 
 def without_spent(
@@ -144,32 +114,32 @@ def without_spent(
 
     Only what may lie between a stored tensor and its reader is taken away.
     """
-    reads = Counter(name for node in nodes for name in names_read((node,)))
+    reads = Counter(name for node in nodes for name in programs.names_read((node,)))
     gone = {name for name in spent if not reads[name]} - outputs
     kept: list[NodeProto] = []
     for node in reversed(nodes):
-        if gone.issuperset(node.output) and _is_on_the_way(read_node(node, rules)):
-            reads.subtract(names_read((node,)))
+        if gone.issuperset(node.output) and _gives_what_is_stored(programs.read_node(node, rules)):
+            reads.subtract(programs.names_read((node,)))
             gone.update(name for name in node.input if not reads[name] and name not in outputs)
         else:
             kept.append(node)
     return kept[::-1], frozenset(gone)
 
 
-def _is_on_the_way(node: Node) -> bool:
-    """Whether a node gives what is stored, as it is or in another form."""
-    return node.operator == CONSTANT or bool(node.hands_on)
+def _gives_what_is_stored(node: programs.Node) -> bool:
+    """Whether a node gives a stored tensor, as it is or in another form."""
+    return node.operator == programs.CONSTANT or bool(node.hands_on)
 
 
 Operation = TypeVar("Operation")
-IsOne = Callable[[Node, AbstractSet[str]], bool]
+IsOne = Callable[[programs.Node, AbstractSet[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class WholeOperation:
     """An operation that cannot be rewritten, and why."""
 
-    node: Node
+    node: programs.Node
     why: str
 
 
@@ -180,7 +150,7 @@ def multiplies_weight(*overs: Over) -> IsOne:
     it depends on stored tensors alone.
     """
 
-    def is_one(node: Node, constants: AbstractSet[str]) -> bool:
+    def is_one(node: programs.Node, constants: AbstractSet[str]) -> bool:
         rule, names = node.rule, node.inputs
         if rule is None or rule.contraction is None:
             return False
@@ -194,7 +164,9 @@ def multiplies_weight(*overs: Over) -> IsOne:
 
 
 def operations_of(
-    program: Program, is_one: IsOne, operation_of: Callable[[Node, Program], Operation | WholeOperation]
+    program: programs.Program,
+    is_one: IsOne,
+    operation_of: Callable[[programs.Node, programs.Program], Operation | WholeOperation],
 ) -> Iterator[Operation | WholeOperation]:
     """Every operation of some kind, in the order of the file.
 
@@ -213,10 +185,10 @@ def operations_of(
 class _Inside:
     """Looks for operations where none can be rewritten: in bodies and in a model's functions."""
 
-    program: Program
+    program: programs.Program
     is_one: IsOne
 
-    def of_node(self, node: Node, owner: str, constants: AbstractSet[str]) -> Iterator[WholeOperation]:
+    def of_node(self, node: programs.Node, owner: str, constants: AbstractSet[str]) -> Iterator[WholeOperation]:
         """What a call and the bodies of a node hold, where some values are constants."""
         if self._calls_one(node, constants):
             why = f"it calls the model's own function {node.operator}: inline that first"
@@ -224,14 +196,14 @@ class _Inside:
         for body in node.bodies.values():
             yield from self._of_body(body, owner, constants)
 
-    def _of_body(self, body: Body, owner: str, outer: AbstractSet[str]) -> Iterator[WholeOperation]:
+    def _of_body(self, body: programs.Body, owner: str, outer: AbstractSet[str]) -> Iterator[WholeOperation]:
         constants = body.constants_with(outer)
         for node in body.nodes:
             if self.is_one(node, constants):
                 yield WholeOperation(node, f"it stands in a body of {owner}")
             yield from self.of_node(node, owner, constants)
 
-    def _calls_one(self, node: Node, constants: AbstractSet[str]) -> bool:
+    def _calls_one(self, node: programs.Node, constants: AbstractSet[str]) -> bool:
         """Whether a function that a node calls, or one that it calls, holds an operation."""
         function = self.program.functions.get(node.operator)
         if function is None:
@@ -241,13 +213,13 @@ class _Inside:
         return next(self._of_body(function, "", known), None) is not None
 
 
-def why_unusable(name: str, program: Program) -> str:
+def why_unusable(name: str, program: programs.Program) -> str:
     """Why a stored tensor cannot be replaced by others; "" where it can."""
     tensor = program.graph.stored[name]
     if name in program.replaceable:
         return f"its weight '{name}' is an input too, which a caller may replace"
     if tensor.is_sparse:
         return f"its weight '{name}' is stored sparse"
-    if tensor.proto.data_type not in FLOATING:
+    if tensor.proto.data_type not in programs.FLOATING:
         return f"its weight '{name}' is not floating"
     return ""

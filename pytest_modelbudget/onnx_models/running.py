@@ -1,7 +1,5 @@
 """Running an ONNX model as it is written: no optimisation, one thread, large graphs in pieces."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,6 +9,7 @@ from itertools import groupby
 from math import erf, pi
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnxruntime
@@ -20,19 +19,9 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
 
-from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.onnx_models.inputs import Feeds, given_inputs
-from pytest_modelbudget.onnx_models.program import (
-    FLOATING,
-    STANDARD,
-    all_graphs,
-    names_read,
-    op_name,
-    opset_of,
-    with_graph,
-    with_values,
-)
+from pytest_modelbudget.errors import TransformError, user_code
+from pytest_modelbudget.onnx_models import program
+from pytest_modelbudget.onnx_models.inputs import Feeds
 
 RUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 CPU = "CPUExecutionProvider"
@@ -49,16 +38,12 @@ def float64_engine(node: NodeProto) -> str:
     ONNX Runtime's CPU has no float64 kernel for Conv, average pooling, Erf and a few more, and
     none of its own for operators that are defined by others.
     """
-    domain = "" if node.domain in STANDARD else node.domain
+    domain = "" if node.domain in program.STANDARD else node.domain
     types = _kernel_types().get((domain, node.op_type), frozenset())
     knows = bool(types) and ("tensor(double)" in types or "tensor(float)" not in types)
-    return RUNTIME if knows and _bodies_run(node) else REFERENCE
-
-
-def _bodies_run(node: NodeProto) -> bool:
-    """Whether every node inside this one has a float64 kernel too."""
-    bodies = (each.g for each in node.attribute if each.type == AttributeProto.GRAPH)
-    return all(float64_engine(inner) == RUNTIME for body in bodies for inner in body.node)
+    bodies = (attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
+    knows_inside = (float64_engine(inner) == RUNTIME for body in bodies for inner in body.node)
+    return RUNTIME if knows and all(knows_inside) else REFERENCE
 
 
 @cache
@@ -67,7 +52,7 @@ def _kernel_types() -> Mapping[tuple[str, str], frozenset[str]]:
     known: dict[tuple[str, str], set[str]] = {}
     for kernel in state.get_all_opkernel_def():
         if kernel.provider == CPU:
-            domain = "" if kernel.domain in STANDARD else kernel.domain
+            domain = "" if kernel.domain in program.STANDARD else kernel.domain
             types = known.setdefault((domain, kernel.op_name), set())
             for allowed in kernel.type_constraints.values():
                 types.update(allowed)
@@ -104,16 +89,9 @@ def pieces(
     made: list[Piece] = []
     for engine, group in reversed(tuple(_groups(nodes, engine_of, most_nodes))):
         own = {name for node in group for name in node.output if name}
-        read = names_read(group) - {""}
-        made.append(
-            Piece(
-                engine,
-                group,
-                tuple(sorted(read - own - stored)),
-                tuple(sorted(own & wanted)),
-                tuple(sorted(read & stored)),
-            )
-        )
+        read = program.names_read(group) - {""}
+        inputs, outputs, kept = (tuple(sorted(names)) for names in (read - own - stored, own & wanted, read & stored))
+        made.append(Piece(engine, group, inputs, outputs, kept))
         wanted |= read - own
     return tuple(reversed(made))
 
@@ -131,7 +109,7 @@ def _groups(
 # Attributes that name the element type of a result, or of what is computed on the way to it.
 TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "stash_type"})
 
-# Norms that compute in float32 unless told otherwise, and the operator set that lets them be told.
+# Norms that compute in float32 unless an attribute says otherwise, and the operator set from which one can.
 STASHES = {"GroupNormalization": 21, "LayerNormalization": 17, "RMSNormalization": 23}
 
 
@@ -141,16 +119,17 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     Those are upcast where they are needed, so that a large model is not copied once more. Every
     value of a smaller floating type is exact in float64. Integers stay what they are.
     """
-    made = with_graph(model, model.graph.node, ())
-    opset = opset_of(model)
+    made = program.with_graph(model, model.graph.node, ())
+    opset = program.opset_of(model)
     del made.graph.value_info[:]
-    for graph in all_graphs(made.graph):
+    for graph in program.all_graphs(made.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             _upcast_type(value.type)
         for node in graph.node:
             _upcast_attributes(node)
-            if STASHES.get(node.op_type, opset + 1) <= opset and node.domain in STANDARD:
-                _compute_in_float64(node)
+            is_norm = STASHES.get(node.op_type, opset + 1) <= opset and node.domain in program.STANDARD
+            if is_norm and all(attribute.name != "stash_type" for attribute in node.attribute):
+                node.attribute.append(onnx.helper.make_attribute("stash_type", TensorProto.DOUBLE))
         stored = [upcast_tensor(tensor) for tensor in graph.initializer]
         del graph.initializer[:]
         graph.initializer.extend(stored)
@@ -166,13 +145,13 @@ def wholly_in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def upcast_tensor(tensor: TensorProto) -> TensorProto:
     """A floating tensor in float64; any other as it is."""
-    if tensor.data_type not in FLOATING or tensor.data_type == TensorProto.DOUBLE:
+    if tensor.data_type not in program.FLOATING or tensor.data_type == TensorProto.DOUBLE:
         return tensor
-    return with_values(tensor, numpy_helper.to_array(tensor).astype("float64"))
+    return program.with_values(tensor, numpy_helper.to_array(tensor).astype("float64"))
 
 
 def _upcast_type(kind: onnx.TypeProto) -> None:
-    if kind.HasField("tensor_type") and kind.tensor_type.elem_type in FLOATING:
+    if kind.HasField("tensor_type") and kind.tensor_type.elem_type in program.FLOATING:
         kind.tensor_type.elem_type = TensorProto.DOUBLE
     for container in ("sequence_type", "optional_type"):
         if kind.HasField(container):
@@ -180,29 +159,24 @@ def _upcast_type(kind: onnx.TypeProto) -> None:
 
 
 def _upcast_attributes(node: NodeProto) -> None:
-    for each in node.attribute:
-        if each.type == AttributeProto.TENSOR:
-            each.t.CopyFrom(upcast_tensor(each.t))
-        elif each.name in TYPE_ATTRIBUTES and each.type == AttributeProto.INT:
-            each.i = TensorProto.DOUBLE if each.i in FLOATING else each.i
-    if node.op_type == "Constant" and node.domain in STANDARD:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.TENSOR:
+            attribute.t.CopyFrom(upcast_tensor(attribute.t))
+        elif attribute.name in TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT:
+            attribute.i = TensorProto.DOUBLE if attribute.i in program.FLOATING else attribute.i
+    if node.op_type == "Constant" and node.domain in program.STANDARD:
         _upcast_constant(node)
     if node.op_type == "ConstantOfShape" and not node.attribute:  # float32 zeros, unsaid
         zero = onnx.helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])
         node.attribute.append(onnx.helper.make_attribute("value", zero))
 
 
-def _compute_in_float64(node: NodeProto) -> None:
-    if not any(each.name == "stash_type" for each in node.attribute):
-        node.attribute.append(onnx.helper.make_attribute("stash_type", TensorProto.DOUBLE))
-
-
 def _upcast_constant(node: NodeProto) -> None:
     """Make a Constant that is written as numbers one that holds a tensor."""
-    for each in node.attribute:
-        if each.name in {"value_float", "value_floats"}:
-            entries = [each.f] if each.name == "value_float" else list(each.floats)
-            shape = [] if each.name == "value_float" else [len(entries)]
+    for attribute in node.attribute:
+        if attribute.name in {"value_float", "value_floats"}:
+            is_one = attribute.name == "value_float"
+            entries, shape = ([attribute.f], []) if is_one else (list(attribute.floats), [len(attribute.floats)])
             tensor = onnx.helper.make_tensor("", TensorProto.DOUBLE, shape, entries)
             del node.attribute[:]
             node.attribute.append(onnx.helper.make_attribute("value", tensor))
@@ -222,8 +196,10 @@ class AveragePool(AveragePool_19):
         if not plain:
             result: tuple[Any] = super()._run(x, **attributes)  # type: ignore[no-untyped-call]
             return result
-        window = tuple(attributes["kernel_shape"])
-        return (_averages(x, window, attributes.get("strides") or [1] * len(window)),)
+        window = tuple(attributes["kernel_shape"])  # over the last axes of x (batch, channels, ...)
+        windows = np.lib.stride_tricks.sliding_window_view(x, window, tuple(range(2, 2 + len(window))))
+        steps = (1, 1, *(attributes.get("strides") or [1] * len(window)))
+        return (windows[tuple(slice(None, None, step) for step in steps)].mean(tuple(range(-len(window), 0))),)
 
 
 class Erf(OpRun):
@@ -241,33 +217,14 @@ class Gelu(OpRun):
     op_domain = ""
 
     def _run(self, x: Any, approximate: str = "none") -> tuple[Any]:
-        return (x * (0.5 + 0.5 * _bell(x, approximate)),)
-
-
-def _bell(x: Any, approximate: str) -> Any:
-    """2·Φ(x) - 1."""
-    import numpy as np
-
-    if approximate == "tanh":
-        return np.tanh((2 / pi) ** 0.5 * (x + 0.044715 * x**3))
-    return _erf(x / 2**0.5)
+        is_by_tanh = approximate == "tanh"
+        bell = np.tanh((2 / pi) ** 0.5 * (x + 0.044715 * x**3)) if is_by_tanh else _erf(x / 2**0.5)  # 2·Φ(x) - 1
+        return (x * (0.5 + 0.5 * bell),)
 
 
 def _erf(x: Any) -> Any:
-    import numpy as np
-
     values = np.fromiter(map(erf, x.ravel().tolist()), np.float64, x.size)
     return values.reshape(x.shape).astype(x.dtype)
-
-
-def _averages(x: Any, window: tuple[int, ...], steps: list[int]) -> Any:
-    """Means of the windows over the last axes of x (batch, channels, ...)."""
-    import numpy as np
-
-    axes = tuple(range(2, 2 + len(window)))
-    windows = np.lib.stride_tricks.sliding_window_view(x, window, axes)
-    taken: tuple[Any, ...] = (slice(None), slice(None), *(slice(None, None, s) for s in steps))
-    return windows[taken].mean(tuple(range(-len(window), 0)))
 
 
 OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Erf, Gelu]
@@ -294,29 +251,23 @@ class OnnxRun:
         given: frozenset[str] = frozenset(),
         most_nodes: int = MOST_NODES,
     ) -> None:
-        if float64:
-            model = _inlined(model)
-        self._weights = Weights({each.name: each for each in model.graph.initializer}, float64)
+        if float64 and model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+        self._weights = Weights({tensor.name: tensor for tensor in model.graph.initializer}, float64)
         if float64:
             model = in_float64(model)
-        self.inputs = tuple(value.name for value in given_inputs(model))
-        self.outputs = tuple(value.name for value in model.graph.output)
-        self._frame = _without_graph(model)
-        self._watched = tuple(dict.fromkeys(watched))
-        engine = float64_engine if float64 else runtime
-        results = {*self.outputs, *self._watched}
-        self._pieces = pieces(
-            needed(model.graph.node, results, given) if given else model.graph.node,
-            results,
-            self._weights.tensors.keys(),
-            engine,
-            most_nodes=most_nodes,
-        )
+        self._frame = onnx.ModelProto(ir_version=model.ir_version)
+        self._frame.opset_import.extend(model.opset_import)
+        self._frame.functions.extend(model.functions)
+        self._results = tuple(dict.fromkeys((*(value.name for value in model.graph.output), *watched)))
+        results, stored = frozenset(self._results), self._weights.tensors.keys()
+        nodes = needed(model.graph.node, results, given) if given else model.graph.node
+        self._pieces = pieces(nodes, results, stored, float64_engine if float64 else runtime, most_nodes=most_nodes)
         self._engines: dict[int, Any] = {}
 
     def executed(self) -> Counter[str]:
         """How often each operator stands in the pieces that are run, by its name in rules."""
-        return Counter(op_name(node) for piece in self._pieces for node in piece.nodes)
+        return Counter(program.op_name(node) for piece in self._pieces for node in piece.nodes)
 
     def __call__(self, inputs: Feeds) -> Feeds:
         """Outputs in the graph's order, then watched values, by name.
@@ -332,13 +283,9 @@ class OnnxRun:
             with user_code(f"running on {piece.engine}", TransformError):
                 results = self._engines[position].run(list(piece.outputs), feeds)
             values.update(zip(piece.outputs, results, strict=True))
-        return {name: self._value(name, values) for name in (*self.outputs, *self._watched)}
-
-    def _value(self, name: str, values: Feeds) -> Any:
-        """A value by name; an output may be an input or a stored tensor."""
-        if name in values:
-            return values[name]
-        return self._weights.array(name)
+        stored = (name for name in self._results if name not in values)  # an output may be an input or a stored tensor
+        values.update({name: self._weights.array(name) for name in stored})
+        return {name: values[name] for name in self._results}
 
 
 def needed(nodes: Sequence[NodeProto], results: AbstractSet[str], given: AbstractSet[str]) -> list[NodeProto]:
@@ -348,7 +295,7 @@ def needed(nodes: Sequence[NodeProto], results: AbstractSet[str], given: Abstrac
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.output):
             kept.append(node)
-            wanted |= names_read((node,)) - given
+            wanted |= program.names_read((node,)) - given
     return kept[::-1]
 
 
@@ -362,25 +309,15 @@ class Weights:
     def array(self, name: str) -> Any:
         tensor = self.tensors[name]
         array = numpy_helper.to_array(tensor)
-        upcast = self.float64 and tensor.data_type in FLOATING
+        upcast = self.float64 and tensor.data_type in program.FLOATING
         return array.astype("float64", copy=False) if upcast else array
 
 
-def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with local functions written out."""
-    return onnx.inliner.inline_local_functions(model) if model.functions else model
-
-
-def _without_graph(model: onnx.ModelProto) -> onnx.ModelProto:
-    """What every piece shares with its model: versions of operator sets, functions."""
-    frame = onnx.ModelProto(ir_version=model.ir_version)
-    frame.opset_import.extend(model.opset_import)
-    frame.functions.extend(model.functions)
-    return frame
-
-
 def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights) -> Any:
-    """A session or a reference evaluator for a piece, with inputs of the types that are fed."""
+    """A session or a reference evaluator for a piece, with inputs of the types that are fed.
+
+    frame is what every piece shares with its model: versions of operator sets, functions.
+    """
     made = onnx.ModelProto()
     made.CopyFrom(frame)
     made.graph.name = "piece"

@@ -1,60 +1,51 @@
 """What each stored tensor is: parameter, quantiser, buffer, constant or shape."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.graph.graph import Reader
-from pytest_modelbudget.graph.tensor import StorageKind
-from pytest_modelbudget.onnx_models.program import (
-    CONSTANT,
-    FLOATING,
-    Body,
-    Program,
-    StoredTensor,
-    Use,
-    all_graphs,
-    op_name,
-    with_graph,
-    with_values,
-)
+from pytest_modelbudget.graph.tensor import StorageKind, kept
+from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.ops.table import OpTable
 
 SIGNATURE = "pkg.torch.export.graph_signature.InputSpec.kind"
+KINDS_WRITTEN = {"PARAMETER": StorageKind.PARAMETER, "BUFFER": StorageKind.BUFFER}
 
 
 @dataclass(frozen=True, slots=True)
 class FinalUse:
     """A use at the end of a chain of carriers; floating tells what the value has become."""
 
-    use: Use
+    use: program.Use
     floating: bool
 
 
 class StoredKinds:
     """Kinds of stored tensors, from the roles in which operations read them."""
 
-    def __init__(self, graph: Body, masks: frozenset[str]) -> None:
+    def __init__(self, graph: program.Body, masks: frozenset[str]) -> None:
         self._graph = graph
         self._masks = masks
-        stored = {name for body in graph.everything() for name in body.stored}
-        self._stored = stored.union(*(self._carried_results(name) for name in stored))
 
-    def kind(self, tensor: StoredTensor) -> StorageKind:
+    @kept
+    def _stored(self) -> frozenset[str]:
+        """Names of stored tensors, and of what they are handed on as."""
+        stored = frozenset(name for body in self._graph.everything() for name in body.stored)
+        return stored.union(*(self._carried_results(name) for name in stored))
+
+    def kind(self, tensor: program.StoredTensor) -> StorageKind:
         """The kind of one tensor; where the exporter's metadata says it, that decides."""
-        said = tensor.metadata.get(SIGNATURE, "")
-        if said == "PARAMETER":
-            return StorageKind.PARAMETER
-        if said == "BUFFER":
-            return StorageKind.BUFFER
+        written = KINDS_WRITTEN.get(tensor.metadata.get(SIGNATURE, ""))
+        if written:
+            return written
         if tensor.name in self._graph.shaping:
             return StorageKind.SHAPE
         finals = tuple(self._finals(tensor.name, tensor.is_floating))
@@ -67,12 +58,13 @@ class StoredKinds:
             return StorageKind.QUANTISER
         return StorageKind.CONSTANT
 
-    def unknown_reader(self, tensor: StoredTensor) -> Reader | None:
+    def unknown_reader(self, tensor: program.StoredTensor) -> Reader | None:
         """An operation for which a constant may be a weight: no rule says what it reads there."""
         if not tensor.shape or tensor.name in self._masks:
             return None
+        is_quantised = "int" in tensor.dtype.name and tensor.dtype.bits <= 8  # perhaps
         for final in self._finals(tensor.name, tensor.is_floating):
-            if not final.use.role.declared and (final.floating or _could_be_weight(tensor)):
+            if not final.use.role.declared and (final.floating or is_quantised):
                 return Reader(final.use.node.operator, final.use.role.word)
         return None
 
@@ -99,44 +91,37 @@ class StoredKinds:
                 yield result
                 yield from self._carried_results(result)
 
-    def _quantises_parameter(self, use: Use) -> bool:
+    def _quantises_parameter(self, use: program.Use) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""
+        if not use.role.quantises:
+            return False
         for name, role in zip(use.node.inputs, use.node.roles, strict=True):
             if role.word == use.role.quantises and name in self._stored:
                 return role.weight or any(map(_is_parameter, self._finals(name, True)))
         return False
 
 
-def _could_be_weight(tensor: StoredTensor) -> bool:
-    """Whether type and rank leave that open: floating, or integers of a quantiser."""
-    narrow = "int" in tensor.dtype.name and tensor.dtype.bits <= 8
-    return bool(tensor.shape) and (tensor.is_floating or narrow)
-
-
 def _is_parameter(final: FinalUse) -> bool:
     return final.use.role.weight or (final.floating and final.use.role.learnt)
 
 
-_NUMPY_NAMES: Mapping[int, str] = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.DOUBLE: "float64",
-    TensorProto.FLOAT16: "float16",
-}
+_MASK_TYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
 
 
-def masks(graphs: Sequence[onnx.GraphProto], rules: OpTable) -> frozenset[str]:
+def masks(graph: onnx.GraphProto, rules: OpTable) -> frozenset[str]:
     """Names of the tensors that are added and hold only 0 and −inf or the type's lowest value.
 
     At least one value must shut something out: a bias of zeros, as every fresh layer has, is a
     parameter. Only values inside the file are looked at, and of tensors that nobody adds none.
     """
+    graphs = tuple(program.all_graphs(graph))
     added = frozenset(_added(graphs, rules))
     return frozenset(name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor))
 
 
 def _added(graphs: Sequence[onnx.GraphProto], rules: OpTable) -> Iterator[str]:
     """Names of operands that are added to others."""
-    nodes = [(op_name(node), node) for graph in graphs for node in graph.node]
+    nodes = [(program.op_name(node), node) for graph in graphs for node in graph.node]
     known = {operator for operator, _ in nodes} & rules.keys()
     adding = {name for name in known if any(role.added for role in rules[name].roles[name])}
     for operator, node in nodes:
@@ -151,19 +136,17 @@ def _named_tensors(graphs: Sequence[onnx.GraphProto]) -> Iterator[tuple[str, Ten
     for graph in graphs:
         yield from ((tensor.name, tensor) for tensor in graph.initializer)
         for node in graph.node:
-            if op_name(node) == CONSTANT and node.attribute[0].type == AttributeProto.TENSOR:
+            if program.op_name(node) == program.CONSTANT and node.attribute[0].type == AttributeProto.TENSOR:
                 yield node.output[0], node.attribute[0].t
 
 
 def _only_masks(tensor: TensorProto) -> bool:
-    import numpy as np
-
-    name = _NUMPY_NAMES.get(tensor.data_type)
     raw = tensor.raw_data
-    if name is None or not (raw or tensor.float_data) or not tensor.dims:
+    if tensor.data_type not in _MASK_TYPES or not (raw or tensor.float_data) or not tensor.dims:
         return False
-    values = np.frombuffer(raw, name) if raw else np.array(tensor.float_data, name)
-    shut = (values == -np.inf) | (values == np.finfo(name).min)
+    dtype = tensor_dtype_to_np_dtype(tensor.data_type)
+    values = np.frombuffer(raw, dtype) if raw else np.array(tensor.float_data, dtype)
+    shut = (values == -np.inf) | (values == np.finfo(dtype).min)
     return bool(shut.any() and (shut | (values == 0)).all())
 
 
@@ -173,43 +156,28 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
     Weights N(0, 1/√fan_in), biases and shifts N(0, 0.1), scales and variances U(0.5, 1.5), each
     under its own name. What means something by its values (masks, shapes, scalars) stays.
     """
-    graph = Program(model, rules).graph
-    kinds = StoredKinds(graph, masks(tuple(all_graphs(model.graph)), rules))
+    graph = program.Program(model, rules).graph
+    kinds = StoredKinds(graph, masks(model.graph, rules))
     drawn = []
     for tensor in graph.initializers:
         proto = tensor.proto
         is_learnt = kinds.kind(tensor) in {StorageKind.PARAMETER, StorageKind.BUFFER}
-        if is_learnt and proto.data_type in FLOATING and not tensor.is_sparse:
+        if is_learnt and proto.data_type in program.FLOATING and not tensor.is_sparse:
             values = draw_values(tensor.name, tensor.shape, graph.uses.get(tensor.name, ()), seed)
             dtype = tensor_dtype_to_np_dtype(proto.data_type)
-            proto = with_values(proto, values.astype(dtype))
+            proto = program.with_values(proto, values.astype(dtype))
         if not tensor.is_sparse:
             drawn.append(proto)
-    return with_graph(model, model.graph.node, drawn)
+    return program.with_graph(model, model.graph.node, drawn)
 
 
-def draw_values(name: str, shape: tuple[int, ...], uses: Sequence[Use], seed: int) -> Any:
+def draw_values(name: str, shape: tuple[int, ...], uses: Sequence[program.Use], seed: int) -> Any:
     """The values of one weight, from its name, shape, seed and use alone."""
-    import numpy as np
-
     generator = np.random.Generator(np.random.Philox([seed, crc32(name.encode())]))
     if len(shape) > 1:
-        return generator.standard_normal(shape) / sqrt(max(_fan_in(shape, uses), 1))
+        contractions = ((use.node.rule.contraction, use.node.attributes) for use in uses if use.node.rule)
+        sums = [contraction.fan_in(shape, attributes) for contraction, attributes in contractions if contraction]
+        return generator.standard_normal(shape) / sqrt(max(sums[0] if sums else prod(shape[1:]), 1))
     if any(use.role.scales for use in uses):
         return generator.uniform(0.5, 1.5, shape)
     return generator.standard_normal(shape) * 0.1
-
-
-def _fan_in(shape: tuple[int, ...], uses: Sequence[Use]) -> int:
-    """How many elements of the input one output sums: all but the outputs' own axis."""
-    for node, _ in uses:
-        turned = node.operator == "onnx::Gemm" and not node.attributes.get("transB", 0)
-        if turned or node.operator == "onnx::MatMul":
-            return shape[-2]
-    return prod(shape[1:])
-
-
-def without_values(model: onnx.ModelProto) -> Mapping[str, TensorProto]:
-    """Stored tensors whose values lie in a file that is not there."""
-    stored = model.graph.initializer
-    return {tensor.name: tensor for tensor in stored if tensor.data_location == TensorProto.EXTERNAL}

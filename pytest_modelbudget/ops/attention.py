@@ -1,7 +1,5 @@
 """Attention called as one operator: query-key scores, softmax, and their product with values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

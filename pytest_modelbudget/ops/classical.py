@@ -1,7 +1,5 @@
 """Classical learners of ``ai.onnx.ml``: linear models are contractions, trees only compare."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pytest_modelbudget.errors import UnmeasurableError

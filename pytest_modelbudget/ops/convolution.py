@@ -1,7 +1,5 @@
 """Convolutions in one to three dimensions: grouped, dilated, transposed, deformable."""
 
-from __future__ import annotations
-
 from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor

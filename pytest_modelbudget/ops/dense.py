@@ -1,7 +1,5 @@
 """Matrix products: linear layers, matmul in all its spellings, einsum and bilinear forms."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod

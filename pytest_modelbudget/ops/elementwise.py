@@ -1,7 +1,5 @@
 """Elementwise operations: one FLOP per output element, never a multiply-accumulate."""
 
-from __future__ import annotations
-
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.pooling import REQUANTISED, one_per_input

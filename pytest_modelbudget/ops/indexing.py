@@ -1,7 +1,5 @@
 """Gathers and scatters: they touch the rows they name, not the whole table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 
@@ -198,8 +196,8 @@ INDEXING: tuple[OpRule, ...] = (
     OpRule(
         "leaves_torch",
         under(
-            "torch::numpy torch::__array__ torch::__dlpack__ torch::to_dlpack torch::data_ptr "
-            "torch::tolist torch::item",
+            "torch::numpy torch::__array__ torch::__dlpack__ torch::to_dlpack torch::data_ptr torch::tolist "
+            "torch::item",
             "x",
         ),
         LEFT,

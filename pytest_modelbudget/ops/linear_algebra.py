@@ -4,8 +4,6 @@ The counts are those of LAPACK Working Note 41, with A (..., n, n) and B (..., n
 that iterate until they converge have no count, and are unmeasured.
 """
 
-from __future__ import annotations
-
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.rule import Formula, OpRule, under
 
@@ -53,11 +51,6 @@ def inverse_macs(*, a: Tensor) -> int:
     return count * n**3
 
 
-def affine_macs(*, theta: Tensor, out: Tensor) -> int:
-    """theta (n, d, d + 1) times each position: d + 1 products for each coordinate."""
-    return out.elements * theta.shape[-1]
-
-
 def _iterated(names: str, *roles: str) -> OpRule:
     return OpRule(
         "factorisation",
@@ -95,11 +88,5 @@ LINEAR_ALGEBRA: tuple[OpRule, ...] = (
         "a",
         "b",
         "c",
-    ),
-    OpRule(
-        "affine_grid",
-        under("aten::affine_grid_generator", "theta"),
-        "a matrix times every position of the grid",
-        macs=affine_macs,
     ),
 )

@@ -1,7 +1,5 @@
 """Views and copies: they move bytes or nothing at all, and compute nothing."""
 
-from __future__ import annotations
-
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
 from pytest_modelbudget.ops.role import CARRIED, CARRIED_PARTS, LIKE, TARGET, Role, shapes

@@ -1,7 +1,5 @@
 """Normalisation and softmax: a fixed number of FLOPs per element, and no contraction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from pytest_modelbudget.graph.tensor import Tensor

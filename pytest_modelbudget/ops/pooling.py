@@ -1,15 +1,14 @@
 """Pooling and interpolation: windows over space, weighted by nothing learnt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.role import shapes
-from pytest_modelbudget.ops.rule import Attributes, OpRule, nothing, under
+from pytest_modelbudget.ops.role import Role, shapes
+from pytest_modelbudget.ops.rule import Attributes, Contraction, OpRule, Over, nothing, under
 
 WINDOWS = "a maximum or mean of each window: no learnt weights, nothing contracted"
+THETA = Role("theta", learnt=True)
 REQUANTISED = ("x", "x_scale", "x_zero_point", "y_scale", "y_zero_point")
 TAPS = "a weighted mean of fixed neighbours: no learnt weights, nothing contracted"
 
@@ -48,6 +47,16 @@ def resize_flops(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
         return 0
     resized = sum(a != b for a, b in zip(x.shape, out.shape, strict=True))
     return 2 * out.elements * int((4 if mode == "cubic" else 2) ** resized)
+
+
+def affine_macs(*, theta: Tensor, out: Tensor) -> int:
+    """theta (n, d, d + 1) maps points that only its shape gives → out (n, ..., d)."""
+    return out.elements * theta.shape[-1]
+
+
+def in_rows(shape: Sequence[int], attributes: Attributes) -> int:
+    """The fan-in of a stack of matrices (n, out, in): the length of one row."""
+    return shape[-1]
 
 
 # Operators of aten over windows of so many dimensions, and their interpolations by taps.
@@ -116,10 +125,16 @@ POOLING: tuple[OpRule, ...] = (
             "grid_sampler grid_sampler_2d grid_sampler_3d cudnn_grid_sampler "
             "_grid_sampler_2d_cpu_fallback GridSample com.microsoft::GridSample",
             "x grid",
-        )
-        | under("AffineGrid", "theta", shapes("sizes")),
+        ),
         "interpolation at positions that the data gives: nothing is contracted",
         flops=None,
+    ),
+    OpRule(
+        "affine_grid",
+        under("affine_grid_generator", THETA) | under("AffineGrid", THETA, shapes("sizes")),
+        "base (points, d + 1) · thetaᵀ (d + 1, d): each coordinate is a sum of d + 1 products",
+        macs=affine_macs,
+        contracts=Contraction(Over.FEATURES, ("theta",), fan_in=in_rows),
     ),
     OpRule(
         "region_pooling",

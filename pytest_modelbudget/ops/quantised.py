@@ -1,7 +1,5 @@
 """Quantised operators: the contraction of the float layer, over smaller operands."""
 
-from __future__ import annotations
-
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.convolution import convolution, transposed_convolution_macs
 from pytest_modelbudget.ops.dense import COLUMNS_OF, GEMM_OF, activated_flops, linear, linear_macs, turned_macs

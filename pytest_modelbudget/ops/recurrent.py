@@ -1,7 +1,5 @@
 """Recurrent layers: every gate of every step is a matrix product with its weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

@@ -1,7 +1,5 @@
 """What an operand of an operation is: declared where a rule names it, never guessed from a word."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

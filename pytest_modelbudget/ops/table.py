@@ -1,7 +1,5 @@
 """Every op rule of the project, indexed by foreign name: the one list to add a family to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 

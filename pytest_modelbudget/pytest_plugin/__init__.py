@@ -1,8 +1,7 @@
 """Hooks of the pytest plugin, a few lines each.
 
-Everybody who installs the package pays for importing this file in every pytest run: so nothing of
-the project but its options is imported before ``--model-budget`` is given, and the hooks live in
-``Gate``, which is registered only then.
+Everybody who installs the package pays for importing this file in every pytest run: so nothing of the project but its
+options is imported before ``--model-budget`` is given, and the hooks live in ``Gate``, which is registered only then.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_modelbudget.pytest_plugin import hookspecs
 from pytest_modelbudget.pytest_plugin.options import SWITCH, add_options, idle_options
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare the hooks that a conftest.py may implement."""
-    from pytest_modelbudget.pytest_plugin import hookspecs
-
     pluginmanager.add_hookspecs(hookspecs)
 
 

@@ -3,8 +3,6 @@
 model_budget(model, "float32 1x64").within(params="12 M")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,13 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.yaml_text import suggestion
-from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.errors import InputError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.from_python import model_source, written_limits
-from pytest_modelbudget.gate.measuring import judge_limit, measure_model
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.gate import from_python, measuring
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.pytest_plugin.items import models_of
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.reports.assembly import check_report
-from pytest_modelbudget.reports.sentences import failure_lines
+from pytest_modelbudget.reports import assembly, sentences
 
 ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
 OPTIONS = ("args", "kwargs", "dims")  # of the fixture
@@ -48,16 +43,14 @@ class BudgetedModel:
         __tracebackhide__ = True
         self.is_held = True
         try:
-            read = written_limits(limits, self.registry)
+            read = from_python.written_limits(limits, self.registry)
         except ModelBudgetError as error:
             pytest.fail(f"{self.place}: {error}", pytrace=False)
-        verdicts = [judge_limit(limit, self.model) for limit in read]
-        lines = [
-            line
-            for verdict in verdicts
-            if verdict.fails
-            for line in failure_lines(check_report("", verdict), verdict.measurement, self.place)
-        ]
+        lines: list[str] = []
+        for verdict in (measuring.judge_limit(limit, self.model) for limit in read):
+            if verdict.fails:
+                check = assembly.check_report("", verdict)
+                lines += sentences.failure_lines(check, verdict.measurement, self.place)
         if lines:
             pytest.fail("\n".join(lines))
 
@@ -93,7 +86,7 @@ def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bu
         except ModelBudgetError as error:
             pytest.fail(f"{place}: {error}", pytrace=False)
         # Not models.of(asked): a test may have changed the module since it was last measured.
-        model = measure_model(asked, models.registry, root=config.rootpath)
+        model = measuring.measure_model(asked, models.registry, root=config.rootpath)
         budgeted.append(BudgetedModel(model, models.registry, place))
         return budgeted[-1]
 
@@ -101,10 +94,8 @@ def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bu
     idle = sum(not model.is_held for model in budgeted)
     if idle and not item.stash.get(_ENDED_EARLY, False):
         count = "a model" if idle == 1 else f"{idle} models"
-        pytest.fail(
-            f"{place}: model_budget() measured {count} and held nothing: call .within(...) on what it returns",
-            pytrace=False,
-        )
+        hint = f"model_budget() measured {count} and held nothing: call .within(...) on what it returns"
+        pytest.fail(f"{place}: {hint}", pytrace=False)
 
 
 def _asked(source: object, inputs: object, options: Mapping[str, Any], registry: Tables, root: Path) -> ModelSource:
@@ -114,4 +105,4 @@ def _asked(source: object, inputs: object, options: Mapping[str, Any], registry:
             guess = suggestion(option, OPTIONS)
             raise InputError(f"model_budget() takes no option '{option}': {guess}")
     with user_code("reading what model_budget() was given", InputError):
-        return model_source(source, inputs, registry=registry, base=root, **options)
+        return from_python.model_source(source, inputs, registry=registry, base=root, **options)

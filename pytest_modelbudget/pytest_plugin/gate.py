@@ -1,44 +1,25 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.address import Address
+from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
-from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
-from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.formats.versions import environment
-from pytest_modelbudget.pytest_plugin import items as pytest_items
-from pytest_modelbudget.pytest_plugin.items import BudgetItem
-from pytest_modelbudget.pytest_plugin.locks import SessionLocks
-from pytest_modelbudget.pytest_plugin.options import (
-    DEFAULT_PATHS,
-    PATHS,
-    absolute,
-    has_node_ids,
-    report_files,
-    require_packages,
-    selection,
-)
-from pytest_modelbudget.reports.assembly import Assembly, Statement
-from pytest_modelbudget.reports.cases import unmeasured
-from pytest_modelbudget.reports.record import Report
-from pytest_modelbudget.reports.terminal import counted, lines
-from pytest_modelbudget.reports.typed_json import from_json, to_json
+from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
+from pytest_modelbudget.pytest_plugin import items, locks, options
+from pytest_modelbudget.registry import environment
+from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.units import several
 
 
 class BudgetPaths:
     """Files and directories that may hold budgets; configured ones become pytest arguments.
 
-    missing are configured paths that do not exist; remarks say which files look like budgets and
-    are none. Raises pytest.UsageError where somebody
-    configured such a path, and did not merely leave the default.
+    missing are configured paths that do not exist; remarks say which files look like budgets and are none. Raises
+    pytest.UsageError where somebody configured such a path, and did not merely leave the default.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -55,16 +36,21 @@ class BudgetPaths:
             return True
         if not any(path.is_relative_to(root) for root in self.roots):
             return False
-        if is_marked(path):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return True  # a file that cannot be read may be a budget
+        if is_budget(content):
             return True
-        self.remarks.extend(filter(None, [unmarked(path)]))
+        if (key := misspelt_marker(content)) is not None:
+            self.remarks.append(f"{path.name} is not held: its key '{key}' is not model_budget")
         return False
 
     def why_nothing(self) -> str:
         """A sentence where no budget was found."""
         if self.missing:
             names = ", ".join(str(path) for path in self.missing)
-            return f"{names} does not exist: write a budget there, or set ini {PATHS}"
+            return f"{names} does not exist: write a budget there, or set ini {options.PATHS}"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
         return f"no YAML file with the key model_budget under {names}"
 
@@ -72,13 +58,13 @@ class BudgetPaths:
         config = self.config
         if config.args_source is pytest.Config.ArgsSource.ARGS:
             files = (Address.parse(arg).file for arg in config.args)
-            return tuple(absolute(config.invocation_params.dir, file) for file in files)
-        names = config.getini(PATHS)
-        paths = [absolute(config.rootpath, name) for name in names]
+            return tuple(options.absolute(config.invocation_params.dir, file) for file in files)
+        names = config.getini(options.PATHS)
+        paths = [options.absolute(config.rootpath, name) for name in names]
         self.missing = [path for path in paths if not path.exists()]
-        if self.missing and names != DEFAULT_PATHS:
+        if self.missing and names != options.DEFAULT_PATHS:
             raise pytest.UsageError(
-                f"{PATHS} names {self.missing[0]}, which does not exist: "
+                f"{options.PATHS} names {self.missing[0]}, which does not exist: "
                 f"create it, or correct {config.inipath or 'the configuration'}"
             )
         existing = tuple(path for path in paths if path not in self.missing)
@@ -92,21 +78,7 @@ class BudgetPaths:
         arguments are added, so nothing may be added that lies inside.
         """
         start = self.config.invocation_params.dir
-        return any(path.is_relative_to(absolute(start, arg)) for arg in self.config.args)
-
-
-def is_marked(path: Path) -> bool:
-    """Whether a YAML file says that it is a budget; one that cannot be read may be one."""
-    try:
-        return is_budget(path.read_bytes())
-    except OSError:
-        return True
-
-
-def unmarked(path: Path) -> str | None:
-    """A sentence on a file that must be meant for a budget and does not carry the marker."""
-    key = misspelt_marker(path.read_bytes())
-    return None if key is None else f"{path.name} is not held: its key '{key}' is not model_budget"
+        return any(path.is_relative_to(options.absolute(start, arg)) for arg in self.config.args)
 
 
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words
@@ -125,15 +97,15 @@ class Gate:
     """The session's hooks while ``--model-budget`` is given."""
 
     def __init__(self, config: pytest.Config) -> None:
-        require_packages(config)
+        options.require_packages(config)
         self.config = config
-        self.assembly = Assembly()
+        self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
-        self.locks = SessionLocks(config)
+        self.locks = locks.SessionLocks(config)
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.remarks: list[str] = []
-        self.report: Report | None = None
+        self.report: record.Report | None = None
 
     # Finding budgets.
 
@@ -141,14 +113,13 @@ class Gate:
         """A budget file, if it is one of ours."""
         if self.paths.claims(file_path):
             self.budgets.append(str(file_path))
-            return pytest_items.BudgetFile.from_parent(parent, path=file_path)
+            return items.BudgetFile.from_parent(parent, path=file_path)
         return None
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
-        ours = [item for item in session.items if isinstance(item, BudgetItem)]
-        self.collected = len(ours)
-        self.declared = pytest_items.declared_limits(self.config)
+        self.collected = sum(isinstance(item, items.BudgetItem) for item in session.items)
+        self.declared = items.declared_limits(self.config)
 
     # Listening to items, in whichever process they run.
 
@@ -158,7 +129,7 @@ class Gate:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Let an item's report carry its words to the controller."""
         report = yield
-        if call.when == "call" and isinstance(item, BudgetItem) and item.statement:
+        if call.when == "call" and isinstance(item, items.BudgetItem) and item.statement:
             setattr(report, STATEMENT, str(item.statement))
         return report
 
@@ -166,7 +137,7 @@ class Gate:
         """Take in an item's words; a budget's item that fails without any is unknown."""
         statement = getattr(report, STATEMENT, None)
         if statement:
-            self.assembly.add(Statement.parse(statement))
+            self.assembly.add(assembly.Statement.parse(statement))
         elif report.failed and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file):
             self.assembly.lose(report.nodeid, _first_line(report))
 
@@ -194,10 +165,10 @@ class Gate:
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
         if unanswered:
-            self.remarks.append(unmeasured(self.report))
+            self.remarks.append(cases.unmeasured(self.report))
         session.exitstatus = self._write_reports(self.report) or session.exitstatus
 
-    def _compared(self, report: Report, exitstatus: int) -> Report:
+    def _compared(self, report: record.Report, exitstatus: int) -> record.Report:
         """The report with what became of lock files and limits; carries out an update."""
         if exitstatus == pytest.ExitCode.INTERRUPTED and self.locks.mode:
             self.locks.mode = None
@@ -209,36 +180,34 @@ class Gate:
 
     def _is_selected(self) -> bool:
         """Whether anything may have kept limits from being measured that was asked for."""
-        return self.declared > self.assembly.answered or bool(selection(self.config))
+        return self.declared > self.assembly.answered or bool(options.selection(self.config))
 
     def _exit_status(self, exitstatus: int) -> int:
         """Pytest's own exit code, unless a limit stayed without an answer and nobody asked so."""
         answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
-        if unanswered > 0:
-            return pytest.ExitCode.TESTS_FAILED
-        if self.locks.fails:
+        if unanswered > 0 or self.locks.fails:
             return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
         left_out = self.declared or (self.budgets and self.config.getoption("lf", False))
-        if left_out or has_node_ids(self.config):
+        if left_out or options.has_node_ids(self.config):
             return exitstatus
         self.remarks.append(f"nothing measured\n{self.paths.why_nothing()}")
         return pytest.ExitCode.NO_TESTS_COLLECTED
 
-    def _write_reports(self, report: Report) -> int:
+    def _write_reports(self, report: record.Report) -> int:
         """Let the hook hear of the report, and write every file that was asked for.
 
         The hook has it as JSON, to which it may add: the table shows what was measured, whatever
         it does. Returns the exit code that a failure asks for, or 0.
         """
-        document = to_json(report)
+        document = typed_json.to_json(report)
         try:
             with user_code("the hook pytest_model_budget_report", ExtensionError):
                 self.config.hook.pytest_model_budget_report(config=self.config, report=document)
-                report = from_json(Report, document)
-            for file_report, file in report_files(self.config):
-                path = absolute(self.config.invocation_params.dir, file)
+                report = typed_json.from_json(record.Report, document)
+            for file_report, file in options.report_files(self.config):
+                path = options.absolute(self.config.invocation_params.dir, file)
                 with user_code(f"rendering {file_report.option} {file}", ExtensionError):
                     text = file_report.render(report)
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -262,23 +231,22 @@ class Gate:
         """The table, and what has to be said about the session as a whole."""
         if self.report is None:
             return
-
         verbosity = self.config.get_verbosity()
         terminalreporter.section("model budget")
         if self.assembly.answered and verbosity >= 0:
-            for text, colour in lines(self.report, verbosity):
+            for text, colour in terminal.lines(self.report, verbosity):
                 terminalreporter.write_line(text, **COLOURS.get(colour, {}))
-        unmeasured = self.declared - self.collected
-        is_selected = selection(self.config) and (self.budgets or has_node_ids(self.config))
-        if unmeasured > 0 or is_selected:
+        left_out = self.declared - self.collected
+        is_selected = options.selection(self.config) and (self.budgets or options.has_node_ids(self.config))
+        if left_out > 0 or is_selected:
             self.remarks.append(
                 f"{self.assembly.answered} of {several(self.declared, 'limit')} measured, "
-                f"{unmeasured} left out by {', '.join(selection(self.config)) or 'selection'}"
+                f"{left_out} left out by {', '.join(options.selection(self.config)) or 'selection'}"
             )
         for remark in (*self.paths.remarks, *self.remarks):
             terminalreporter.write_line(f"model budget: {remark}", yellow=True)
         if self.assembly.answered:
-            terminalreporter.write_line(counted(self.report))
+            terminalreporter.write_line(terminal.counted(self.report))
 
 
 def _first_line(report: pytest.TestReport) -> str:

@@ -3,8 +3,6 @@
 Registered in the process that reports, where GITHUB_ACTIONS says so.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,11 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.pytest_plugin.gate import STATEMENT
+from pytest_modelbudget.reports import assembly, markdown, record, table, typed_json
 from pytest_modelbudget.reports.annotations import commands
-from pytest_modelbudget.reports.assembly import Statement
-from pytest_modelbudget.reports.markdown import MOST_BYTES, summary
-from pytest_modelbudget.reports.record import Report
-from pytest_modelbudget.reports.table import SUMMARY
-from pytest_modelbudget.reports.typed_json import from_json
 
 OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # the name of its entry point
+SLOW_SECONDS = 5.0
 
 
 def is_on_github() -> bool:
@@ -32,7 +27,7 @@ class GitHub:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.report: Report | None = None
+        self.report: record.Report | None = None
         self.annotated: set[str] = set()  # ids of failing items that another plugin shows
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -44,10 +39,13 @@ class GitHub:
     @pytest.hookimpl(tryfirst=True)
     def pytest_model_budget_report(self, report: dict[str, Any]) -> None:
         """Keep the report before others change it, and show the summary unless it has a file."""
-        self.report = from_json(Report, report)
-        page = os.environ.get("GITHUB_STEP_SUMMARY")
-        if page and not self.config.getoption(SUMMARY):
-            append(Path(page), self.report)
+        self.report = typed_json.from_json(record.Report, report)
+        if self.config.getoption(table.SUMMARY) or not os.environ.get("GITHUB_STEP_SUMMARY"):
+            return
+        page = Path(os.environ["GITHUB_STEP_SUMMARY"])
+        nbytes = page.stat().st_size if page.exists() else 0  # of what earlier commands of the step wrote
+        with page.open("a", encoding="utf-8") as file:
+            file.write(markdown.summary(self.report, markdown.MOST_BYTES - nbytes))  # within what GitHub takes
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -66,16 +64,6 @@ class GitHub:
         return "" if inside == "." else inside
 
 
-def append(page: Path, report: Report) -> None:
-    """Add the summary to what earlier commands of the step wrote, within what GitHub takes."""
-    written = page.stat().st_size if page.exists() else 0
-    with page.open("a", encoding="utf-8") as file:
-        file.write(summary(report, MOST_BYTES - written))
-
-
-SLOW_SECONDS = 5.0
-
-
 class Progress:
     """Tells which models a session has been waiting for, each once."""
 
@@ -86,7 +74,7 @@ class Progress:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Say how long a slow model took; its first limit brings its time, from any worker."""
-        statement = Statement.parse(getattr(report, STATEMENT, "{}"))
+        statement = assembly.Statement.parse(getattr(report, STATEMENT, "{}"))
         model = statement.model
         if model is None or self.config.get_verbosity() < 0:
             return

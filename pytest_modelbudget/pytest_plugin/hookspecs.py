@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 def pytest_model_budget_extensions(config: pytest.Config) -> object:
     """A module with OPS, METRICS and TRANSFORMS tuples, any of which may be missing, or a list.
 
-    They join the project's own tables for this session, before the first budget is read; so the
-    hook belongs in the conftest.py of the root directory, or in a plugin. An installed package
-    declares the entry point group ``modelbudget.extensions`` instead, which the command line and
-    ``measure()`` read too.
+    They join the project's own tables for this session, before the first budget is read; so the hook belongs in the
+    conftest.py of the root directory, or in a plugin. An installed package declares the entry point group
+    ``modelbudget.extensions`` instead, which the command line and ``measure()`` read too.
     """
 
 

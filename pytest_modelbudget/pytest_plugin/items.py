@@ -12,54 +12,33 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.address import Address, path_of
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    AnyLimit,
-    Budget,
-    EquivalenceCheck,
-    ModelBudget,
-    Place,
-    TransformCheck,
-)
-from pytest_modelbudget.budget.lock_file import Baselines, value_record
+from pytest_modelbudget.budget import budget as budgets
+from pytest_modelbudget.budget import lock_file, yaml_text
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.verdict import Verdict
-from pytest_modelbudget.budget.yaml_text import BudgetFileError
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError
+from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.gate.budgets import read
-from pytest_modelbudget.gate.measuring import MeasuredModels, judge_limit, lockable
-from pytest_modelbudget.gate.transforming import TransformedModel, transformed_model, verified
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.gate import measuring, transforming
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, SWITCH, UPDATE, report_files
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.assembly import (
-    Statement,
-    check_report,
-    claim_report,
-    equivalence_report,
-    model_report,
-    transform_report,
-)
-from pytest_modelbudget.reports.record import BrokenFile, Check
-from pytest_modelbudget.reports.sentences import equivalence_lines, failure_lines
+from pytest_modelbudget.reports import assembly, record, sentences, typed_json
 from pytest_modelbudget.reports.text import one_line
-from pytest_modelbudget.reports.typed_json import to_json
 
-MARKER = "model_budget"
-PROPERTY = "model_budget"
+MARKER = PROPERTY = "model_budget"
+BROKEN = "budget"  # name of the item that a file without readable limits has
 
-BASELINES = pytest.StashKey[Baselines]()
-_MODELS = pytest.StashKey[MeasuredModels]()
+BASELINES = pytest.StashKey[lock_file.Baselines]()
+_MODELS = pytest.StashKey[measuring.MeasuredModels]()
+_DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
 
 
-def models_of(config: pytest.Config) -> MeasuredModels:
+def models_of(config: pytest.Config) -> measuring.MeasuredModels:
     """The models of this session, measured with all installed and given extensions.
 
     Raises ExtensionError, at every call, where an extension is broken.
@@ -70,19 +49,18 @@ def models_of(config: pytest.Config) -> MeasuredModels:
             registry = tables(_flat(extensions))
         modules = [report.profile for report, _ in report_files(config) if report.profile]
         profile = import_module(modules[0]).profile if modules else None
-        config.stash[_MODELS] = MeasuredModels(registry, root=config.rootpath, profile=profile)
+        config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile)
     return config.stash[_MODELS]
 
 
-def baselines_of(config: pytest.Config) -> Baselines:
+def baselines_of(config: pytest.Config) -> lock_file.Baselines:
     """The lock files that checks are compared with."""
-    return config.stash.setdefault(BASELINES, Baselines(config.rootpath))
+    return config.stash.setdefault(BASELINES, lock_file.Baselines(config.rootpath))
 
 
 def keeps_parts(config: pytest.Config, path: Path, budget_path: str) -> bool:
     """Whether the parts of a model's numbers are needed: a lock knows it, or is to be written."""
-    is_compared = baselines_of(config).knows(path, budget_path)
-    return is_compared or bool(config.getoption(UPDATE))
+    return baselines_of(config).knows(path, budget_path) or bool(config.getoption(UPDATE))
 
 
 def _flat(returned: Iterable[object]) -> Iterator[object]:
@@ -108,11 +86,11 @@ class BudgetItem(pytest.Item):
     title heads a failure: "net / tiled / macs". statement is set once it ran, for the report.
     """
 
-    def __init__(self, *, place: Place, **kwargs: Any) -> None:
+    def __init__(self, *, place: budgets.Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
-        self.title = Address.parse(self.nodeid).title
-        self.statement: Statement | None = None
+        self.title = budgets.Address.parse(self.nodeid).title
+        self.statement: assembly.Statement | None = None
         self.add_marker(MARKER)
 
     def reportinfo(self) -> tuple[Any, int, str]:
@@ -140,35 +118,16 @@ class BudgetItem(pytest.Item):
             shown.reprcrash.message = lines[0].removesuffix(f"   {self.place}")
         return shown
 
-    def _note(self, check: Check) -> None:
+    def _note(self, check: record.Check) -> None:
         """Let pytest's own JUnit file have the check."""
         others = [(name, value) for name, value in self.user_properties if name != PROPERTY]
-        self.user_properties[:] = [*others, (PROPERTY, json.dumps(to_json(check)))]
-
-    def _fail(self, lines: Sequence[str]) -> NoReturn:
-        raise BrokenLimitError(lines) from None
-
-
-class Budgeted(Protocol):
-    """A node above limits: a model, a variant, or a model after a transform."""
-
-    nodeid: str
-
-    @property
-    def budget_path(self) -> str:
-        """Its name within the file: "detector", "detector::batch8", "detector::tiled"."""
-
-    def measured(self) -> MeasuredModel:
-        """The numbers, measured at the first call in this process."""
-
-    def statement(self, check: Check) -> Statement:
-        """The words of an item for the report: its check, and what nobody has said yet."""
+        self.user_properties[:] = [*others, (PROPERTY, json.dumps(typed_json.to_json(check)))]
 
 
 class LimitItem(BudgetItem):
     """One limit of one model."""
 
-    def __init__(self, *, limit: AnyLimit, parent: Budgeted, **kwargs: Any) -> None:
+    def __init__(self, *, limit: budgets.AnyLimit, parent: ModelNode | TransformNode, **kwargs: Any) -> None:
         super().__init__(place=limit.place, parent=parent, **kwargs)
         self.limit = limit
         self.model = parent
@@ -177,14 +136,14 @@ class LimitItem(BudgetItem):
         """Measure the model if nobody has, judge the limit, and fail if it is broken."""
         measured = self.model.measured()
         baseline = baselines_of(self.config).of(self.path, self.model.budget_path, self.name)
-        verdict = judge_limit(self.limit, measured, baseline)
+        verdict = measuring.judge_limit(self.limit, measured, baseline)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
-        check = check_report(self.nodeid, verdict)
+        check = assembly.check_report(self.nodeid, verdict)
         self.statement = replace(self.model.statement(check), number=self._number(verdict))
         self._note(check)
         if check.fails:
             accept = self._accepting(verdict)
-            self._fail(failure_lines(check, verdict.measurement, self.place, accept))
+            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, self.place, accept))
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -192,10 +151,9 @@ class LimitItem(BudgetItem):
         Its parts are with it only where a lock is to be written.
         """
         model = self.model.measured()
-        is_written = bool(self.config.getoption(UPDATE))
         versions = models_of(self.config).registry.versions(model.format)
-        number = lockable(verdict, model if is_written else None, versions)
-        return None if number is None else {"budget": str(self.path), **value_record(number)}
+        number = measuring.lockable(verdict, model if self.config.getoption(UPDATE) else None, versions)
+        return None if number is None else {"budget": str(self.path), **lock_file.value_record(number)}
 
     def _accepting(self, verdict: Verdict) -> str:
         """The command that makes the limit what was measured, from the current directory.
@@ -204,32 +162,21 @@ class LimitItem(BudgetItem):
         """
         start, base = self.config.invocation_params.dir, baselines_of(self.config).base
         path = Path(os.path.relpath(self.path, start)).as_posix()
-        node_id = path_of(path, *Address.parse(self.nodeid).names)
+        node_id = budgets.path_of(path, *budgets.Address.parse(self.nodeid).names)
         is_compared = verdict.allowed is not None and verdict.baseline.revision
         against = f" {BASE}={quote(base.asked)}" if base and is_compared else ""
         return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(node_id)}"
 
 
-class BudgetedModel(Budgeted, Protocol):
-    """The node of the model that a transform changes."""
-
-    @property
-    def source(self) -> ModelSource:
-        """The source of the model."""
-
-    def statement(self, check: Check) -> Statement:
-        """The words of an item for the report: its check, and the model at the first call."""
-
-
 class TransformNode(pytest.Collector):
     """One change to a model: limits on what it costs then, and the claim about its outputs."""
 
-    parent: BudgetedModel  # type: ignore[assignment]  # pytest knows a node's parent as any node
+    parent: ModelNode
 
-    def __init__(self, *, check: TransformCheck, **kwargs: Any) -> None:
+    def __init__(self, *, check: budgets.TransformCheck, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.check = check
-        self._transformed: TransformedModel | None = None
+        self._transformed: transforming.TransformedModel | None = None
         self._is_reported = False
 
     def collect(self) -> Iterator[pytest.Item]:
@@ -237,23 +184,20 @@ class TransformNode(pytest.Collector):
         for limit in self.check.limits:
             yield LimitItem.from_parent(self, name=limit.name, limit=limit)
         if self.check.equivalence is not None:
-            yield EquivalenceItem.from_parent(self, name=EQUIVALENCE, equivalence=self.check.equivalence)
+            yield EquivalenceItem.from_parent(self, name=budgets.EQUIVALENCE, equivalence=self.check.equivalence)
 
     @property
     def budget_path(self) -> str:
         """Its name within the file: "net::tiled"."""
-        return path_of(self.parent.budget_path, self.check.name)
+        return budgets.path_of(self.parent.budget_path, self.check.name)
 
-    def transformed(self) -> TransformedModel:
+    def transformed(self) -> transforming.TransformedModel:
         """The changed model, made and measured at the first call in this process."""
         if self._transformed is None:
             models = models_of(self.config)
-            self._transformed = transformed_model(
-                self.parent.source,
-                self.check,
-                models.registry,
-                root=models.root,
-                with_parts=keeps_parts(self.config, self.path, self.budget_path),
+            with_parts = keeps_parts(self.config, self.path, self.budget_path)
+            self._transformed = transforming.transformed_model(
+                self.parent.source, self.check, models.registry, root=models.root, with_parts=with_parts
             )
         return self._transformed
 
@@ -261,44 +205,37 @@ class TransformNode(pytest.Collector):
         """The changed model's numbers."""
         return self.transformed().measured
 
-    def statement(self, check: Check) -> Statement:
+    def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this transform for the report: the model before it, too."""
         statement = self.parent.statement(check)
         if self._is_reported:
             return statement
         self._is_reported = True
         changed = self.transformed()
-        report = transform_report(self.nodeid, self.check, changed.measured, changed.changes)
+        report = assembly.transform_report(self.nodeid, self.check, changed.measured, changed.changes)
         return replace(statement, transform=report)
 
 
 class EquivalenceItem(BudgetItem):
     """The claim that a transformed model computes the same."""
 
-    def __init__(self, *, equivalence: EquivalenceCheck, parent: TransformNode, **kwargs: Any) -> None:
+    def __init__(self, *, equivalence: budgets.EquivalenceCheck, parent: TransformNode, **kwargs: Any) -> None:
         super().__init__(place=equivalence.place, parent=parent, **kwargs)
         self.check = equivalence
         self.transform = parent
 
     def runtest(self) -> None:
         """Run both models, compare what they gave, and fail if it is not the same."""
-        root = models_of(self.config).root
-        result = verified(self.transform.transformed(), self.check.claim, root=root)
+        result = transforming.verified(self.transform.transformed(), self.check.claim, root=self.config.rootpath)
         repeat = f"pytest --model-budget {quote(self.nodeid)}"
         if result.first_divergence is not None:
-            divergence = result.first_divergence.repeated_by(repeat)
-            result = replace(result, first_divergence=divergence)
+            result = replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
         self.ihook.pytest_model_budget_verified(item=self, equivalence=result)
-        check = claim_report(self.nodeid, self.check, result)
-        self.statement = replace(self.transform.statement(check), equivalence=equivalence_report(result))
+        check = assembly.claim_report(self.nodeid, self.check, result)
+        self.statement = replace(self.transform.statement(check), equivalence=assembly.equivalence_report(result))
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
-            self._fail(equivalence_lines(result, self.check.place, repeat))
-
-
-BROKEN = "budget"  # name of the item that a file without readable limits has
-
-_DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
+            raise BrokenLimitError(sentences.equivalence_lines(result, self.check.place, repeat))
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -315,49 +252,45 @@ class BudgetFile(pytest.File):
             # An exception in collect() would end the whole session: there must be none.
             with user_code("reading the file", BudgetError):
                 registry = models_of(self.config).registry
-                budget = read(self.path, registry, root=self.config.rootpath)
+                budget = read_budget(self.path, registry, root=self.config.rootpath)
         except ModelBudgetError as error:
             self._declare(1)
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
         self._declare(sum(promises(model) for model in budget.models))
-        yield from self._models(budget)
-
-    def _declare(self, count: int) -> None:
-        self.config.stash.setdefault(_DECLARED, {})[self.nodeid] = count
-
-    def _models(self, budget: Budget) -> Iterator[ModelNode]:
-        by_name: dict[str, list[ModelBudget]] = {}
+        by_name: dict[str, list[budgets.ModelBudget]] = {}
         for model in budget.models:
             by_name.setdefault(model.name, []).append(model)
         for name, models in by_name.items():
             yield ModelNode.from_parent(self, name=name, models=models)
+
+    def _declare(self, count: int) -> None:
+        self.config.stash.setdefault(_DECLARED, {})[self.nodeid] = count
 
 
 class BrokenBudget(BudgetItem):
     """A budget file that does not say what it must say: all its problems, each in its place."""
 
     def __init__(self, *, error: ModelBudgetError, file: str, **kwargs: Any) -> None:
-        problems = error.problems if isinstance(error, BudgetFileError) else ()
-        place = problems[0].place if problems else Place(file, 1)
+        problems = error.problems if isinstance(error, yaml_text.BudgetFileError) else ()
+        place = problems[0].place if problems else budgets.Place(file, 1)
         super().__init__(place=place, **kwargs)
         self.title = place.file
-        texts = [str(problem) for problem in problems] or [f"{place}:1: {one_line(str(error))}"]
-        self.problems = tuple(texts)
+        self.problems = tuple(map(str, problems)) or (f"{place}:1: {one_line(str(error))}",)
 
     def runtest(self) -> None:
         """Fail, with every problem on a line of its own."""
-        self.statement = Statement(broken=BrokenFile(id=self.nodeid, problems=self.problems))
+        self.statement = assembly.Statement(broken=record.BrokenFile(id=self.nodeid, problems=self.problems))
         count = len(self.problems)
         first = self.problems[0].removeprefix(f"{self.place}:{self.place.column}: ")
         more = f" (and {count - 1} more)" if count > 1 else ""
-        self._fail((f"broken budget: {first}{more}", *self.problems))
+        raise BrokenLimitError((f"broken budget: {first}{more}", *self.problems))
 
 
 class ModelNode(pytest.Collector):
     """One model under one set of inputs; its variants stand below it."""
 
-    def __init__(self, *, models: Sequence[ModelBudget], **kwargs: Any) -> None:
+    def __init__(self, *, models: Sequence[budgets.ModelBudget], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.models = models
         self._measured: MeasuredModel | None = None
@@ -375,7 +308,7 @@ class ModelNode(pytest.Collector):
                 yield VariantNode.from_parent(self, name=model.variant, models=[model])
 
     @property
-    def budget(self) -> ModelBudget:
+    def budget(self) -> budgets.ModelBudget:
         """The part of the file that asks something of this model."""
         return self.models[0]
 
@@ -401,20 +334,20 @@ class ModelNode(pytest.Collector):
             self._measured = model
         return self._measured
 
-    def statement(self, check: Check) -> Statement:
+    def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this model for the report: the model itself at the first call."""
         if self._is_reported:
-            return Statement(check=check)
+            return assembly.Statement(check=check)
         self._is_reported = True
         model, place = self.measured(), self.budget.place
-        report = model_report(self.nodeid, place.file, place.line, model)
-        return Statement(check=check, model=report, seconds=f"{model.seconds:.3f}")
+        report = assembly.model_report(self.nodeid, place.file, place.line, model)
+        return assembly.Statement(check=check, model=report, seconds=f"{model.seconds:.3f}")
 
 
 class VariantNode(ModelNode):
     """The same model under other inputs."""
 
 
-def promises(model: ModelBudget) -> int:
+def promises(model: budgets.ModelBudget) -> int:
     """How many items a model's budget makes: limits, those of transforms, and equivalences."""
     return len(model.limits) + sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)

@@ -1,18 +1,12 @@
 """The options of a command line and a configuration; imported in everybody's pytest runs."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pytest_modelbudget.reports.table import FileReport
-
+from pytest_modelbudget.reports import table
 
 SWITCH = "--model-budget"
 UPDATE = "--model-budget-update"
@@ -24,8 +18,6 @@ DEFAULT_PATHS = ["budgets"]
 
 def add_options(parser: pytest.Parser) -> None:
     """The switch, one option for each report file, and where budgets are looked for."""
-    from pytest_modelbudget.reports.table import FILE_REPORTS
-
     group = parser.getgroup("model-budget", "budgets for neural networks")
     group.addoption(
         SWITCH,
@@ -34,7 +26,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="hold models against their budgets: those under ini model_budget_paths, or the "
         "files and directories given",
     )
-    for report in FILE_REPORTS:
+    for report in table.FILE_REPORTS:
         group.addoption(report.option, metavar="FILE", help=f"write to FILE {report.describes}")
     group.addoption(
         UPDATE,
@@ -57,13 +49,10 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def report_files(config: pytest.Config) -> Iterator[tuple[FileReport, str]]:
+def report_files(config: pytest.Config) -> Iterator[tuple[table.FileReport, str]]:
     """Every report that was asked for, and the file that it goes to."""
-    from pytest_modelbudget.reports.table import FILE_REPORTS
-
-    for report in FILE_REPORTS:
-        path = config.getoption(report.option)
-        if path:
+    for report in table.FILE_REPORTS:
+        if path := config.getoption(report.option):
             yield report, str(path)
 
 
@@ -72,8 +61,8 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     for report, path in report_files(config):
         yield f"{report.option} {path}"
     for option in (UPDATE, BASE, LOCK):
-        if config.getoption(option):
-            yield f"{option}={config.getoption(option)}"
+        if value := config.getoption(option):
+            yield f"{option}={value}"
 
 
 def require_packages(config: pytest.Config) -> None:
@@ -82,9 +71,8 @@ def require_packages(config: pytest.Config) -> None:
 
     for report, path in report_files(config):
         if not report.is_installed:
-            asked = f"{report.option} {path}"
-            error = MissingExtraError(asked, package=report.package, extra=report.extra)
-            raise pytest.UsageError(str(error))
+            option = f"{report.option} {path}"
+            raise pytest.UsageError(str(MissingExtraError(option, package=report.package, extra=report.extra)))
 
 
 def selection(config: pytest.Config) -> list[str]:

@@ -6,15 +6,13 @@ GitHub keeps ten errors and ten warnings of a step and drops the rest without a 
 the nine worst are told, and a tenth says how many more there are.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.reports.cases import Case, cases, changes, failing_locks, unmeasured, worst_first
+from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured, worst_first
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.sentences import evidence_lines, grown_lines, headline, largest_lines
 from pytest_modelbudget.reports.text import one_line
@@ -43,7 +41,7 @@ def commands(report: Report, *, root: str = "", annotated: Collection[str] = ())
     root is the path of rootdir in the repository, "" where they are the same. annotated are
     node ids whose failure something else has shown.
     """
-    annotations = dict.fromkeys([*_errors(report, annotated), *_warnings(report)])
+    annotations = dict.fromkeys(_annotations(report, annotated))
     return [
         _command(annotation, root)
         for kind in (ERROR, WARNING)
@@ -51,22 +49,19 @@ def commands(report: Report, *, root: str = "", annotated: Collection[str] = ())
     ]
 
 
-def _errors(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
-    """Files without readable limits first, then limits lifted that may not be, then the worst."""
+def _annotations(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
+    """Files without readable limits first, then limits lifted that may not be, then the worst; then warnings."""
     for broken in report.broken:
         if broken.id not in annotated:
             yield from (_of_problem(broken.id, problem) for problem in broken.problems)
     yield from _changes(report, forbidden=True)
-    for lock in failing_locks(report):
+    for lock in report.failing_locks:
         yield Annotation(ERROR, lock.file or "", 1, "lock file", one_line(lock.text))
     if sentence := unmeasured(report):
         yield Annotation(ERROR, "", 1, "model budget", sentence)
     failing = [case for case in cases(report) if case.check.fails and case.id not in annotated]
     for case in worst_first(failing):
         yield _of_unloaded(case) if case.owner.error else _of_case(case, ERROR)
-
-
-def _warnings(report: Report) -> Iterator[Annotation]:
     yield from _changes(report, forbidden=False)
     warned = [case for case in cases(report) if case.outcome == "warn"]
     yield from (_of_case(case, WARNING) for case in worst_first(warned))
@@ -83,8 +78,7 @@ def _of_case(case: Case, kind: str) -> Annotation:
 
 def _of_unloaded(case: Case) -> Annotation:
     """One for all limits of a model that could not be measured at all, on the model's line."""
-    limits = len(case.owner.checks)
-    unknown = several(limits, "limit is", "limits are")
+    unknown = several(len(case.owner.checks), "limit is", "limits are")
     message = f"{one_line(case.owner.error)}\n{unknown} unknown for it"
     return Annotation(ERROR, case.file, case.owner.line or 1, case.subject, message)
 
@@ -103,8 +97,7 @@ def _changes(report: Report, *, forbidden: bool) -> Iterator[Annotation]:
     for word, change in changes(report):
         if change.forbidden == forbidden:
             kind = ERROR if forbidden else WARNING
-            title = (change.address / word).title
-            yield Annotation(kind, change.file, change.line, title, one_line(change.text))
+            yield Annotation(kind, change.file, change.line, (change.address / word).title, one_line(change.text))
 
 
 def _fitting(some: list[Annotation]) -> list[Annotation]:
@@ -114,24 +107,18 @@ def _fitting(some: list[Annotation]) -> list[Annotation]:
     shown, rest = some[: MOST - 1], some[MOST - 1 :]
     named = [f"{other.title}: {other.message.partition(chr(10))[0]}" for other in rest[:NAMED]]
     left = [f"and {len(rest) - NAMED} more"] if len(rest) > NAMED else []
-    title = f"model budget: and {len(rest)} more"
-    message = "\n".join([*named, *left])
-    return [*shown, Annotation(rest[0].kind, rest[0].file, rest[0].line, title, message)]
+    return [*shown, rest[0]._replace(title=f"model budget: and {len(rest)} more", message="\n".join([*named, *left]))]
 
 
 def _command(annotation: Annotation, root: str) -> str:
     """One line, whatever is in the texts."""
     properties: dict[str, object] = {"title": annotation.title}
     if annotation.file:
-        file = posixpath.join(root, annotation.file)
-        properties = {"file": file, "line": annotation.line, **properties}
-    written = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
+        properties = {"file": posixpath.join(root, annotation.file), "line": annotation.line, **properties}
+    escaped = {key: _data(str(value)).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
+    written = ",".join(f"{key}={value}" for key, value in escaped.items())
     return f"::{annotation.kind} {written}::{_data(annotation.message)}"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

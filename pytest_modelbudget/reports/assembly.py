@@ -7,49 +7,26 @@ An item says what it knows in a ``Statement``, which travels from any process as
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.budget.budget import EQUIVALENCE, EquivalenceCheck, Limit, OpsLimit, TransformCheck
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, EquivalenceCheck, OpsLimit, TransformCheck
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.divergence import Divergence, Worst
+from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.figures import ALGEBRA, Figures
 from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.formats.versions import environment
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.reports.record import (
-    AskedOps,
-    BrokenFile,
-    ChangedLayer,
-    Check,
-    CountedOps,
-    EquivalenceReport,
-    FailedMetric,
-    FirstDivergence,
-    Growth,
-    LoosenedLimit,
-    MeasuredMetric,
-    ModelReport,
-    OtherGrowth,
-    OutputReport,
-    RedefinedModel,
-    Report,
-    ScopeShare,
-    SubjectReport,
-    TransformReport,
-    UncoveredOps,
-    Version,
-    WorstElement,
-)
+from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.registry import environment
+from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.typed_json import Entry, from_json, number_json, rare, to_json
 
 E = TypeVar("E", bound=Entry)
@@ -64,29 +41,28 @@ def _like(entry_type: type[E], source: object, **others: Any) -> E:
 # One measurement, model, verdict.
 
 
-def metric_report(measurement: Measurement) -> MeasuredMetric:
+def metric_report(measurement: Measurement) -> record.MeasuredMetric:
     """One metric of one model."""
-    return MeasuredMetric(
-        value=measurement.value,
-        unit=measurement.unit,
-        complete=measurement.complete,
-        unmeasured=tuple(_like(UncoveredOps, ops) for ops in measurement.unmeasured),
+    return _like(
+        record.MeasuredMetric,
+        measurement,
+        unmeasured=tuple(_like(record.UncoveredOps, ops) for ops in measurement.unmeasured),
         parts=dict(measurement.parts),
         exact=measurement.unreduced,
         convention=measurement.convention or "",
-        shares=tuple([ScopeShare(scope=share.scope, value=share.value) for share in measurement.shares]),
+        shares=tuple([record.ScopeShare(scope=share.scope, value=share.value) for share in measurement.shares]),
     )
 
 
-def counted_ops(census: Iterable[OpCount]) -> tuple[CountedOps, ...]:
+def counted_ops(census: Iterable[OpCount]) -> tuple[record.CountedOps, ...]:
     """The number of operations that ran, by kind and foreign name."""
-    return tuple(_like(CountedOps, ops) for ops in census)
+    return tuple(_like(record.CountedOps, ops) for ops in census)
 
 
 def _subject(node_id: str, file: str, line: int, model: MeasuredModel) -> dict[str, Any]:
     """The fields that a model and a transform have in common."""
     measured = {key: metric_report(number) for key, number in model.measurements.items()}
-    failed = {key: FailedMetric(error=str(error)) for key, error in model.failures.items()}
+    failed = {key: record.FailedMetric(error=str(error)) for key, error in model.failures.items()}
     return {
         "id": node_id, "file": file, "line": line, "format": model.format, "traced": model.traced,
         "notes": tuple(model.notes), "error": str(model.failure) if model.failure else "",
@@ -94,27 +70,27 @@ def _subject(node_id: str, file: str, line: int, model: MeasuredModel) -> dict[s
     }  # fmt: skip
 
 
-def model_report(node_id: str, file: str, line: int, model: MeasuredModel) -> ModelReport:
+def model_report(node_id: str, file: str, line: int, model: MeasuredModel) -> record.ModelReport:
     """One model under one set of inputs, before its checks."""
-    return ModelReport(**_subject(node_id, file, line, model), profile=model.profile or "")
+    return record.ModelReport(**_subject(node_id, file, line, model), profile=model.profile or "")
 
 
 def transform_report(
     node_id: str, check: TransformCheck, model: MeasuredModel, changes: tuple[Change, ...]
-) -> TransformReport:
+) -> record.TransformReport:
     """One transform of a model, before its checks."""
-    return TransformReport(
+    return record.TransformReport(
         **_subject(node_id, check.place.file, check.place.line, model),
         name=check.name,
         transform=check.transform,
-        changes=tuple(_like(ChangedLayer, change) for change in changes),
+        changes=tuple(_like(record.ChangedLayer, change) for change in changes),
     )
 
 
-def check_report(node_id: str, verdict: Verdict) -> Check:
+def check_report(node_id: str, verdict: Verdict) -> record.Check:
     """One limit and what became of it."""
     limit, measurement, locked = verdict.limit, verdict.measurement, verdict.baseline.locked
-    check = Check(
+    check = record.Check(
         id=node_id,
         metric=limit.metric,
         actual=measurement.value if measurement else None,
@@ -131,32 +107,23 @@ def check_report(node_id: str, verdict: Verdict) -> Check:
         lower_bound=verdict.marked,
     )
     if isinstance(limit, OpsLimit):
-        return replace(check, ops=_like(AskedOps, limit, max=dict(limit.max)))
-    return replace(check, limit=limit.max, min=limit.min, **_growth_asked(limit))
+        return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
+    grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
+    return replace(check, limit=limit.max, min=limit.min, **grown)
 
 
-def _growth_asked(limit: Limit) -> Mapping[str, Any]:
-    return {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
-
-
-def blame_report(blame: Blame) -> tuple[OtherGrowth | Growth, ...]:
+def blame_report(blame: Blame) -> tuple[record.OtherGrowth | record.Growth, ...]:
     """The layers that a growth is due to, the largest first; what is left of it in a last entry."""
-    named = tuple(_like(Growth, difference) for difference in blame.differences)
+    named = tuple(_like(record.Growth, difference) for difference in blame.differences)
     if not (blame.rest or blame.others):
         return named
-    return (*named, OtherGrowth(scope=None, delta=blame.rest, count=blame.others))
-
-
-def lost_check(node_id: str, reason: str) -> Check:
-    """A limit whose item ended before it could answer, such as in a crashed worker."""
-    metric = Address.parse(node_id).metric
-    return Check(id=node_id, metric=metric, outcome=Outcome.UNKNOWN, reason=reason)
+    return (*named, record.OtherGrowth(scope=None, delta=blame.rest, count=blame.others))
 
 
 # One claim about outputs.
 
 
-def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence) -> Check:
+def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence) -> record.Check:
     """The claim as one check among others.
 
     exact_algebra shows how far float64 outputs differ, other claims the least SQNR.
@@ -164,7 +131,7 @@ def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence
     algebra = [output.algebra for output in equivalence.outputs if output.algebra is not None]
     noise = [output.figures.sqnr for output in equivalence.outputs]
     measured = f"{min(noise):.1f} dB" if noise else "-"
-    return Check(
+    return record.Check(
         id=node_id,
         metric=EQUIVALENCE,
         outcome=equivalence.outcome,
@@ -175,49 +142,33 @@ def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence
     )
 
 
-def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
+def equivalence_report(equivalence: Equivalence) -> record.EquivalenceReport:
     """The evidence: every output under every family."""
     divergence = equivalence.first_divergence
     return _like(
-        EquivalenceReport,
+        record.EquivalenceReport,
         equivalence,
         kind=equivalence.kind.value,
         basis=equivalence.basis.value,
         seeds=tuple(equivalence.seeds),
         outputs=tuple(_output(output) for output in equivalence.outputs),
-        first_divergence=None if divergence is None else _divergence(divergence),
+        first_divergence=None
+        if divergence is None
+        else _like(record.FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
     )
 
 
-def _output(output: OutputRecord) -> OutputReport:
-    amounts: dict[str, Any] = {figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)}
+def _output(output: OutputRecord) -> record.OutputReport:
+    amounts = {figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)}
     amounts |= {"algebra": output.algebra, "precision": output.precision}
-    figures: dict[str, Any] = {name: decimal(amount) for name, amount in amounts.items() if amount is not None}
-    return OutputReport(
-        name=output.name,
-        family=output.family,
-        dtype=output.dtype,
-        outcome=output.outcome,
-        reason=output.reason,
-        worst=_worst(output.worst),
-        **figures,
-    )
+    figures: dict[str, Any] = {name: None if amount is None else decimal(amount) for name, amount in amounts.items()}
+    return _like(record.OutputReport, output, **figures, worst=_worst(output.worst))
 
 
-def _divergence(divergence: Divergence) -> FirstDivergence:
-    return FirstDivergence(
-        scope=divergence.scope,
-        error=decimal(divergence.error),
-        worst=_worst(divergence.worst),
-        repeat=divergence.repeat,
-    )
-
-
-def _worst(worst: Worst | None) -> WorstElement | None:
+def _worst(worst: Worst | None) -> record.WorstElement | None:
     if worst is None:
         return None
-    original, transformed = decimal(worst.original), decimal(worst.transformed)
-    return WorstElement(index=worst.index, original=original, transformed=transformed)
+    return _like(record.WorstElement, worst, original=decimal(worst.original), transformed=decimal(worst.transformed))
 
 
 def decimal(value: float) -> str:
@@ -228,24 +179,24 @@ def decimal(value: float) -> str:
 # What the change since the base does.
 
 
-def loosened_limit(loosening: Loosening, *, forbidden: bool) -> LoosenedLimit:
+def loosened_limit(loosening: Loosening, *, forbidden: bool) -> record.LoosenedLimit:
     """One thing that a budget no longer asks, or asks less of."""
-    place = loosening.place
-    address = Address.parse(place.file) / loosening.path / (loosening.check or "")
     before, after = (
         number_json(value) if isinstance(value, (int, Fraction)) else value
         for value in (loosening.before, loosening.after)
     )
-    where = {"file": place.file, "line": place.line, "id": str(address)}
-    return _like(LoosenedLimit, loosening, **where, before=before, after=after, forbidden=forbidden)
+    where = _where(loosening, loosening.check or "")
+    return _like(record.LoosenedLimit, loosening, **where, before=before, after=after, forbidden=forbidden)
 
 
-def redefined_model(redefinition: Redefinition, *, forbidden: bool) -> RedefinedModel:
+def redefined_model(redefinition: Redefinition, *, forbidden: bool) -> record.RedefinedModel:
     """One thing that a model, or a transform, is now said to be."""
-    place = redefinition.place
-    address = str(Address.parse(place.file) / redefinition.path)
-    where = {"file": place.file, "line": place.line, "id": address}
-    return _like(RedefinedModel, redefinition, **where, forbidden=forbidden)
+    return _like(record.RedefinedModel, redefinition, **_where(redefinition), forbidden=forbidden)
+
+
+def _where(change: Loosening | Redefinition, check: str = "") -> dict[str, Any]:
+    place = change.place
+    return {"file": place.file, "line": place.line, "id": str(Address.parse(place.file) / change.path / check)}
 
 
 # From items to the report.
@@ -259,13 +210,13 @@ class Statement(Entry):
     to; no report shows it. model took so many seconds to measure.
     """
 
-    check: Check | None = rare(None)
-    broken: BrokenFile | None = rare(None)
+    check: record.Check | None = rare(None)
+    broken: record.BrokenFile | None = rare(None)
     number: Mapping[str, Any] | None = rare(None)
-    model: ModelReport | None = rare(None)
+    model: record.ModelReport | None = rare(None)
     seconds: str = rare("")
-    transform: TransformReport | None = rare(None)
-    equivalence: EquivalenceReport | None = rare(None)
+    transform: record.TransformReport | None = rare(None)
+    equivalence: record.EquivalenceReport | None = rare(None)
 
     def __str__(self) -> str:
         return json.dumps(to_json(self))
@@ -280,12 +231,12 @@ class Assembly:
     """Statements as they arrive, in any order; an item that is run again replaces its own."""
 
     def __init__(self) -> None:
-        self._models: dict[str, ModelReport] = {}
+        self._models: dict[str, record.ModelReport] = {}
         self._timings: dict[str, str] = {}
-        self._checks: dict[str, Check] = {}
-        self._broken: dict[str, BrokenFile] = {}
-        self._transforms: dict[str, TransformReport] = {}
-        self._equivalences: dict[str, EquivalenceReport] = {}
+        self._checks: dict[str, record.Check] = {}
+        self._broken: dict[str, record.BrokenFile] = {}
+        self._transforms: dict[str, record.TransformReport] = {}
+        self._equivalences: dict[str, record.EquivalenceReport] = {}
         self.numbers: dict[str, Mapping[str, Any]] = {}  # by check, as a lock file has them
 
     def add(self, statement: Statement) -> None:
@@ -306,40 +257,39 @@ class Assembly:
             self._timings[model.id] = statement.seconds
 
     def lose(self, node_id: str, reason: str) -> None:
-        """Note a limit whose item failed without a word; it is unknown."""
+        """Note a limit whose item failed without a word, such as in a crashed worker; it is unknown."""
         if node_id not in self._checks and node_id not in self._broken:
-            self._checks[node_id] = lost_check(node_id, reason)
+            metric = Address.parse(node_id).metric
+            self._checks[node_id] = record.Check(id=node_id, metric=metric, outcome=Outcome.UNKNOWN, reason=reason)
 
     @property
     def answered(self) -> int:
         """The number of items that have spoken: all limits, unknown ones too, and broken files."""
         return len(self._checks) + len(self._broken)
 
-    def report(self, *, selected: bool, unanswered: int = 0) -> Report:
+    def report(self, *, selected: bool, unanswered: int = 0) -> record.Report:
         """The record for all renderers, sorted by file and line, whichever order it came in.
 
         unanswered items have not spoken, and should have.
         """
-        checks: dict[str, list[Check]] = {}
+        checks: dict[str, list[record.Check]] = defaultdict(list)
         for check in sorted(self._checks.values(), key=lambda check: (check.line or 0, check.id)):
-            checks.setdefault(str(check.address.above), []).append(check)
-        transforms: dict[str, list[TransformReport]] = {}
+            checks[str(check.address.above)].append(check)
+        transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
         for transform in sorted(self._transforms.values(), key=_place):
-            key = str(Address.parse(transform.id).above)
-            transforms.setdefault(key, []).append(
-                replace(
-                    transform,
-                    checks=tuple(checks.get(transform.id, ())),
-                    equivalence=self._equivalences.get(transform.id),
-                )
-            )
-        lost = {key: _lost_model(key) for key in checks.keys() - self._transforms.keys()}
+            evidence = self._equivalences.get(transform.id)
+            judged = replace(transform, checks=tuple(checks[transform.id]), equivalence=evidence)
+            transforms[str(transform.address.above)].append(judged)
+        lost = {  # nothing arrived of these models; their checks say why
+            key: record.ModelReport(id=key, file=Address.parse(key).file)
+            for key in checks.keys() - self._transforms.keys()
+        }
         models = (
-            replace(model, checks=tuple(checks.get(model.id, ())), transforms=tuple(transforms.get(model.id, ())))
+            replace(model, checks=tuple(checks[model.id]), transforms=tuple(transforms[model.id]))
             for model in {**lost, **self._models}.values()
         )
-        return Report(
-            schema=Version.ONE,
+        return record.Report(
+            schema=record.Version.ONE,
             selected=selected,
             unanswered=unanswered,
             environment=environment(),
@@ -349,10 +299,5 @@ class Assembly:
         )
 
 
-def _place(subject: SubjectReport) -> tuple[str, int, str]:
+def _place(subject: record.SubjectReport) -> tuple[str, int, str]:
     return (subject.file, subject.line, subject.id)
-
-
-def _lost_model(model_id: str) -> ModelReport:
-    """A model of which nothing arrived; its checks say why."""
-    return ModelReport(id=model_id, file=Address.parse(model_id).file)

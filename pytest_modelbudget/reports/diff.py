@@ -1,13 +1,11 @@
 """The changes between two reports: models, numbers and layers, the largest changes first."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.markdown import plain
 from pytest_modelbudget.reports.record import MeasuredMetric, Report, SubjectReport
 from pytest_modelbudget.reports.text import aligned
@@ -41,10 +39,6 @@ class NumberChange:
     complete: bool
     layers: tuple[LayerChange, ...]
 
-    @property
-    def is_change(self) -> bool:
-        return self.before != self.after or bool(self.layers) or not self.complete
-
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
@@ -53,6 +47,11 @@ class ModelChange:
     path: str
     numbers: tuple[NumberChange, ...] = ()
     words: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its path, and the words."""
+        return f"{self.path}{f' ({self.words})' if self.words else ''}"
 
 
 NEW = SubjectReport(id="")  # in place of the model that was not there
@@ -68,10 +67,13 @@ def changes(before: Report, after: Report) -> tuple[ModelChange, ...]:
         elif path not in then:
             changed.append(ModelChange(path, _numbers(NEW, now[path]), "new"))
         else:
-            numbers = _numbers(then[path], now[path])
-            if any(number.is_change for number in numbers):
-                kept = tuple(number for number in numbers if number.is_change)
-                changed.append(ModelChange(path, kept))
+            numbers = tuple(
+                number
+                for number in _numbers(then[path], now[path])
+                if number.before != number.after or number.layers or not number.complete
+            )
+            if numbers:
+                changed.append(ModelChange(path, numbers))
     return tuple(changed)
 
 
@@ -109,17 +111,9 @@ def _value(number: MeasuredMetric | None) -> Number | None:
 
 def _layers(before: MeasuredMetric | None, after: MeasuredMetric | None) -> tuple[LayerChange, ...]:
     """Layers that contribute another amount, the largest difference first."""
-    then, now = _shares(before), _shares(after)
-    changed = [
-        LayerChange(scope, then.get(scope, 0), now.get(scope, 0))
-        for scope in {**then, **now}
-        if then.get(scope, 0) != now.get(scope, 0)
-    ]
-    return tuple(sorted(changed, key=lambda layer: (-abs(layer.delta), layer.scope)))
-
-
-def _shares(number: MeasuredMetric | None) -> dict[str, Number]:
-    return {share.scope: share.value for share in number.shares} if number else {}
+    then, now = ({share.scope: share.value for share in number.shares} if number else {} for number in (before, after))
+    layers = (LayerChange(scope, then.get(scope, 0), now.get(scope, 0)) for scope in {**then, **now})
+    return tuple(sorted((layer for layer in layers if layer.delta), key=lambda layer: (-abs(layer.delta), layer.scope)))
 
 
 MOST_LAYERS = 20  # of one number; the rest is summed up
@@ -144,7 +138,7 @@ def comparison_markdown(changes: Sequence[ModelChange]) -> str:
 
 
 def _model_lines(change: ModelChange) -> Iterator[str]:
-    yield f"{change.path}{f' ({change.words})' if change.words else ''}"
+    yield change.title
     rows = [(number.metric, _from_to(number), _delta(number)) for number in change.numbers]
     for number, line in zip(change.numbers, aligned("  {:<}  {}   {}", rows), strict=True):
         yield line
@@ -155,24 +149,17 @@ def _model_lines(change: ModelChange) -> Iterator[str]:
 def _layer_rows(number: NumberChange) -> Iterator[tuple[str, str, str]]:
     """(delta, layer, then and now) of each layer, and of the rest together."""
     for layer in number.layers[:MOST_LAYERS]:
-        figures = f"{_exact(layer.before)} -> {_exact(layer.after)}"
-        yield _signed(layer.delta), scope_text(layer.scope), figures
-    rest = number.layers[MOST_LAYERS:]
-    if rest:
-        yield _signed(_total(rest)), f"({len(rest)} others)", ""
-
-
-def _total(layers: Iterable[LayerChange]) -> Fraction:
-    return sum((layer.delta for layer in layers), Fraction())
+        yield _signed(layer.delta), scope_text(layer.scope), f"{_exact(layer.before)} -> {_exact(layer.after)}"
+    if rest := number.layers[MOST_LAYERS:]:
+        yield _signed(sum((layer.delta for layer in rest), Fraction())), f"({len(rest)} others)", ""
 
 
 def _from_to(number: NumberChange) -> str:
     least = "" if number.complete else ">= "
-    if number.before is None or number.after is None:
-        before, after = (
-            "-" if value is None else least + readable(value, number.unit) for value in (number.before, number.after)
-        )
-        return after if number.before is None else f"{before} -> {after}"
+    if number.before is None:
+        return "-" if number.after is None else least + readable(number.after, number.unit)
+    if number.after is None:
+        return f"{least}{readable(number.before, number.unit)} -> -"
     before, after = readable_pair(number.before, number.after, number.unit)
     return f"{least}{before} -> {least}{after}"
 
@@ -199,22 +186,16 @@ def _exact(value: Number) -> str:
 
 
 def _model_markdown(change: ModelChange) -> Iterator[str]:
-    yield f"### {plain(change.path)}{f' ({change.words})' if change.words else ''}"
-    yield ""
+    yield from (f"### {plain(change.title)}", "")
     if change.numbers:
-        yield "| metric | before -> after | change |"
-        yield "|---|---|---|"
+        yield from ("| metric | before -> after | change |", "|---|---|---|")
         for number in change.numbers:
             yield f"| {plain(number.metric)} | {_from_to(number)} | {_delta(number)} |"
         yield ""
     for number in change.numbers if not change.words else ():
         if number.layers:
-            yield f"<details><summary>{plain(number.metric)} by layer</summary>"
-            yield ""
-            yield "| change | layer | before -> after |"
-            yield "|---:|---|---|"
+            yield from (f"<details><summary>{plain(number.metric)} by layer</summary>", "")
+            yield from ("| change | layer | before -> after |", "|---:|---|---|")
             for delta, scope, figures in _layer_rows(number):
                 yield f"| {delta} | {plain(scope)} | {figures} |"
-            yield ""
-            yield "</details>"
-            yield ""
+            yield from ("", "</details>", "")

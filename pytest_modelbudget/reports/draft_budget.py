@@ -1,10 +1,8 @@
 """A commented budget out of what a model measures: a first draft, and a true one."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 
 from pytest_modelbudget.budget.source_forms import RUN_ON
@@ -37,19 +35,11 @@ def budget_text(
         "models:",
         f"  {_word(name)}:",
         f"    {source.format}: {_word(target)}",
-        *(f"    {line}" for line in _run_on(source)),
+        *(f"    {field.key}: {field.form.text(value)}" for field in RUN_ON if (value := getattr(source, field.key))),
         "    limits:",
         *(_limit(metrics[key], measurement, headroom) for key, measurement in measurements.items()),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _run_on(source: ModelSource) -> Iterator[str]:
-    """The lines for what the model is built with and run on."""
-    for field in RUN_ON:
-        value = getattr(source, field.key)
-        if value:
-            yield f"{field.key}: {field.form.text(value)}"
 
 
 def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
@@ -73,8 +63,4 @@ def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
 def _word(text: str) -> str:
     """A word as YAML reads it back as the same text."""
     is_plain = _PLAIN.fullmatch(text) and not text.endswith(":") and text.lower() not in _WORDS
-    return text if is_plain else _json(text)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

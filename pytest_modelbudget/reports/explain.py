@@ -1,17 +1,14 @@
 """One number of one module explained: operands, formula with its numbers, and reason."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.graph import Weight
-from pytest_modelbudget.graph.scopes import is_in_scope, scope_text
+from pytest_modelbudget.graph.graph import Weight, is_in_scope, scope_text
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import ByFormula, ByTraffic, ByWeight, Measurement, Metric, Term
+from pytest_modelbudget.metrics.measurement import PROGRAM, ByFormula, ByTraffic, ByWeight, Measurement, Metric, Term
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.reports.show import operand_text, tensor_text
 from pytest_modelbudget.reports.traced_formula import formula_lines
@@ -39,8 +36,10 @@ def explanation(metric: Metric, measurement: Measurement, costed: CostedGraph, s
         for cost in costed.costs:
             if is_in_scope(cost.op.scope, scope):
                 lines += ["", *_operation(metric.key, metric.how, cost, costed)]
-    elif measurement.unreduced is None:
-        lines += ["", *_shares(measurement, scope)]
+    elif measurement.unreduced is None:  # no formula of an operation tells: the shares, in execution order
+        shares = [share for share in measurement.shares if is_in_scope(share.scope, scope)]
+        lines += ["", *(f"{scope_text(share.scope)}  {exact(share.value, measurement.unit)}" for share in shares)]
+    lines += [f"unmeasured: {op.why}" for op in measurement.unmeasured if op.op == PROGRAM]
     lines += ["", f"{metric.key}: {metric.definition}"]
     return "\n".join(lines)
 
@@ -56,32 +55,21 @@ def _headline(metric: Metric, measurement: Measurement, scope: str | None) -> st
     return f"{scope_text(scope)}: {metric.key} {exact(part, unit)} of {exact(whole, unit)}{share}"
 
 
-def _shares(measurement: Measurement, scope: str | None) -> Iterator[str]:
-    """The shares of the number, in execution order, where no formula of an operation tells."""
-    for share in measurement.shares:
-        if is_in_scope(share.scope, scope):
-            yield f"{scope_text(share.scope)}  {exact(share.value, measurement.unit)}"
-
-
 def _weights(how: ByWeight, unit: str, costed: CostedGraph, scope: str | None) -> Iterator[str]:
     for weight, amount in how.amounts(costed):
         if is_in_scope(weight.scope, scope):
-            yield ""
-            yield f"{weight.tensor.name}  {tensor_text(weight.tensor)}"
+            yield from ("", f"{weight.tensor.name}  {tensor_text(weight.tensor)}")
             yield f"  {_weight_formula(weight, amount, unit)}"
 
 
 def _weight_formula(weight: Weight, amount: int, unit: str) -> str:
     """The product of the sizes, and for bytes of the width of an element: 64 x 3 x 3 = 576."""
     tensor = weight.tensor
-    product = " x ".join(f"{size:,}" for size in tensor.shape) or "1"
-    if unit == "B":
-        product += f" x {tensor.dtype.bits} bits / 8"
-    expected = tensor.nbytes if unit == "B" else tensor.elements
     if weight.packed is not None:
         return f"{exact(amount, unit)}: packed, {weight.packed:,} logical elements"
-    if amount == expected:
-        return f"{product} = {exact(amount, unit)}"
+    if amount == (tensor.nbytes if unit == "B" else tensor.elements):
+        product = " x ".join(f"{size:,}" for size in tensor.shape) or "1"
+        return f"{product}{f' x {tensor.dtype.bits} bits / 8' if unit == 'B' else ''} = {exact(amount, unit)}"
     return f"{exact(amount, unit)}: it shares memory with a tensor that is counted already"
 
 
@@ -99,8 +87,14 @@ def _operation(key: str, how: ByFormula | ByTraffic, cost: OpCost, costed: Coste
         return
     for term in how.terms:
         yield from _formula(term, cost, rule)
-    if len(how.terms) > 1:
-        yield from _sum(key, how.terms, cost)
+    values = [getattr(cost, term.formula) for term in how.terms]
+    if len(values) > 1 and not any(isinstance(value, Unknown) for value in values):  # such as 2 x 256 + 32 = 544
+        addends = [
+            f"{term.times} x {value:,}" if term.times != 1 else f"{value:,}"
+            for term, value in zip(how.terms, values, strict=True)
+        ]
+        total = sum(term.times * value for term, value in zip(how.terms, values, strict=True))
+        yield _line(key, f"{' + '.join(addends)} = {total:,}")
     yield _line("because", rule.because)
 
 
@@ -114,23 +108,10 @@ def _operands(cost: OpCost, rule: OpRule | None) -> Iterator[str]:
         bound = rule.bind(op) if rule else {}
     except UnmeasurableError:
         bound = {}
-    named = bound.items() if bound else ((str(at), each) for at, each in enumerate(op.operands))
-    for role, operand in named:
+    for role, operand in bound.items() or ((str(at), operand) for at, operand in enumerate(op.operands)):
         yield _line(role, operand_text(operand))
     for output in op.outputs:
         yield _line("out", tensor_text(output))
-
-
-def _sum(key: str, terms: Iterable[Term], cost: OpCost) -> Iterator[str]:
-    """The sum of the terms, where all of them are known: 2 x 256 + 32 = 544."""
-    total, addends = 0, []
-    for term in terms:
-        value = getattr(cost, term.formula)
-        if isinstance(value, Unknown):
-            return
-        total += term.times * value
-        addends.append(f"{term.times} x {value:,}" if term.times != 1 else f"{value:,}")
-    yield _line(key, f"{' + '.join(addends)} = {total:,}")
 
 
 def _formula(term: Term, cost: OpCost, rule: OpRule) -> Iterator[str]:
@@ -147,15 +128,13 @@ def _formula(term: Term, cost: OpCost, rule: OpRule) -> Iterator[str]:
     values = {**rule.bind(op), "attributes": op.attributes, "outputs": op.outputs}
     if op.outputs:
         values["out"] = op.outputs[0]
-    wanted = inspect.signature(formula).parameters
-    lines = formula_lines(formula, {name: values[name] for name in wanted if name in values})
-    for number, line in enumerate(lines):
+    asked = {name: values[name] for name in inspect.signature(formula).parameters if name in values}
+    for number, line in enumerate(formula_lines(formula, asked)):
         yield _line("" if number else word, line)
     if op.times != 1:
         yield _line("", f"x {op.times} times = {value:,}")
     yield _line("source", where_written(formula))
-    said = inspect.getdoc(formula)
-    for line in said.splitlines() if said else ():
+    for line in (inspect.getdoc(formula) or "").splitlines():
         yield _line("", line).rstrip()
 
 

@@ -10,8 +10,6 @@ the case, a one-line message, everything else as text, the figures as properties
 </testcase>
 """
 
-from __future__ import annotations
-
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +19,8 @@ from xml.etree import ElementTree
 
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
-from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, failing_locks, headroom_text, unmeasured
+from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, unmeasured
 from pytest_modelbudget.reports.record import BrokenFile, LockReport, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.reports.sentences import detail_lines, grown_name, headline
 from pytest_modelbudget.reports.text import one_line, printable
@@ -56,20 +54,21 @@ class Reported(NamedTuple):
 def render(report: Report) -> str:
     """The report as XML, one suite after the other in the order of their files."""
     by_file: dict[str, list[Reported]] = {}
-    for reported in _unique(list(_reported(report))):
-        by_file.setdefault(reported.file, []).append(reported)
-    properties = {**report.environment, "selected": str(report.selected).lower()}
-    suites = [_suite(file, some, properties) for file, some in by_file.items()]
+    reported = list(_reported(report))
+    names = Counter((case.classname, case.name) for case in reported)
+    for case in reported:  # where ids give the same class and name, the whole id is the name: names are unique
+        is_unique = names[case.classname, case.name] == 1
+        by_file.setdefault(case.file, []).append(case if is_unique else case._replace(name=case.id))
+    about = {**report.environment, "selected": str(report.selected).lower()}
+    properties = {name: printable(value) for name, value in about.items()}
+    suites = [
+        TestSuite(printable(file) or SUITES, [_test_case(case) for case in some], properties=properties)
+        for file, some in by_file.items()
+    ]
     tree = ElementTree.fromstring(to_xml_report_string(suites, prettyprint=False))
     _complete(tree, chain.from_iterable(by_file.values()))
     ElementTree.indent(tree)
     return ElementTree.tostring(tree, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _unique(reported: list[Reported]) -> list[Reported]:
-    """Names are unique: where ids give the same class and name, the whole id is the name."""
-    names = Counter((case.classname, case.name) for case in reported)
-    return [case if names[case.classname, case.name] == 1 else case._replace(name=case.id) for case in reported]
 
 
 def _reported(report: Report) -> Iterator[Reported]:
@@ -79,29 +78,25 @@ def _reported(report: Report) -> Iterator[Reported]:
         yield _of_case(case, timings.pop(case.model.id, NO_TIME))
     yield from map(_of_broken, report.broken)
     yield from (_of_change(word, change) for word, change in changes(report))
-    yield from map(_of_lock, failing_locks(report))
+    yield from map(_of_lock, report.failing_locks)
     if text := unmeasured(report):
         yield Reported(SUITES, SUITES, UNANSWERED, "", 1, text, text, {}, problem=UNANSWERED)
 
 
 def _of_case(case: Case, seconds: str) -> Reported:
     properties = _properties(to_json(case.check), FIGURES)
-    if left := headroom_text(case.check):
+    if left := case.check.headroom_text:
         properties["headroom"] = left
     for number, entry in enumerate(case.check.blame, 1):
         properties[f"blame.{number}"] = f"{entry.delta:+d} {grown_name(entry)}"
     return Reported(
-        id=case.id,
-        classname=dotted(case.address.above),
-        name=case.name,
-        file=case.file,
-        line=case.line,
+        id=case.id, classname=dotted(case.address.above), name=case.name, file=case.file, line=case.line,
         message=headline(case),
         text="\n".join([f"{headline(case)}   {case.place}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
         problem=case.outcome if case.check.fails else "",
-    )
+    )  # fmt: skip
 
 
 def _properties(json: Mapping[str, object], keys: Iterable[str]) -> dict[str, str]:
@@ -111,10 +106,9 @@ def _properties(json: Mapping[str, object], keys: Iterable[str]) -> dict[str, st
 
 def _of_broken(broken: BrokenFile) -> Reported:
     """A file that could not be read, with every problem of it."""
-    address = broken.address
-    file, classname = address.file, dotted(address.above)
-    text, message = "\n".join(broken.problems), one_line(broken.problems[0])
-    return Reported(broken.id, classname, address.name, file, 1, message, text, {}, problem="broken")
+    address, text, message = broken.address, "\n".join(broken.problems), one_line(broken.problems[0])
+    where = broken.id, dotted(address.above), address.name, address.file, 1
+    return Reported(*where, message, text, {}, problem="broken")
 
 
 def _of_change(word: str, change: LoosenedLimit | RedefinedModel) -> Reported:
@@ -152,12 +146,6 @@ def dotted(address: Address) -> str:
 
 
 # Into XML.
-
-
-def _suite(file: str, reported: list[Reported], about: Mapping[str, str]) -> TestSuite:
-    properties = {name: printable(value) for name, value in about.items()}
-    test_cases = [_test_case(case) for case in reported]
-    return TestSuite(printable(file) or SUITES, test_cases, properties=properties)
 
 
 def _test_case(case: Reported) -> TestCase:

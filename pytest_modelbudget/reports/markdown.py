@@ -1,34 +1,19 @@
-"""``--model-budget-summary``: the Markdown that GitHub shows on the page of a run.
+"""Markdown that GitHub shows: the summary on the page of a run, and a comment on a pull request.
 
 What fails stands first, with the layers behind it, then what a change loosened, warnings, and what
 changed; what is within and unchanged is folded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.reports.cases import (
-    LOOSENED,
-    REDEFINED,
-    Case,
-    cases,
-    changes_counted,
-    counts,
-    failing_locks,
-    headroom_text,
-    is_lower_bound,
-    maximum,
-    unmeasured,
-    worst_first,
-)
+from pytest_modelbudget.reports import cases as reported
 from pytest_modelbudget.reports.record import Check, LoosenedLimit, RedefinedModel, Report
-from pytest_modelbudget.reports.sentences import detail_lines, figure, headline, reservations
+from pytest_modelbudget.reports.sentences import detail_lines, headline, reservations
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.reports.typed_json import number_json
-from pytest_modelbudget.units import several
+from pytest_modelbudget.units import exact, several
 
 # All but what means nothing in the middle of a line, as an underscore within a word does.
 _MARKUP = re.compile(r"""(?![\w .,:;/+%=>()'"!?-])[\s\S]|(?<![^\W_])_|_(?![^\W_])""")
@@ -71,63 +56,20 @@ class Section(NamedTuple):
 
 
 def render(report: Report) -> str:
-    """The summary, within what GitHub takes."""
+    """``--model-budget-summary``: the summary, within what GitHub takes."""
     return summary(report, MOST_BYTES)
 
 
 def summary(report: Report, most_bytes: int) -> str:
-    """The summary in at most so many bytes; what fails is the last to give way."""
-    return fitted(list(sections(report)), most_bytes)
+    """The summary in at most so many bytes; what fails is the last to give way.
 
-
-def title(report: Report) -> str:
-    """One line of plain text: "Model budget: 1 over, 1 unknown (12 limits)"."""
-    numbers = counts(report)
-    total = sum(numbers.values())
-    limits = several(total, "limit")
-    noticed = [f"{numbers[key]} {key}" for key in ("over", "unknown", "warn") if numbers[key]]
-    noticed += [several(len(report.broken), "broken file")] if report.broken else []
-    noticed += changes_counted(report)
-    locks = failing_locks(report)
-    noticed += [several(len(locks), "unfit lock file")] if locks else []
-    noticed += [f"{report.unanswered} not measured"] if report.unanswered else []
-    if noticed:
-        return f"Model budget: {', '.join(noticed)} ({limits})"
-    return f"Model budget: {limits}, all within" if total else "Model budget: nothing measured"
-
-
-def sections(report: Report) -> Iterator[Section]:
-    """All parts, in the order in which they give way last."""
-    yield Section(f"## {title(report)}\n", [])
-    if sentence := unmeasured(report):
-        yield Section(f"❌ {sentence}.\n", [])
-    if report.selected:
-        yield Section("Only a part of the limits was selected, and measured.\n", [])
-    judged = list(cases(report))
-    failing = worst_first([case for case in judged if case.check.fails])
-    warned = worst_first([case for case in judged if case.outcome == "warn"])
-    within = [case for case in judged if case.outcome == "within"]
-    yield from _broken(report)
-    yield from _table("### Failing", failing)
-    yield from _details(failing)
-    yield from _changes(report)
-    yield from _notes(report)
-    yield from _table("### Warnings", warned)
-    yield from _table("### Changed since the baseline", [case for case in within if changed(case)])
-    yield from _folded([case for case in within if not changed(case)])
-
-
-def changed(case: Case) -> bool:
-    """Whether a number is known to differ from its baseline."""
-    return case.check.baseline not in (None, case.check.actual)
-
-
-def fitted(summary: list[Section], most_bytes: int) -> str:
-    """Openings and closings of all sections, and as many of their rows as there is room for."""
-    frames = "".join(section.opening + section.closing + section.left_out(0) + "\n" for section in summary)
+    It has the openings and closings of all sections, and as many of their rows as there is room for.
+    """
+    parts = list(sections(report))
+    frames = "".join(section.opening + section.closing + section.left_out(0) + "\n" for section in parts)
     left = most_bytes - nbytes(frames)
     text = ""
-    for section in summary:
+    for section in parts:
         kept = 0
         for row in section.rows:
             if nbytes(row) + 1 > left:
@@ -139,53 +81,121 @@ def fitted(summary: list[Section], most_bytes: int) -> str:
     return text
 
 
+def title(report: Report) -> str:
+    """One line of plain text: "Model budget: 1 over, 1 unknown (12 limits)"."""
+    numbers = reported.counts(report)
+    total = sum(numbers.values())
+    limits = several(total, "limit")
+    noticed = [f"{numbers[key]} {key}" for key in ("over", "unknown", "warn") if numbers[key]]
+    noticed += [several(len(report.broken), "broken file")] if report.broken else []
+    noticed += reported.changes_counted(report)
+    locks = report.failing_locks
+    noticed += [several(len(locks), "unfit lock file")] if locks else []
+    noticed += [f"{report.unanswered} not measured"] if report.unanswered else []
+    if noticed:
+        return f"Model budget: {', '.join(noticed)} ({limits})"
+    return f"Model budget: {limits}, all within" if total else "Model budget: nothing measured"
+
+
+def sections(report: Report) -> Iterator[Section]:
+    """All parts, in the order in which they give way last."""
+    yield Section(f"## {title(report)}\n", [])
+    if sentence := reported.unmeasured(report):
+        yield Section(f"❌ {sentence}.\n", [])
+    if report.selected:
+        yield Section("Only a part of the limits was selected, and measured.\n", [])
+    judged = list(reported.cases(report))
+    failing = reported.worst_first([case for case in judged if case.check.fails])
+    warned = reported.worst_first([case for case in judged if case.outcome == "warn"])
+    within = [case for case in judged if case.outcome == "within"]
+    if problems := [problem for broken in report.broken for problem in broken.problems]:
+        yield Section("### Broken budget files\n\n", [f"- {code(one_line(problem))}" for problem in problems])
+    yield from _table("### Failing", failing)
+    yield from _details(failing)
+    for word, some in ((reported.LOOSENED, report.loosened), (reported.REDEFINED, report.redefined)):
+        if some:
+            yield Section(f"### {word.capitalize()} by this change\n\n", [*map(_change, some)])
+    if odd := [lock for lock in report.lock if not lock.is_fresh]:
+        rows = [f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}" for lock in odd]
+        yield Section("### Lock files\n\n", rows)
+    yield from _table("### Warnings", warned)
+    yield from _table("### Changed since the baseline", [case for case in within if changed(case)])
+    unchanged = [case for case in within if not changed(case)]
+    yield from _table(f"<details><summary>{len(unchanged)} within</summary>", unchanged, "\n</details>\n")
+
+
+def changed(case: reported.Case) -> bool:
+    """Whether a number is known to differ from its baseline."""
+    return case.check.baseline not in (None, case.check.actual)
+
+
 def nbytes(text: str) -> int:
     """Its length in UTF-8."""
     return len(text.encode("utf-8", "replace"))
 
 
+# The comment on a pull request.
+
+MARKER = "<!-- model-budget -->"
+COMMENT_BYTES = 65_000  # GitHub takes 65,536 characters
+
+
+def comment(report: Report) -> str:
+    """``--model-budget-comment``: a line where all is well, else the summary, within what GitHub takes.
+
+    The first line is a marker that nobody sees, by which the comment is found again and replaced.
+    """
+    if is_quiet(report):
+        count = sum(changed(case) for case in reported.cases(report))
+        moved = f", {count} changed since the baseline" if count else ""
+        return f"{MARKER}\n✅ {title(report)}{moved}\n"
+    return f"{MARKER}\n{summary(report, COMMENT_BYTES - nbytes(MARKER) - 1)}"
+
+
+def is_quiet(report: Report) -> bool:
+    """Whether something was measured, all of it is within, and no budget was changed."""
+    numbers = reported.counts(report)
+    odd = (report.selected, report.unanswered, report.broken, reported.changes_counted(report))
+    is_within = numbers["within"] == sum(numbers.values()) > 0
+    return is_within and not any((*odd, report.failing_locks))
+
+
 # The parts.
 
 
-def _table(heading: str, some: list[Case]) -> Iterator[Section]:
+def _table(heading: str, some: list[reported.Case], closing: str = "") -> Iterator[Section]:
     if some:
-        yield Section(f"{heading}\n\n{COLUMNS}\n{RULE}\n", [_row(case) for case in some])
+        yield Section(f"{heading}\n\n{COLUMNS}\n{RULE}\n", [_row(case) for case in some], closing)
 
 
-def _folded(some: list[Case]) -> Iterator[Section]:
-    if some:
-        opening = f"<details><summary>{len(some)} within</summary>\n\n{COLUMNS}\n{RULE}\n"
-        yield Section(opening, [_row(case) for case in some], "\n</details>\n")
-
-
-def _row(case: Case) -> str:
+def _row(case: reported.Case) -> str:
     cells = (
         f"{SIGNS[case.outcome]} {case.outcome}",
         code(case.subject),
         code(case.name),
         _measured(case),
         _held(case),
-        headroom_text(case.check),
+        case.check.headroom_text,
         _baseline(case.check),
         code(case.place),
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _measured(case: Case) -> str:
+def _measured(case: reported.Case) -> str:
     check = case.check
     if check.actual is None:
         return code("; ".join((check.measured, *reservations(case)))) if check.measured else ""
-    return ("≥ " if is_lower_bound(check) else "") + figure(check.actual, check.unit)
+    return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit)
 
 
-def _held(case: Case) -> str:
+def _held(case: reported.Case) -> str:
     """The maximum, else the minimum, or what an equivalence allows."""
-    check, most = case.check, maximum(case.check)
+    check, most = case.check, case.check.maximum
     if case.check.is_claim:
         return code(str(check.allowed)) if check.allowed else ""
     bound = check.min if most is None else most
-    return "" if bound is None else figure(bound, check.unit)
+    return "" if bound is None else exact(bound, check.unit)
 
 
 def _baseline(check: Check) -> str:
@@ -200,15 +210,7 @@ def _baseline(check: Check) -> str:
     return f"was {code(str(number_json(before)))}"
 
 
-def _broken(report: Report) -> Iterator[Section]:
-    """Files without readable limits: their problems, each with its place."""
-    problems = [problem for broken in report.broken for problem in broken.problems]
-    if problems:
-        rows = [f"- {code(one_line(problem))}" for problem in problems]
-        yield Section("### Broken budget files\n\n", rows)
-
-
-def _details(failing: list[Case]) -> Iterator[Section]:
+def _details(failing: list[reported.Case]) -> Iterator[Section]:
     """Under each failure, unfolded by a click: its figures, and the layers that it comes from."""
     rows = [
         f"<details><summary>{code(f'{case.subject} / {case.name}')}: "
@@ -220,22 +222,8 @@ def _details(failing: list[Case]) -> Iterator[Section]:
         yield Section("\n", rows)
 
 
-def _changes(report: Report) -> Iterator[Section]:
-    """Limits that let more pass than at the base, and models that are others than there."""
-    for word, some in ((LOOSENED, report.loosened), (REDEFINED, report.redefined)):
-        if some:
-            yield Section(f"### {word.capitalize()} by this change\n\n", [*map(_change, some)])
-
-
 def _change(change: LoosenedLimit | RedefinedModel) -> str:
     sign = "❌ forbidden:" if change.forbidden else SIGNS["warn"]
     subject = code(change.address.title)
     place = code(f"{change.file}:{change.line}")
     return f"- {sign} {code(one_line(change.text))} in {subject}, {place}"
-
-
-def _notes(report: Report) -> Iterator[Section]:
-    """Lock files that are not what was measured, in a sentence each."""
-    rows = [f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}" for lock in report.lock if not lock.is_fresh]
-    if rows:
-        yield Section("### Lock files\n\n", rows)

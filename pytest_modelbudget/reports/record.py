@@ -21,20 +21,18 @@ Drawn once, with one model, one check and one file that could not be read::
 each is what it says there.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from fractions import Fraction
 from pathlib import Path
 
-from pytest_modelbudget.budget.address import Address
-from pytest_modelbudget.budget.budget import EQUIVALENCE, Level
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, Level
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, rare
-from pytest_modelbudget.units import Number
+from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, rare, to_json
+from pytest_modelbudget.units import Number, room
 
 SCHEMA_FILE = Path(__file__).with_name("model-budget-report.schema.json")
 
@@ -147,10 +145,9 @@ class AskedOps(Entry):
 class Check(Addressed):
     """One limit, or one claim about outputs, and what became of it.
 
-    limit is the maximum; min, and what growth allows from the baseline, stand beside it. The
-    baseline is what a lock file knows, at the base or in the working tree. blame has the largest
-    growth first, and all its deltas add up to the growth. Of a claim, measured and allowed are
-    for eyes.
+    limit is the maximum; min, and what growth allows from the baseline, stand beside it. The baseline is what a lock
+    file knows, at the base or in the working tree. blame has the largest growth first, and all its deltas add up to the
+    growth. Of a claim, measured and allowed are for eyes.
     """
 
     metric: str
@@ -187,6 +184,38 @@ class Check(Addressed):
     def warns(self) -> bool:
         """Whether it is over and only said aloud."""
         return self.outcome is Outcome.OVER and not self.fails
+
+    @property
+    def maximum(self) -> Fraction | None:
+        """The most that it lets pass: its limit, or what it may have grown to, if that is less."""
+        if self.is_claim:  # whose allowed is a share of the outputs' size
+            return None
+        return min((Fraction(end) for end in (self.limit, self.allowed) if end is not None), default=None)
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether a number may be larger than it says: accepted so, or unknown for that reason."""
+        return self.lower_bound or (self.outcome is Outcome.UNKNOWN and not self.complete)
+
+    @property
+    def headroom(self) -> Fraction | None:
+        """The distance of a number from its nearer bound, as a share of that bound; negative when over.
+
+        None where nobody knows: a lower bound may be anywhere above what it says.
+        """
+        if self.actual is None or self.outcome is Outcome.UNKNOWN:
+            return None
+        actual, most = Fraction(self.actual), self.maximum
+        distances = [(most - actual) / most] if most else []
+        if self.min:
+            distances.append((actual - self.min) / Fraction(self.min))
+        return min(distances, default=None)
+
+    @property
+    def headroom_text(self) -> str:
+        """A headroom for eyes: "6.2%", or "" where nobody knows."""
+        left = self.headroom
+        return "" if left is None else room(left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,8 +338,7 @@ class BrokenFile(Addressed):
 class LockReport(Entry):
     """The state of a lock file, in the working tree or at the base, and whether that fails.
 
-    state is fresh, stale, missing, broken (unreadable), or of the base unreachable (it is not
-    here; file is then None).
+    state is fresh, stale, missing, broken (unreadable), or of the base unreachable (it is not here; file is then None).
     """
 
     file: str | None
@@ -391,6 +419,21 @@ class Report(Entry):
     loosened: tuple[LoosenedLimit, ...] = ()
     redefined: tuple[RedefinedModel, ...] = ()
     timings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def failing_locks(self) -> list[LockReport]:
+        """Lock files that are not what was measured, where a session fails for it."""
+        return [lock for lock in self.lock if lock.fails]
+
+
+def report_text(report: Report) -> str:
+    """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
+
+    A model's ``profile`` is left out: it is there only if a page was asked for too, and what one
+    file says may not depend on which others are written.
+    """
+    models = tuple(replace(model, profile="") for model in report.models)
+    return json.dumps(to_json(replace(report, models=models)), indent=1, allow_nan=False) + "\n"
 
 
 def schema_text() -> str:

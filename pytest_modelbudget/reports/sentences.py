@@ -15,28 +15,19 @@ A report that has room for more than a line has the figures above the layers::
     grown since the baseline
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
-from pytest_modelbudget.graph.scopes import is_in_scope, scope_text, share_lines
+from pytest_modelbudget.graph.graph import is_in_scope, scope_text, share_lines
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.reports.cases import Case, headroom_text, maximum
-from pytest_modelbudget.reports.record import (
-    Check,
-    EquivalenceReport,
-    Growth,
-    ModelReport,
-    OtherGrowth,
-    TransformReport,
-)
+from pytest_modelbudget.reports import record
+from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.text import aligned, one_line
-from pytest_modelbudget.units import Number, exact, percentage, readable_pair, room
+from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
 MOST_SHARES = 5  # that a report names
 MOST_SHARES_OF_AN_ITEM = 3
@@ -49,23 +40,23 @@ NARROW = frozenset({Basis.LAYERS.value, Basis.NOTHING.value})  # less than step 
 # Layers.
 
 
-def grown_lines(blame: Sequence[OtherGrowth | Growth]) -> Iterator[str]:
+def grown_lines(blame: Sequence[record.OtherGrowth | record.Growth]) -> Iterator[str]:
     """A line for each entry of a check's blame, in columns; none where nothing is blamed."""
     rows = [(f"{entry.delta:+,}", grown_name(entry), shapes(entry)) for entry in blame]
     yield from aligned("  {:>}  {:<}   {}", rows)
 
 
-def grown_name(entry: OtherGrowth | Growth) -> str:
+def grown_name(entry: record.OtherGrowth | record.Growth) -> str:
     """The parameter or scope that grew; "(3 others)" for the rest of a long list."""
-    if isinstance(entry, OtherGrowth):
+    if isinstance(entry, record.OtherGrowth):
         others = "one other" if entry.count == 1 else f"{entry.count} others"
         return f"({others if entry.count else 'not told apart'})"
     return scope_text(".".join(filter(None, (entry.scope, entry.name))))
 
 
-def shapes(entry: OtherGrowth | Growth) -> str:
+def shapes(entry: record.OtherGrowth | record.Growth) -> str:
     """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone", or ""."""
-    if isinstance(entry, OtherGrowth):
+    if isinstance(entry, record.OtherGrowth):
         return ""
     before, after = ("" if sizes is None else str(list(sizes)) for sizes in (entry.shape_before, entry.shape_after))
     if entry.before is None:
@@ -77,24 +68,33 @@ def shapes(entry: OtherGrowth | Growth) -> str:
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
-    inside = (
-        (share.scope, Fraction(share.value)) for share in case.shares if is_in_scope(share.scope, case.check.scope)
-    )
-    return sorted(inside, key=lambda share: -share[1])[:MOST_SHARES]
+    inside = (share for share in case.shares if is_in_scope(share.scope, case.check.scope))
+    return sorted(((share.scope, Fraction(share.value)) for share in inside), key=lambda share: -share[1])[:MOST_SHARES]
 
 
 def largest_lines(case: Case) -> Iterator[str]:
     """A line for each of the largest shares, where it is a maximum that they add up to."""
-    if maximum(case.check) is None:
+    if case.check.maximum is None:
         return
     shares = largest_shares(case)
     yield from share_lines((scope, int(value)) for scope, value in shares if value.denominator == 1)
 
 
+def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dict[tuple[str, int, str, str], list[str]]:
+    """Each unmeasured operation (its name, count, scope and why) with the metrics that are lower bounds for it."""
+    keys: dict[tuple[str, int, str, str], list[str]] = {}
+    for key, number in numbers.items():
+        for op in number.unmeasured:
+            keys.setdefault((op.op, op.count, op.scope, op.why), []).append(key)
+    return keys
+
+
 # An item that fails.
 
 
-def failure_lines(check: Check, measurement: Measurement | None, place: Place, accept: str = "") -> tuple[str, ...]:
+def failure_lines(
+    check: record.Check, measurement: Measurement | None, place: Place, accept: str = ""
+) -> tuple[str, ...]:
     """The first line says everything; the others help to mend it.
 
     measurement is the check's own, which for a scope's limit is that of the scope. accept is the
@@ -107,19 +107,18 @@ def failure_lines(check: Check, measurement: Measurement | None, place: Place, a
     if _grown(check):
         below = grown_lines(check.blame)
     elif _is_maximum(check):
-        largest = sorted(measurement.shares, key=lambda share: -share.value)
-        named = largest[:MOST_SHARES_OF_AN_ITEM]
-        below = share_lines((share.scope, int(share.value)) for share in named)
+        largest = sorted(measurement.shares, key=lambda share: -share.value)[:MOST_SHARES_OF_AN_ITEM]
+        below = share_lines((share.scope, int(share.value)) for share in largest)
     if not check.complete or check.ops:
         accept = ""  # an update writes no lower bounds, and no operations
     return (first, *below, f"fix: {_way_out(check, place, accept)}")
 
 
-def _grown(check: Check) -> bool:
-    return any(isinstance(entry, Growth) for entry in check.blame)
+def _grown(check: record.Check) -> bool:
+    return any(isinstance(entry, record.Growth) for entry in check.blame)
 
 
-def _baseline(check: Check) -> str:
+def _baseline(check: record.Check) -> str:
     """The locked number that a number is compared with, and what may be added to it."""
     if check.baseline is None or check.actual is None:
         return ""
@@ -128,14 +127,14 @@ def _baseline(check: Check) -> str:
     return f"   baseline {before}{allowance}"
 
 
-def _is_maximum(check: Check) -> bool:
+def _is_maximum(check: record.Check) -> bool:
     """Whether it is a maximum of whole things that is broken, which its shares add up to."""
-    most = maximum(check)
+    most = check.maximum
     is_over = isinstance(check.actual, int) and most is not None and check.actual > most
     return is_over and check.ops is None
 
 
-def _way_out(check: Check, place: Place, accept: str) -> str:
+def _way_out(check: record.Check, place: Place, accept: str) -> str:
     if check.ops:
         return f"replace these operations, or permit them at {place}"
     accepting = f"accept: {accept}" if accept else ""
@@ -147,24 +146,16 @@ def _way_out(check: Check, place: Place, accept: str) -> str:
 
 def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tuple[str, ...]:
     """The first line says everything; the others help to find the layer."""
-    words = f"equivalence {equivalence.outcome.value}: {one_line(equivalence.reason)}   {place}"
-    return (words, *_evidence(equivalence), f"repeat: {repeat}")
-
-
-def _evidence(equivalence: Equivalence) -> Iterator[str]:
-    divergence = equivalence.first_divergence
-    if divergence is not None:
-        scope = scope_text(divergence.scope)
+    lines = [f"equivalence {equivalence.outcome.value}: {one_line(equivalence.reason)}   {place}"]
+    if divergence := equivalence.first_divergence:
         size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
-        yield f"  first layer that differs: {scope}{size}{_most(divergence.worst)}"
-    over = (output for output in equivalence.outputs if output.outcome is Outcome.OVER)
-    output = next((output for output in over if output.worst), None)
-    if output is not None:
-        subject = f"'{output.name}', {output.family} inputs"
-        yield f"  worst output element: {subject}{_most(output.worst)}"
+        lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}")
+    over = (output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst)
+    if output := next(over, None):
+        lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
     if equivalence.weights:
-        yield f"  {weights_text(equivalence.weights, equivalence.seeds)}"
-    yield from (f"  {one_line(note)}" for note in equivalence.notes)
+        lines.append(f"  {weights_text(equivalence.weights, equivalence.seeds)}")
+    return (*lines, *(f"  {one_line(note)}" for note in equivalence.notes), f"repeat: {repeat}")
 
 
 def _most(worst: Worst | None) -> str:
@@ -200,16 +191,11 @@ def figures(case: Case) -> Iterator[tuple[str, str]]:
     for key, label in CLAIMED.items() if case.check.is_claim else FIGURES.items():
         value = getattr(check, key)
         if value is not None:
-            yield label, value if case.check.is_claim else figure(value, check.unit)
-    if left := headroom_text(check):
+            yield label, value if case.check.is_claim else exact(value, check.unit)
+    if left := check.headroom_text:
         yield "headroom", left
     yield "outcome", check.outcome.value
     yield "level", check.level.value
-
-
-def figure(value: Number, unit: str) -> str:
-    """Every digit that the record has, thousands separated, and the unit."""
-    return exact(Fraction(value), unit)
 
 
 def detail_lines(case: Case) -> Iterator[str]:
@@ -223,12 +209,11 @@ def detail_lines(case: Case) -> Iterator[str]:
         yield from ("largest layers", *largest)
 
 
-def evidence_lines(equivalence: EquivalenceReport) -> Iterator[str]:
+def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
     """The layer where outputs part from the model's, and under which weights and inputs."""
     divergence = equivalence.first_divergence
     if divergence:
-        scope = scope_text(divergence.scope)
-        yield f"first layer that differs: {scope}, by {divergence.error} of its size"
+        yield f"first layer that differs: {scope_text(divergence.scope)}, by {divergence.error} of its size"
     if equivalence.weights:
         yield weights_text(equivalence.weights, equivalence.seeds)
 
@@ -249,37 +234,24 @@ def reservations(case: Case) -> Iterator[str]:
 # A model and a transform of it.
 
 
-def costs(model: ModelReport, transform: TransformReport) -> list[str]:
+def costs(model: record.ModelReport, transform: record.TransformReport) -> list[str]:
     """The number of changes, the metrics that differ with both numbers, then the others."""
-    texts = [_changed(transform)] if transform.changes else []
-    same = []
+    counts: dict[str, list[bool]] = {}
+    for change in transform.changes:
+        counts.setdefault(change.operation, []).append(bool(change.became))
+    changed = "; ".join(f"{sum(became)} of {len(became)} {name} changed" for name, became in counts.items())
+    texts, same = [changed] if changed else [], []
     for key in model.metrics:
         before, after = model.measured(key), transform.measured(key)
         if before is None or after is None:
             continue
-        if before.value == after.value:
+        first, second = Fraction(before.value), Fraction(after.value)
+        if first == second:
             same.append(key)
             continue
+        share = f" ({room((second - first) / first, signed=True)})" if first else ""
         least = "" if before.complete and after.complete else ", a lower bound"
-        texts.append(f"{key} {_before_after(before.value, after.value, before.unit)}{least}")
+        texts.append(f"{key} {' -> '.join(readable_pair(first, second, before.unit))}{share}{least}")
     if same:
         texts.append(f"{', '.join(same)} unchanged")
     return texts
-
-
-def _changed(transform: TransformReport) -> str:
-    """The number of layers that a transform met and changed, by operation or type."""
-    counts: dict[str, list[int]] = {}
-    for change in transform.changes:
-        row = counts.setdefault(change.operation, [0, 0])
-        row[0] += bool(change.became)
-        row[1] += 1
-    return "; ".join(f"{done} of {seen} {name} changed" for name, (done, seen) in counts.items())
-
-
-def _before_after(before: Number, after: Number, unit: str) -> str:
-    """Both numbers, and the difference as a share of the first."""
-    first, second = Fraction(before), Fraction(after)
-    texts = readable_pair(first, second, unit)
-    share = f" ({room((second - first) / first, signed=True)})" if first else ""
-    return f"{texts[0]} -> {texts[1]}{share}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FileReport(NamedTuple):
-    """A file format: its command-line option, what it holds, and the module with ``render``.
+    """A file format: its command-line option, what it holds, and the module with ``render``, or "module:function".
 
     profile names the module whose ``profile`` it wants of each model, worked out while the model's
     graph is there; its text is all that is kept. package is what the module needs
@@ -38,7 +38,8 @@ class FileReport(NamedTuple):
 
     def render(self, report: Report) -> str:
         """The text of the file."""
-        renderer: Callable[[Report], str] = import_module(self.module).render
+        module, _, function = self.module.partition(":")
+        renderer: Callable[[Report], str] = getattr(import_module(module), function or "render")
         return renderer(report)
 
 
@@ -46,7 +47,9 @@ SUMMARY = "--model-budget-summary"
 
 FILE_REPORTS: tuple[FileReport, ...] = (
     FileReport(
-        "--model-budget-json", "all measurements and verdicts, for other programs", "pytest_modelbudget.reports.json"
+        "--model-budget-json",
+        "all measurements and verdicts, for other programs",
+        "pytest_modelbudget.reports.record:report_text",
     ),
     FileReport(
         "--model-budget-junit", "one JUnit test case for each limit, for dashboards", "pytest_modelbudget.reports.junit"
@@ -59,7 +62,7 @@ FILE_REPORTS: tuple[FileReport, ...] = (
     FileReport(
         "--model-budget-comment",
         "the text of a comment on a pull request, in Markdown",
-        "pytest_modelbudget.reports.comment",
+        "pytest_modelbudget.reports.markdown:comment",
     ),
     FileReport(
         "--model-budget-html",

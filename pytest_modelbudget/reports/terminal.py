@@ -11,8 +11,6 @@ mobilenet_v2
 over    params                          3.73 M    3.51 M    -6.2% [##########+
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from fractions import Fraction
@@ -20,19 +18,10 @@ from itertools import groupby
 from textwrap import shorten, wrap
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.address import names_of, path_of
+from pytest_modelbudget.budget.budget import names_of, path_of
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.graph.scopes import scope_text
-from pytest_modelbudget.reports.cases import (
-    Case,
-    cases_of,
-    changes_counted,
-    counts,
-    headroom,
-    headroom_text,
-    is_lower_bound,
-    maximum,
-)
+from pytest_modelbudget.graph.graph import scope_text
+from pytest_modelbudget.reports.cases import Case, cases_of, changes_counted, counts
 from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
 from pytest_modelbudget.reports.sentences import costs, grown_lines, largest_shares, reservations
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line
@@ -114,37 +103,31 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
     shown = list(cases_of(model))
     if detail < Detail.ALL:
         by_owner = groupby(shown, key=lambda case: case.address.above)
-        tightest = [min(some, key=_tightness) for _, some in by_owner]
-        shown = [case for case in shown if _is_always_shown(case) or case in tightest]
+        tightest = [
+            min(some, key=lambda case: (case.check.headroom is None, case.check.headroom or 0)) for _, some in by_owner
+        ]
+        shown = [case for case in shown if case.outcome != "within" or case.check.is_claim or case in tightest]
     last = {id(case.owner): case.id for case in shown}
     return [_row(case, detail, costed=model if last[id(case.owner)] == case.id else None) for case in shown]
 
 
-def _is_always_shown(case: Case) -> bool:
-    """Whether a limit is shown without being asked for."""
-    return case.outcome != "within" or case.check.is_claim
-
-
-def _tightness(case: Case) -> tuple[bool, Fraction]:
-    room = headroom(case.check)
-    return (room is None, room or Fraction(0))
-
-
 def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     """A limit; below the last one of a model stand its notes, of a transform what it costs."""
-    layers = [*_reservations(case), *(_layers(case) if detail >= Detail.LAYERS else ())]
-    if costed and isinstance(case.owner, TransformReport):
-        layers += [line for text in costs(costed, case.owner) for line in _wrapped(text)]
-    elif costed:
-        layers += [line for note in costed.notes for line in _wrapped(one_line(note))]
-    measured, limit, left = _claimed(case.check) if case.check.is_claim else _figures(case.check)
+    indent, check = " " * OUTCOME_WIDTH, case.check
+    layers = [indent + shorten(text, WIDTH - OUTCOME_WIDTH, placeholder="...") for text in reservations(case)]
+    if detail >= Detail.LAYERS:
+        layers += _layers(case)
+    if costed:
+        for text in costs(costed, case.owner) if isinstance(case.owner, TransformReport) else costed.notes:
+            layers += wrap(one_line(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+    measured, limit, left = _figures(check)
     return Row(
         case.outcome,
         case.name if detail >= Detail.ALL else case.address.path,
         measured,
         limit,
         left,
-        bar=_bar(case.check) if detail >= Detail.ALL else "",
+        bar=_bar(check) if detail >= Detail.ALL else "",
         layers=tuple(layers),
         subject=case.subject if detail >= Detail.ALL else "",
     )
@@ -155,10 +138,8 @@ def _bar(check: Check) -> str:
 
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
-    most = maximum(check)
-    if check.outcome is Outcome.UNKNOWN or check.actual is None or not most:
-        return ""
-    if _nearer_bound(check) != most:
+    most = check.maximum
+    if check.outcome is Outcome.UNKNOWN or check.actual is None or not most or _nearer_bound(check) != most:
         return ""
     used = BAR * Fraction(check.actual) / most
     if used > BAR:
@@ -167,10 +148,15 @@ def _bar(check: Check) -> str:
 
 
 def _figures(check: Check) -> tuple[str, str, str]:
-    """Measured, limit and headroom of a row; a lower bound has none that anybody knows."""
+    """Measured, limit and headroom of a row; a lower bound has none that anybody knows.
+
+    Of a claim the largest difference of outputs and what is allowed: there is no share of it to be left.
+    """
+    if check.is_claim:
+        return check.measured or "-", str(check.allowed or "-"), ""
     actual, bound = check.actual, _nearer_bound(check)
     is_unknown = check.outcome is Outcome.UNKNOWN
-    left = NOBODY_KNOWS if is_unknown else headroom_text(check)
+    left = NOBODY_KNOWS if is_unknown else check.headroom_text
     if actual is None:
         return "-", "-", left
     if bound is None:
@@ -178,27 +164,16 @@ def _figures(check: Check) -> tuple[str, str, str]:
     measured, limit = readable_pair(Fraction(actual), bound, check.unit)
     if is_unknown and isinstance(actual, Fraction):  # over unmeasured ops: not even a bound
         return NOBODY_KNOWS, limit, left
-    least = ">= " if is_lower_bound(check) else ""
+    least = ">= " if check.is_lower_bound else ""
     return least + measured, limit, left
-
-
-def _claimed(check: Check) -> tuple[str, str, str]:
-    """The largest difference of outputs and what is allowed; there is no share of it to be left."""
-    return check.measured or "-", str(check.allowed or "-"), ""
 
 
 def _nearer_bound(check: Check) -> Fraction | None:
     """The maximum, or the minimum where that is broken or stands alone."""
-    most, least = maximum(check), check.min
+    most, least = check.maximum, check.min
     if least is None or (most is not None and (check.actual or 0) >= least):
         return most
     return Fraction(least)
-
-
-def _reservations(case: Case) -> Iterator[str]:
-    """Under a claim that holds, a line for each reason why it rests on less than usual."""
-    for reservation in reservations(case):
-        yield " " * OUTCOME_WIDTH + shorten(reservation, WIDTH - OUTCOME_WIDTH, placeholder="...")
 
 
 def _layers(case: Case) -> Iterator[str]:
@@ -211,11 +186,6 @@ def _layers(case: Case) -> Iterator[str]:
         text = readable(value, metric.unit if metric else "")
         line = f"{'':<{OUTCOME_WIDTH}}{text:>14}{part:>8}  {scope_text(scope)}"
         yield cut_middle(line, WIDTH)
-
-
-def _wrapped(text: str) -> list[str]:
-    indent = " " * OUTCOME_WIDTH
-    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
 def _aligned(table: Sequence[Row]) -> list[str]:

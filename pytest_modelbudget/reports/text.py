@@ -1,7 +1,5 @@
 """Text as it fits its place: one line, columns, a width, and letters that every file can hold."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import count
@@ -49,9 +47,8 @@ def printable(text: str) -> str:
     if PLAIN.fullmatch(text):
         return text
     return "".join(
-        letter if letter in "\n\t" or category(letter) not in UNPRINTABLE else _written_out(letter) for letter in text
+        letter
+        if letter in "\n\t" or category(letter) not in UNPRINTABLE
+        else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
     )
-
-
-def _written_out(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")

@@ -79,9 +79,8 @@ class Traced:
     __slots__ = ("filled", "holds", "run", "text", "unpacked", "value")
 
     def __init__(
-        self, value: Any, text: str, run: _Run, filled: str = "", holds: int = WORD,
-        unpacked: bool = False,
-    ) -> None:  # fmt: skip
+        self, value: Any, text: str, run: _Run, filled: str = "", holds: int = WORD, unpacked: bool = False
+    ) -> None:
         self.value, self.text, self.run = value, text, run
         self.filled, self.holds, self.unpacked = filled or shown(value), holds, unpacked
 
@@ -166,17 +165,15 @@ def _binary(
 
 
 for _name, _sign, _holds, _unit in (
-    ("add", "+", SUM, 0), ("sub", "-", SUM, None), ("mul", "*", PRODUCT, 1),
-    ("floordiv", "//", PRODUCT, None), ("truediv", "/", PRODUCT, None),
-    ("mod", "%", PRODUCT, None), ("pow", "**", POWER, None),
+    ("add", "+", SUM, 0), ("sub", "-", SUM, None), ("mul", "*", PRODUCT, 1), ("floordiv", "//", PRODUCT, None),
+    ("truediv", "/", PRODUCT, None), ("mod", "%", PRODUCT, None), ("pow", "**", POWER, None),
+    *((name, sign, COMPARISON, None) for name, sign in
+      (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))),
 ):  # fmt: skip
     _work = getattr(operator, _name)
     setattr(Traced, f"__{_name}__", _binary(_sign, _holds, _work, _unit, swapped=False))
-    setattr(Traced, f"__r{_name}__", _binary(_sign, _holds, _work, _unit, swapped=True))
-for _name, _sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"),
-                     ("ge", ">=")):  # fmt: skip
-    _work = getattr(operator, _name)
-    setattr(Traced, f"__{_name}__", _binary(_sign, COMPARISON, _work, None, swapped=False))
+    if _holds != COMPARISON:
+        setattr(Traced, f"__r{_name}__", _binary(_sign, _holds, _work, _unit, swapped=True))
 
 
 def plain(value: Any) -> Any:

@@ -1,7 +1,5 @@
 """Building a torch model from its name, without filling weights that nobody will look at."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +10,17 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.source import ModelSource, resolved
-from pytest_modelbudget.formats.user_code import user_code
-from pytest_modelbudget.torch_models.isolation import untouched_globals
-from pytest_modelbudget.torch_models.surroundings import OWN, is_resolved, left_by_import, note_import, note_model, now
+from pytest_modelbudget.torch_models.isolation import (
+    OWN,
+    is_resolved,
+    left_by_import,
+    note_import,
+    note_model,
+    now,
+    untouched_globals,
+)
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
 OTHER_FILLS = (

@@ -1,7 +1,5 @@
 """``exported:`` a ``.pt2`` file that ``torch.export.save`` wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +8,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.errors import InputError, SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, existing_file, must_be
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import silenced
 from pytest_modelbudget.torch_models.running import TorchModel

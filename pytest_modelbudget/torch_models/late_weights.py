@@ -1,7 +1,5 @@
 """Weights that only the recorded pass shows: layers that it makes, constants of frozen scripts."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 

@@ -1,8 +1,7 @@
 """Where values leave torch: what is computed with them there is not seen, and is said so."""
 
-from __future__ import annotations
-
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ DOORS: tuple[tuple[Any, str], ...] = (
     *((owner, "to_dlpack") for owner in (torch, torch.utils.dlpack)),
 )
 READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
+PRINTS = "torch._tensor_str"  # text of a tensor is for readers: nothing is computed with it
 
 
 class Doors:
@@ -38,6 +38,8 @@ class Doors:
         @functools.wraps(function)
         def leave(value: Any, *args: Any, **kwargs: Any) -> Any:
             if self._inside or not isinstance(value, (torch.Tensor, torch.UntypedStorage)):
+                return function(value, *args, **kwargs)
+            if sys._getframe(1).f_globals.get("__name__") == PRINTS:
                 return function(value, *args, **kwargs)
             self._note(name, value)
             self._inside = True
@@ -73,8 +75,9 @@ def doors_watched(recorder: Recorder, way: str) -> Iterator[None]:
     """Every door is watched inside this context, and as it was afterwards."""
     doors = Doors(recorder, way)
     own = [(owner, name, vars(owner).get(name)) for owner, name in DOORS if hasattr(owner, name)]
-    for owner, name, _ in own:
-        setattr(owner, name, doors.guarded(name, getattr(owner, name)))
+    guarded = [doors.guarded(name, getattr(owner, name)) for owner, name, _ in own]
+    for (owner, name, _), function in zip(own, guarded, strict=True):
+        setattr(owner, name, function)
     try:
         yield
     finally:

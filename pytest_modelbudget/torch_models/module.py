@@ -1,7 +1,5 @@
 """``torch:`` a module, or a callable that builds one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

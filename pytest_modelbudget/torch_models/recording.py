@@ -1,7 +1,5 @@
 """Recording every operator that a forward pass calls, at the outermost level the rules know."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -304,7 +302,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             elif isinstance(value, (list, tuple)):
                 operands.append(self._listed(value))
             elif isinstance(value, torch.ScriptObject):
-                operands.extend(self._packed.operands(value, called.name in self._rules))
+                operands.extend(self._packed.operands(value, called.spelling(self._rules) in self._rules))
             else:
                 operands.append(None)
         return tuple(operands)

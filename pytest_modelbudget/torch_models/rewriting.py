@@ -4,8 +4,6 @@ The same mode stands above the recorder, which gives the new graph, and around a
 which gives the new outputs: so cost and outputs cannot disagree, and there is nothing to restore.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol

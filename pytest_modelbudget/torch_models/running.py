@@ -17,32 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_modelbudget.equivalence.inputs import Specs
 from pytest_modelbudget.equivalence.products import multiplies, products_of
-from pytest_modelbudget.errors import TraceError, TransformError
-from pytest_modelbudget.formats.model import (
-    DRAWN,
-    LOADED,
-    UNWATCHED,
-    DrawnInputs,
-    LayerOutput,
-    LoadedModel,
-    Output,
-    Product,
-    Run,
-    RunnableModel,
-    Watch,
-)
+from pytest_modelbudget.errors import TraceError, TransformError, user_code
+from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.isolation import (
-    buffer_values_kept,
-    deterministic,
-    exact_operators,
-    module_state_kept,
-    silenced,
-    untouched_globals,
-)
+from pytest_modelbudget.torch_models import isolation
+from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject, output_tensors
@@ -110,7 +91,7 @@ PLAIN = (type(None), bool, int, str, bytes, Enum, torch.dtype, torch.device)
 class TorchSource(Protocol):
     """One torch format: how a model is traced without its weights, and built with them."""
 
-    def trace(self, model: TorchModel) -> LoadedModel:
+    def trace(self, model: TorchModel) -> models.LoadedModel:
         """The graph of a model of this source."""
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
@@ -123,7 +104,7 @@ class TorchSource(Protocol):
         """The module that a user's code can reach, which may be the one that was built."""
 
 
-class TorchModel(RunnableModel):
+class TorchModel(models.RunnableModel):
     """A torch model of any format: traced for its graph, and built with its weights to be run.
 
     It stays as it was, whatever is done with it. A rewrite replaces operations in every run and in
@@ -140,7 +121,7 @@ class TorchModel(RunnableModel):
         *,
         rewrite: Rewrite | None = None,
         built: tuple[Subject, InputSpecs] | None = None,
-        weights: str = LOADED,
+        weights: str = models.LOADED,
         copy_of: TorchModel | None = None,
         is_exact: bool = False,
     ) -> None:
@@ -154,7 +135,7 @@ class TorchModel(RunnableModel):
         self._built = built
 
     @cached_property
-    def measured(self) -> LoadedModel:
+    def measured(self) -> models.LoadedModel:
         """What is measured of it: traced once, without its weights where that can be.
 
         Copies with other weights or in float64 have the graph of the model as it was loaded.
@@ -188,9 +169,9 @@ class TorchModel(RunnableModel):
         return self._subject_and_specs()[1]
 
     @property
-    def inputs(self) -> DrawnInputs:
+    def inputs(self) -> models.DrawnInputs:
         specs = leaf_specs(self.specs)
-        return DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)))
+        return models.DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)))
 
     @property
     def dtype(self) -> str:
@@ -206,7 +187,7 @@ class TorchModel(RunnableModel):
     def drawn_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.subject.model.named_parameters())
 
-    def counted_products(self) -> Counter[Product]:
+    def counted_products(self) -> Counter[models.Product]:
         return products_of(self.graph, self.rules)
 
     def is_factory(self) -> bool:
@@ -227,12 +208,13 @@ class TorchModel(RunnableModel):
         subject, specs = self.source.build()
         redraw(subject.model)
         return TorchModel(
-            self.source, self.rules, rewrite=self.rewrite, built=(subject, specs), weights=DRAWN, copy_of=self
+            self.source, self.rules, rewrite=self.rewrite, built=(subject, specs), weights=models.DRAWN, copy_of=self
         )
 
     def in_float64(self) -> TorchModel:
         subject, specs = self._subject_and_specs()
-        with untouched_globals(), user_code("copying the model", TransformError):
+        left = isolation.left_by(subject.model)
+        with isolation.untouched_globals(start=left), user_code("copying the model", TransformError):
             exact = subject.over(in_float64(copied(subject.model)))
         return TorchModel(
             self.source,
@@ -251,13 +233,13 @@ class TorchModel(RunnableModel):
             source, self.rules, rewrite=rewrite, built=built, weights=self.weights, is_exact=self.is_exact
         )
 
-    def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
+    def run(self, inputs: Arrays, watch: models.Watch = models.UNWATCHED) -> models.Run:
         try:
             return self._run(call_of(self.specs, inputs), watch)
         except TraceError as error:
             raise TransformError(str(error)) from error
 
-    def _run(self, inputs: CallInputs, watch: Watch) -> Run:
+    def _run(self, inputs: CallInputs, watch: models.Watch) -> models.Run:
         """What the model returns, in eval mode; without autograd where that can be."""
         try:
             return self._run_under(torch.inference_mode, inputs, watch)
@@ -266,7 +248,7 @@ class TorchModel(RunnableModel):
                 raise
             return self._run_under(torch.no_grad, inputs, watch)
 
-    def _run_under(self, grad: Any, inputs: CallInputs, watch: Watch) -> Run:
+    def _run_under(self, grad: Any, inputs: CallInputs, watch: models.Watch) -> models.Run:
         subject, seen = self.subject, list[_Seen]()
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
@@ -274,12 +256,13 @@ class TorchModel(RunnableModel):
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(untouched_globals())
+            enter(isolation.untouched_globals(start=isolation.left_by(subject.model)))
             enter(module_state_kept(modules))
             enter(buffer_values_kept(modules))
-            enter(exact_operators())
-            enter(deterministic())
-            enter(silenced())
+            enter(caches_kept(modules))
+            enter(isolation.exact_operators())
+            enter(isolation.deterministic())
+            enter(isolation.silenced())
             enter(user_code("running the model", TraceError))
             enter(grad())
             enter(scopes.watching())
@@ -294,9 +277,9 @@ class TorchModel(RunnableModel):
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             arguments = upcast(inputs) if self.is_exact else inputs
             structure, tensors = result_of(subject.run(arguments, scopes))
-        outputs = tuple(Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
+        outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
         counts = None if executed is None else executed.counts
-        return Run(outputs, structure, layers=layer_outputs(seen), executed=counts)
+        return models.Run(outputs, structure, layers=layer_outputs(seen), executed=counts)
 
 
 def _compared(compare: Callable[[str, NDArray[Any], NDArray[Any]], None]) -> Compare:
@@ -383,7 +366,7 @@ class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
 
     def __init__(self, rules: OpTable, weight_name: NameOf) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
-        self.counts: Counter[Product] = Counter()
+        self.counts: Counter[models.Product] = Counter()
         self._rules = rules
         self._weight_name = weight_name
 
@@ -431,11 +414,11 @@ def layers_seen(model: nn.Module, seen: list[_Seen]) -> Iterator[None]:
         hook.remove()
 
 
-def layer_outputs(seen: Sequence[_Seen]) -> tuple[LayerOutput, ...]:
+def layer_outputs(seen: Sequence[_Seen]) -> tuple[models.LayerOutput, ...]:
     """Outputs of layers in the order in which they end; each may be read by the one behind it."""
     read = [*(each.reads_last for each in seen[1:]), False][: len(seen)]
     return tuple(
-        LayerOutput(each.path, each.path, array(each.value), (at + 1,) if is_read else ())
+        models.LayerOutput(each.path, each.path, array(each.value), (at + 1,) if is_read else ())
         for at, (each, is_read) in enumerate(zip(seen, read, strict=True))
     )
 

@@ -1,7 +1,5 @@
 """Where in the module tree an operator runs, while hooks watch the calls."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any

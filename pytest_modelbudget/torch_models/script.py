@@ -1,7 +1,5 @@
 """``torchscript:`` a file that ``torch.jit.save`` wrote."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable
@@ -13,10 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_modelbudget.errors import SourceError, TraceError
+from pytest_modelbudget.errors import SourceError, TraceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, existing_file, must_be
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import WeightScopes

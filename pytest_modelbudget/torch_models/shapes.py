@@ -5,8 +5,6 @@ the kernel gives, or NotImplemented where it would have to think; the tests hold
 them against the real kernel's shapes, strides and types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -14,18 +14,16 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.errors import TraceError, user_code
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.caches import caches_kept
-from pytest_modelbudget.torch_models.isolation import exact_operators, module_state_kept, silenced, untouched_globals
+from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
+from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.recording import Recorder
-from pytest_modelbudget.torch_models.surroundings import Left, left_by
 from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,

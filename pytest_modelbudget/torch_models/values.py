@@ -1,7 +1,5 @@
 """Torch tensors as values of the graph: which memory they live on, and under which name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache

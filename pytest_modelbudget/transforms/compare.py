@@ -1,7 +1,5 @@
 """``compare: {torch: package.module:callable}``: a second model that must agree with the first."""
 
-from __future__ import annotations
-
 from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.formats.model import LOADED, LoadedModel, Model, RunnableModel
 from pytest_modelbudget.transforms.transform import Settings

@@ -1,7 +1,5 @@
 """``export_onnx``: the torch model as an ONNX graph, run by ONNX Runtime against torch."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator
@@ -13,9 +11,8 @@ from typing import Any
 import onnx
 import torch
 
-from pytest_modelbudget.errors import MissingExtraError, TransformError
+from pytest_modelbudget.errors import MissingExtraError, TransformError, user_code
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
 from pytest_modelbudget.onnx_models.program import opset_of
 from pytest_modelbudget.torch_models.isolation import silenced, untouched_globals

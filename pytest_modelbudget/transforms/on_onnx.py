@@ -1,7 +1,5 @@
 """ONNX models changed by a rewrite of their graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import islice

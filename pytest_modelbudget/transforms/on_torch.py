@@ -1,7 +1,5 @@
 """Torch models changed: by another module in their place, or by other operations in their runs."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +11,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.products import products_of
-from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.model import Change, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.torch_models.isolation import untouched_globals
 from pytest_modelbudget.torch_models.rewriting import Rewrite

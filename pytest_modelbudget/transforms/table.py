@@ -1,7 +1,5 @@
 """Every transform, by its key in a budget file: the one list to add a transform to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from pytest_modelbudget.equivalence.claim import Kind

@@ -7,8 +7,6 @@ has one function::
     def apply(model: Model, settings: Mapping[str, object]) -> Changed
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -20,7 +18,7 @@ from pytest_modelbudget.equivalence.claim import Kind
 from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.formats.model import Change, Model
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.graph.scopes import is_in_scope, paths
+from pytest_modelbudget.graph.graph import is_in_scope, paths
 
 __all__ = ["Change", "Changed", "Setting", "SettingForm", "Transform"]  # for transforms of others
 
@@ -35,6 +33,7 @@ class SettingForm(str, Enum):
     WORD = "word"  # one of the setting's words
     GLOBS = "globs"  # one glob on module paths, or a list: a tuple of str
     INTEGER = "integer"  # an int
+    NUMBER = "number"  # 0.5, 1e-3 or 50%: a Fraction, exactly what is written
     FLAG = "flag"  # a bool
     TARGET = "target"  # package.module:callable: a str
     VALUES = "values"  # a mapping of names to plain values

@@ -1,14 +1,11 @@
 """``apply: package.module:callable`` on ONNX files: the user's own transform, path → path."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path
 
-from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.source import existing_file, transform_named
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.onnx_models.files import model_with_weights, weight_files
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxFile, OnnxModel
 from pytest_modelbudget.transforms.transform import Changed, Settings

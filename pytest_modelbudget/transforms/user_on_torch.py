@@ -1,17 +1,14 @@
 """``apply: package.module:callable`` on torch models: the user's own transform, module → module."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import transform_named
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.transforms.on_torch import change_module
 from pytest_modelbudget.transforms.transform import Changed, Settings

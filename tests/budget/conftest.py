@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.yaml_text import BudgetFileError
-from pytest_modelbudget.gate import budgets
 from pytest_modelbudget.registry import tables
 from tests.builders.texts import Problems, Read
 
@@ -21,7 +21,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
 
     def of(text: str | bytes) -> Budget:
         path.write_bytes(text.encode() if isinstance(text, str) else text)
-        return budgets.read(path, using, root=root)
+        return read_budget(path, using, root=root)
 
     return of
 

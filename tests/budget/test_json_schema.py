@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from pytest_modelbudget.budget import json_schema as schema_module
+from pytest_modelbudget.budget import read_budget
 from pytest_modelbudget.budget.grammar import scalar
-from pytest_modelbudget.budget.json_schema import FILE_NAME, json_schema, schema_text
+from pytest_modelbudget.budget.read_budget import json_schema, schema_text
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, tree
 from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
@@ -40,8 +40,9 @@ def accepts(text: str) -> bool:
 
 def test_shipped_file() -> None:
     """The shipped file is the generated one: ``modelbudget schema`` writes it anew."""
-    shipped = Path(schema_module.__file__).with_name(FILE_NAME).read_text(encoding="utf-8")
-    assert shipped == schema_text(metric_table(), format_table())
+    shipped = Path(read_budget.__file__).with_name("model-budget.schema.json").read_text(encoding="utf-8")
+    remedy = "run: modelbudget schema > pytest_modelbudget/budget/model-budget.schema.json"
+    assert shipped == schema_text(metric_table(), format_table()), remedy
 
 
 def test_schema_is_valid() -> None:

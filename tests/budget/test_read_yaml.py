@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.budget.budget import Budget, Level, Limit, ModelBudget, OpsLimit, Place
-from pytest_modelbudget.budget.read_budget import is_budget
+from pytest_modelbudget.budget.read_budget import is_budget, read_budget
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.gate import budgets
 from pytest_modelbudget.registry import tables
 from tests.builders.texts import VISION, Problems, Read, inputs, limits, model
 
@@ -173,14 +172,14 @@ def test_outside_root(tmp_path: Path) -> None:
     """A budget outside the project is named by its whole path, and its own folder holds it."""
     path = tmp_path / "b.yaml"
     path.write_text(VISION.replace("../models/", "models/"))
-    budget = budgets.read(path, tables(), root=tmp_path / "elsewhere")
+    budget = read_budget(path, tables(), root=tmp_path / "elsewhere")
     assert budget.file == path.as_posix()
 
 
 def test_no_file(problems: Problems, tmp_path: Path) -> None:
     """A file that cannot be read is a broken budget."""
     with pytest.raises(Exception, match=r"gone\.yaml:1:1: the file cannot be read: No such"):
-        budgets.read(tmp_path / "gone.yaml", tables(), root=tmp_path)
+        read_budget(tmp_path / "gone.yaml", tables(), root=tmp_path)
 
 
 @pytest.mark.parametrize(

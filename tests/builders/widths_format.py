@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, TensorSpec
-from pytest_modelbudget.formats.user_code import user_code
 from pytest_modelbudget.graph.graph import Graph, Op, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense
 from pytest_modelbudget.ops.table import OpTable

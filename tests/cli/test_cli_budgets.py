@@ -13,8 +13,8 @@ import pytest
 
 from pytest_modelbudget import registry
 from pytest_modelbudget.budget.budget import Limit
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.command import main
-from pytest_modelbudget.gate.budgets import read
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, shares_of
 from pytest_modelbudget.registry import tables
@@ -54,7 +54,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def limits(path: Path, root: Path) -> dict[str, Limit]:
-    (model,) = read(path, tables(), root=root).models
+    (model,) = read_budget(path, tables(), root=root).models
     return {limit.metric: limit for limit in model.limits if isinstance(limit, Limit)}
 
 

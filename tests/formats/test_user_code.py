@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.formats.user_code import described, user_code
+from pytest_modelbudget.errors import TraceError, described, user_code
 
 pytestmark = pytest.mark.needs_torch
 

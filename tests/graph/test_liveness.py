@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytest_modelbudget.errors import GraphError
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.metrics.peak_activation import peak_activation
+from pytest_modelbudget.metrics.storage import peak_activation
 from tests.builders.graphs import costed, parameter, tensor
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_modelbudget.graph.region import contiguous_strides, distinct_elements, region
+from pytest_modelbudget.graph.tensor import contiguous_strides, distinct_elements, region
 
 shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 

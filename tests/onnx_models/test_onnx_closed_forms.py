@@ -188,6 +188,12 @@ CASES = {
             [value("y", 50, 2)], [], "a b c", equation="ij,jk,kl->il"),
         {"macs": 50 * 30 * 40 + 50 * 40 * 2},
     ),
+    "affine grid": (
+        one("AffineGrid", [value("theta", 2, 2, 3)], [value("y", 2, 4, 5, 2)],
+            [integers("size", 2, 3, 4, 5)], "theta size"),
+        {"macs": 2 * 4 * 5 * 2 * 3, "flops": 2 * 240, "params": 0,
+         "bandwidth": 4 * (2 * 2 * 3 + 2 * 4 * 5 * 2)},
+    ),
     "attention with grouped heads": (
         ATTENTION,
         {"macs": (2 * 4 * 5) * 7 * (8 + 6), "flops": (2 * 4 * 5) * 7 * (2 * 14 + 6), "params": 0,

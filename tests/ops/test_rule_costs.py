@@ -105,6 +105,10 @@ COSTS: list[Any] = [
     pytest.param(
         lambda x: torch.cat([x, x]), (floats(3, 2),), (0, 0, 24, 0, 48), id="a part joined twice"
     ),
+    pytest.param(
+        lambda t: F.affine_grid(t, (2, 3, 4, 5), align_corners=False), (floats(2, 2, 3),),
+        (2 * 4 * 5 * 2 * 3, 2 * 240, 2 * 2 * 3 * 4, 0, 80 * 4), id="affine grid",
+    ),
     pytest.param(lambda x: F.pad(x, (1, 1)), (floats(3, 2),), (0, 0, 24, 0, 48), id="pad"),
     pytest.param(
         lambda x: x.to(torch.float16), (floats(3, 2),), (0, 0, 24, 0, 12), id="cast"

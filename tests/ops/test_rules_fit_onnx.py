@@ -70,6 +70,7 @@ def test_contractions_are_named(name: str) -> None:
 
 
 CONTRACTIONS = {
+    "affine_grid",
     "attention",
     "convolution",
     "deformable_convolution",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_modelbudget.reports.comment import MARKER
+from pytest_modelbudget.reports.markdown import MARKER
 from tests.builders.project import Project
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,8 @@ from html import unescape
 import pytest
 from markdown_it import MarkdownIt
 
-from pytest_modelbudget.reports import comment as pull_request_comment
 from pytest_modelbudget.reports import markdown as markdown_summary
-from pytest_modelbudget.reports.comment import MARKER
+from pytest_modelbudget.reports.markdown import MARKER
 from tests.builders.records import (
     Record,
     broken,
@@ -174,7 +173,7 @@ def test_500_models_fit_the_page_of_a_run(failing: bool) -> None:
 @pytest.mark.parametrize("failing", [False, True])
 def test_500_models_fit_a_comment(failing: bool) -> None:
     """GitHub refuses a comment of more than 65,536 characters."""
-    text = pull_request_comment.render(many(500, failing=failing))
+    text = markdown_summary.comment(many(500, failing=failing))
     assert text.startswith(MARKER)
     assert len(text) < MOST_CHARACTERS
     assert text.count("<details>") == text.count("</details>")
@@ -185,7 +184,7 @@ def test_failures_are_the_last_to_be_left_out() -> None:
     """One failure among 4,000 limits is in the comment, with its layers."""
     record = many(500)
     record = replace(record, models=(*record.models, *report(grown()).models))
-    text = pull_request_comment.render(record)
+    text = markdown_summary.comment(record)
     assert cells(text)[0][1] == "mobilenet_v2"
     assert "classifier.1.weight" in text
     assert len(text) < MOST_CHARACTERS
@@ -211,7 +210,7 @@ def test_a_page_that_holds_other_things_is_not_overfilled() -> None:
 )
 def test_a_comment_shrinks_to_a_line_when_all_is_well(record: Record, line: str) -> None:
     """Below the marker by which it is found again."""
-    assert pull_request_comment.render(record).splitlines() == [MARKER, line]
+    assert markdown_summary.comment(record).splitlines() == [MARKER, line]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +229,7 @@ def test_a_comment_shrinks_to_a_line_when_all_is_well(record: Record, line: str)
 )
 def test_a_comment_is_green_only_where_everything_is(record: Record) -> None:
     """Anything to look at brings the whole summary."""
-    assert "✅ Model budget" not in pull_request_comment.render(record)
+    assert "✅ Model budget" not in markdown_summary.comment(record)
 
 
 def test_a_green_claim_says_what_it_rests_on() -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.metrics.compute import flops, macs
-from pytest_modelbudget.metrics.peak_activation import peak_activation
-from pytest_modelbudget.metrics.storage import params, weight_memory
+from pytest_modelbudget.metrics.storage import params, peak_activation, weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.reports.html import profile as layer_profile
 from pytest_modelbudget.reports.html import profile as memory_profile

@@ -9,10 +9,9 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Level, Limit, Place
 from pytest_modelbudget.budget.verdict import judge
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
+from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.reports.assembly import check_report, model_report
-from pytest_modelbudget.reports.cases import headroom
 from pytest_modelbudget.reports.record import BrokenFile, Check, ModelReport, Report, Version
 from pytest_modelbudget.reports.terminal import Detail, counted, lines
 from pytest_modelbudget.reports.typed_json import from_json
@@ -115,7 +114,7 @@ def test_figures_that_round_alike_are_exact() -> None:
 def test_headroom_is_a_share_of_the_nearer_bound(check: records.Record, room: Fraction | None) -> None:
     """How much of the limit is left, negative when over."""
     judged = {"id": "id", "metric": "macs", "outcome": "within", **check}
-    assert headroom(from_json(Check, judged)) == room
+    assert from_json(Check, judged).headroom == room
 
 
 def unknown(metric: str, measurement: Measurement, most: int) -> list[str]:

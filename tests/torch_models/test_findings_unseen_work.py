@@ -126,11 +126,16 @@ def test_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], Any
 
 @pytest.mark.parametrize(
     "asks",
-    [lambda y: float(y.mean()) > 0, lambda y: (y > 0).sum(1).tolist(), lambda y: [bool(row.sum() > 0) for row in y]],
-    ids=["one value", "counts", "one decision a row"],
+    [
+        lambda y: float(y.mean()) > 0,
+        lambda y: (y > 0).sum(1).tolist(),
+        lambda y: [bool(row.sum() > 0) for row in y],
+        lambda y: (bool(y.sum() > 0), f"{y}"),
+    ],
+    ids=["one value", "counts", "one decision a row", "printed"],
 )
 def test_values_that_decide_are_no_work(asks: Callable[[Any], Any]) -> None:
-    """N3: single values and integers steer the pass, as its shapes do."""
+    """N3: single values and integers steer the pass, as its shapes do; text is for readers."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         y = m.l(x)

@@ -27,7 +27,9 @@ pytestmark = pytest.mark.needs_torch
 def loaded(target: Any, *shapes: tuple[int, ...], dtype: str = "float32") -> LoadedModel:
     """A module recorded on inputs of these shapes."""
     specs = InputSpecs(tuple(TensorSpec(dtype, shape, 0, 4) for shape in shapes))
-    return format_table()["torch"].load(ModelSource("torch", target, specs), builtin_ops())
+    model = format_table()["torch"].load(ModelSource("torch", target, specs), builtin_ops())
+    model.graph  # noqa: B018  # it is recorded when its graph is asked for
+    return model
 
 
 def mac_count(model: LoadedModel) -> int:

@@ -17,6 +17,7 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.onnx_models.files import linear_model, write_model
 from pytest_modelbudget.onnx_models.inputs import drawn_inputs
+from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.tile.grid import Tile
@@ -228,6 +229,7 @@ def test_integers_reach_every_row_of_a_table(tmp_path: Path) -> None:
 RANGES = {
     "alone": ((), "int64", {"ids": 300}),
     "and its shape": ((node("Shape", "ids", "size"),), "int64", {"ids": 300}),
+    "and its shape for an identity": ((node("EyeLike", "ids", "eye"),), "int64", {"ids": 300}),
     "of a type that ends before": ((), "int8", {"ids": 128}),
     "and as numbers": ((node("Add", "ids ids", "sum"),), "int64", {}),
     "and a smaller table": ((node("Gather", "axes ids", "e", axis=1),), "int64", {"ids": 7}),
@@ -241,7 +243,7 @@ def test_ranges_of_integers(
     """An input that only indexes stored tables is drawn from the rows that all of them have."""
     proto = embedding(drawn(0, 300, 8), *others, dtype=dtype)
     proto.graph.initializer.append(numpy_helper.from_array(drawn(1, 3, 7), "axes"))
-    assert drawn_inputs(proto, {}).specs["ids"].high == ranges.get("ids")
+    assert drawn_inputs(Program(proto), {}).specs["ids"].high == ranges.get("ids")
     found = compared(proto, proto, tmp_path)
     assert found.outcome is Outcome.WITHIN, found.reason
     said = ("integers 0 and 1 for 'ids': the file says no range",)

@@ -11,8 +11,6 @@ prints sharp and keeps its words words for search and screen readers, where uPlo
 Bokeh paint pixels; and it is small enough to go into every page. html/vendor has it, unchanged.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
@@ -25,24 +23,16 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pytest_modelbudget.reports.cases import unmeasured
-from pytest_modelbudget.reports.html.rows import STATUSES
-from pytest_modelbudget.reports.html.views import ModelView, model_view
+from pytest_modelbudget.reports.html.views import STATUSES, ModelView, model_view
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.terminal import counted
 
 FILES = Path(__file__).parent
 LIBRARY = ("vendor/d3-7.9.0.min.js", "vendor/plot-0.6.17.umd.min.js")
 OWN_SCRIPTS = (
-    "figures.js",
-    "drawing.js",
-    "memory_plot.js",
-    "roofline_plot.js",
-    "layers_plot.js",
-    "divergence_plot.js",
-    "tables.js",
-    "overview.js",
-    "page.js",
-)
+    "figures.js", "drawing.js", "memory_plot.js", "roofline_plot.js", "layers_plot.js", "divergence_plot.js",
+    "tables.js", "overview.js", "page.js",
+)  # fmt: skip
 STYLES = ("page.css", "tables.css", "model.css", "media.css")
 MOST_NOTICED = 50  # told one by one at the top; the table below has all
 
@@ -53,25 +43,25 @@ def render(report: Report) -> str:
     rows = [row for model in models for row in model.rows]
     noticed = [row for status in STATUSES[:-1] for row in rows if row.status == status]
     scripts = [_text(name) for name in (*LIBRARY, *OWN_SCRIPTS)]
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            report=report,
-            unmeasured=unmeasured(report),
-            base=_short_name(report.base),
-            views=[(model.anchor, view) for model, view in zip(models, _views(models), strict=True)],
-            files=_by_file(models),
-            noticed=noticed[:MOST_NOTICED],
-            left=len(noticed) - MOST_NOTICED,
-            counts={status: sum(row.status == status for row in rows) for status in STATUSES},
-            anchors={row.id: model.anchor for model in models for row in model.rows},
-            counted=counted(report),
-            style="".join(map(_text, STYLES)),
-            scripts=scripts,
-            policy=_policy(scripts),
-            licences=_text("vendor/LICENSES.txt"),
-        )
+    files: dict[str, list[ModelView]] = {}
+    for model in models:
+        files.setdefault(model.report.file, []).append(model)
+    template = _templates().get_template("page.html")
+    return template.render(
+        report=report,
+        unmeasured=unmeasured(report),
+        base=_short_name(report.base),
+        views=[(model.anchor, view) for model, view in zip(models, _views(models), strict=True)],
+        files=files,
+        noticed=noticed[:MOST_NOTICED],
+        left=len(noticed) - MOST_NOTICED,
+        counts={status: sum(row.status == status for row in rows) for status in STATUSES},
+        anchors={row.case.id: model.anchor for model in models for row in model.rows},
+        counted=counted(report),
+        style="".join(map(_text, STYLES)),
+        scripts=scripts,
+        policy=_policy(scripts),
+        licences=_text("vendor/LICENSES.txt"),
     )
 
 
@@ -81,27 +71,15 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
     {"markup": "<header>...", "limit": 1500000, "divergence": [[]], "profile": {...}} or null
     """
     template = _templates().get_template("model.html")
-    for position, model in enumerate(models):
-        markup = template.render(
-            model=model,
-            before=models[position - 1] if position else None,
-            after=models[position + 1] if position + 1 < len(models) else None,
-        )
+    for before, model, after in zip((None, *models), models, (*models[1:], None), strict=False):
+        markup = template.render(model=model, before=before, after=after)
         view = {
-            "markup": json.dumps(markup),
-            "limit": json.dumps(model.memory_limit),
+            "markup": json.dumps(markup), "limit": json.dumps(model.memory_limit),
             "divergence": json.dumps([transform.divergence for transform in model.transforms]),
-            "profile": model.profile or "null",
-        }
+            "profile": model.report.profile or "null",
+        }  # fmt: skip
         text = ",".join(f'"{key}":{part}' for key, part in view.items())
         yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()
-
-
-def _by_file(models: Sequence[ModelView]) -> dict[str, list[ModelView]]:
-    files: dict[str, list[ModelView]] = {}
-    for model in models:
-        files.setdefault(model.file, []).append(model)
-    return files
 
 
 def _short_name(base: str | None) -> str:
@@ -111,12 +89,9 @@ def _short_name(base: str | None) -> str:
 
 def _policy(scripts: list[str]) -> str:
     """Only these scripts run, by their hashes, and nothing is fetched from anywhere."""
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'"
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 @cache

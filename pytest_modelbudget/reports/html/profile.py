@@ -5,27 +5,23 @@ is larger than all the rest of a model's record. So it is JSON text from the sta
 process to process and into the page without being read on its way.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_modelbudget.formats.model import Model
-from pytest_modelbudget.graph.graph import Graph, Op
-from pytest_modelbudget.graph.liveness import Lifetime, lifetimes, live_nbytes
-from pytest_modelbudget.graph.scopes import paths
+from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, lifetimes, live_nbytes, paths
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.compute import op_flops
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.reports.layers import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, layer_table
-from pytest_modelbudget.reports.show import Record, calls_record
+from pytest_modelbudget.reports.show import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, Record, calls_record, layer_table
 
 MOST_ROWS = 2000
-FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured")
+FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured", "unwritten")
 SMALLER = "(smaller layers)"
 
 
@@ -34,17 +30,19 @@ def layer_profile(model: Model, costed: CostedGraph) -> Record:
 
     folded_at is the level below which layers were added up, left_out how many rows were.
     """
-    table = layer_table(model, costed)
-    folded_at = None
+    table, folded_at = layer_table(model, costed), None
     deepest = max((row.depth for row in table.rows), default=0)
     while len(table.rows) > MOST_ROWS and deepest > 1:
-        deepest -= 1
-        folded_at = deepest
+        folded_at = deepest = deepest - 1
         table = layer_table(model, costed, depth=deepest)
     stored, moved = _Amounts(weight_memory(costed)), _Amounts(bandwidth(costed))
-    rows = [_row(row, stored, moved) for row in table.rows]
-    kept = _largest(rows)
-    return {"rows": kept, "folded_at": folded_at, "left_out": max(0, len(rows) - MOST_ROWS)}
+    rows = [
+        {**calls_record(row), "params": row.params, "weight_bytes": stored.of(row), "macs": row.macs,
+         "output_bytes": row.output_nbytes, "traffic": moved.of(row), "unmeasured": row.unmeasured,
+         "unwritten": row.unwritten}
+        for row in table.rows
+    ]  # fmt: skip
+    return {"rows": _largest(rows), "folded_at": folded_at, "left_out": max(0, len(rows) - MOST_ROWS)}
 
 
 class _Amounts:
@@ -56,7 +54,7 @@ class _Amounts:
         for share in measurement.shares:
             value = int(share.value)
             self._own[share.scope] = value
-            for path in _with_ancestors(share.scope):
+            for path in {*paths(share.scope), ""}:
                 self._below[path] = self._below.get(path, 0) + value
 
     def of(self, row: LayerRow) -> int | None:
@@ -65,23 +63,6 @@ class _Amounts:
             return None
         is_own = row.type in {OWN_OPERATIONS, OWN_PARAMETERS}
         return (self._own if is_own else self._below).get(row.scope, 0)
-
-
-def _with_ancestors(scope: str) -> list[str]:
-    """a.b, a and the model itself, of a.b."""
-    return [*paths(scope), ""] if scope else [""]
-
-
-def _row(row: LayerRow, stored: _Amounts, moved: _Amounts) -> Record:
-    return {
-        **calls_record(row),
-        "params": row.params,
-        "weight_bytes": stored.of(row),
-        "macs": row.macs,
-        "output_bytes": row.output_nbytes,
-        "traffic": moved.of(row),
-        "unmeasured": row.unmeasured,
-    }
 
 
 def _largest(rows: list[Record]) -> list[Record]:
@@ -99,13 +80,9 @@ def _largest(rows: list[Record]) -> list[Record]:
 
     by_weight = sorted(range(len(rows)), key=weight)
     kept, rest = by_weight[: MOST_ROWS - 1], by_weight[MOST_ROWS - 1 :]
-    return [rows[position] for position in sorted(kept)] + [_summed([rows[i] for i in rest])]
-
-
-def _summed(rows: list[Record]) -> Record:
-    figures: Mapping[str, int] = {figure: sum(row[figure] or 0 for row in rows) for figure in FIGURES}
+    summed = {figure: sum(rows[position][figure] or 0 for position in rest) for figure in FIGURES}
     nowhere: Record = {"scope": None, "depth": 1, "type": SMALLER, "calls": 0, "inputs": [], "outputs": []}
-    return {**nowhere, **figures}
+    return [*(rows[position] for position in sorted(kept)), {**nowhere, **summed}]
 
 
 MOST_POINTS = 500  # more steps than this share points, of which each keeps its largest
@@ -129,8 +106,9 @@ def memory_profile(graph: Graph) -> Record:
         "peak": peak,
         "step": step,
         "points": points,
-        "names": [_name(graph.ops, most_at) for _, _, most_at, _ in points],
-        "owners": [_owner(storage, life, makers) for storage, life in named],
+        # Scope and foreign name of the op; a graph without ops has a step all the same.
+        "names": [[graph.ops[at].scope, graph.ops[at].name] if graph.ops else ["", ""] for _, _, at, _ in points],
+        "owners": [_owner(storage, life, *makers[storage]) for storage, life in named],
         "rest": {"count": len(rest), "bytes": sum(storage.nbytes for storage, _ in rest)},
     }
 
@@ -144,11 +122,6 @@ def _points(live: Sequence[int]) -> Iterator[list[int]]:
         yield [first, last, most_at, live[most_at]]
 
 
-def _name(ops: Sequence[Op], step: int) -> list[str]:
-    """Scope and foreign name of an op; a graph without ops has a step all the same."""
-    return [ops[step].scope, ops[step].name] if ops else ["", ""]
-
-
 def _makers(graph: Graph) -> Mapping[Storage, tuple[Tensor, Op | None]]:
     """For each storage the first tensor on it, and the op that allocated it; none made inputs."""
     makers: dict[Storage, tuple[Tensor, Op | None]] = {tensor.storage: (tensor, None) for tensor in graph.inputs}
@@ -158,18 +131,13 @@ def _makers(graph: Graph) -> Mapping[Storage, tuple[Tensor, Op | None]]:
     return makers
 
 
-def _owner(storage: Storage, life: Lifetime, makers: Mapping[Storage, tuple[Tensor, Op | None]]) -> Record:
+def _owner(storage: Storage, life: Lifetime, tensor: Tensor, op: Op | None) -> Record:
     """One activation that lives at the peak; op is "" for an input of the model."""
-    tensor, op = makers[storage]
     return {
-        "scope": op.scope if op else "",
-        "op": op.name if op else "",
-        "shape": list(tensor.shape),
-        "dtype": tensor.dtype.name,
-        "bytes": storage.nbytes,
-        "first": life.first,
-        "last": life.last,
-    }
+        "scope": op.scope if op else "", "op": op.name if op else "",
+        "shape": list(tensor.shape), "dtype": tensor.dtype.name, "bytes": storage.nbytes,
+        "first": life.first, "last": life.last,
+    }  # fmt: skip
 
 
 MOST_OP_POINTS = 400  # the largest ones; the others are added up by kind
@@ -179,13 +147,12 @@ POINT_FIGURES = ("count", "macs", "flops", "read", "weights", "write")
 def op_profile(costed: CostedGraph) -> Record:
     """Points in execution order, then those that were added up; what is free; what is unknown."""
     points: list[Record] = []
-    unknown: dict[tuple[str, str], int] = {}
+    unknown: Counter[tuple[str, str]] = Counter()
     free = 0
     for cost in costed.costs:
         point = _point(cost)
         if point is None:
-            name = (cost.op.scope, cost.op.name)
-            unknown[name] = unknown.get(name, 0) + cost.op.times
+            unknown[cost.op.scope, cost.op.name] += cost.op.times
         elif not any(point[figure] for figure in POINT_FIGURES[1:]):
             free += cost.op.times
         else:
@@ -203,15 +170,9 @@ def _point(cost: OpCost) -> Record | None:
     if not (isinstance(macs, int) and isinstance(flops, int) and isinstance(traffic, Traffic)):
         return None
     return {
-        "scope": cost.op.scope,
-        "kind": cost.kind,
-        "count": cost.op.times,
-        "macs": macs,
-        "flops": flops,
-        "read": traffic.read,
-        "weights": traffic.weights,
-        "write": traffic.write,
-    }
+        "scope": cost.op.scope, "kind": cost.kind, "count": cost.op.times, "macs": macs, "flops": flops,
+        "read": traffic.read, "weights": traffic.weights, "write": traffic.write,
+    }  # fmt: skip
 
 
 def _moved(point: Record) -> int:
@@ -219,7 +180,7 @@ def _moved(point: Record) -> int:
 
 
 def _bounded(points: list[Record]) -> list[Record]:
-    """Points by their own where there are few; else the largest, and one a kind for the rest."""
+    """Points by their own where there are few; else the largest, and one a kind for the rest, without a scope."""
     if len(points) <= MOST_OP_POINTS:
         return points
     all_flops = sum(point["flops"] for point in points) or 1
@@ -231,20 +192,13 @@ def _bounded(points: list[Record]) -> list[Record]:
         return (-max(point["flops"] * all_bytes, _moved(point) * all_flops), position)
 
     kept = set(sorted(range(len(points)), key=weight)[:MOST_OP_POINTS])
-    rest = [point for position, point in enumerate(points) if position not in kept]
-    return [points[position] for position in sorted(kept)] + _by_kind(rest)
-
-
-def _by_kind(points: Iterable[Record]) -> list[Record]:
-    """One point a kind, in order of first appearance; its scope is None."""
-    sums: dict[str, Record] = {}
-    for point in points:
-        known = sums.setdefault(
-            point["kind"], {"scope": None, "kind": point["kind"], **dict.fromkeys(POINT_FIGURES, 0)}
-        )
+    by_kind: dict[str, Record] = {}
+    for point in (point for position, point in enumerate(points) if position not in kept):
+        blank = {"scope": None, "kind": point["kind"], **dict.fromkeys(POINT_FIGURES, 0)}
+        known = by_kind.setdefault(point["kind"], blank)
         for figure in POINT_FIGURES:
             known[figure] += point[figure]
-    return list(sums.values())
+    return [*(points[position] for position in sorted(kept)), *by_kind.values()]
 
 
 LARGEST_EXACT = 2**53 - 1  # a larger whole number goes as text: JavaScript would round it

@@ -149,7 +149,7 @@ function nameAlone(row) {
 
 /** The type of a layer, how often it is called if not once, and what it lacks. */
 function kindOf(row) {
-  const isIdle = !(row.calls || row.macs || row.output_bytes || row.traffic);
+  const isIdle = !(row.calls || row.macs || row.output_bytes || row.traffic || row.unmeasured);
   const words = [row.scope === null || isOwn(row) ? "" : row.type];
   if (row.calls > 1) words[0] += ` ×${row.calls}`;
   if (isIdle && row.params !== null && !isOwn(row)) words.push("never called");
@@ -165,7 +165,8 @@ function shapeCell(all) {
 /** A figure with its part of the column as a bar below; nothing in a container. */
 function figureCell(row, key, whole) {
   if (row.params === null) return element("td", { class: "number" });
-  const bound = key === "macs" && row.unmeasured ? "≥ " : "";
+  const missing = { macs: row.unmeasured, output_bytes: row.unwritten, traffic: row.unwritten }[key];
+  const bound = missing ? "≥ " : "";
   const cell = element("td", {
     class: Number(row[key]) ? "number part" : "number zero",
     text: bound + counted(row[key]),

@@ -1,36 +1,175 @@
-"""One model on the page: its limits, numbers, operations and transforms, as text."""
+"""One model on the page: its limits, numbers, operations and transforms, as text and lengths of bars.
 
-from __future__ import annotations
+A limit that is over, drawn once::
+
+    CheckRow(case=Case(...), model="resnet18", metric="params", measured="3.73 M", limit="3.51 M",
+             headroom="-6.2%", fill="79.7", least="", exact="3,729,047, limit 3,510,000", ...)
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.graph.scopes import scope_text
+from pytest_modelbudget.budget.budget import path_of
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
-from pytest_modelbudget.reports.cases import NO_EVIDENCE, cases_of
-from pytest_modelbudget.reports.html.rows import (
-    ABSENT,
-    MARK,
-    CheckRow,
-    check_row,
-    exact_number,
-    model_name,
-    number,
-    worst,
-)
-from pytest_modelbudget.reports.record import (
-    ChangedLayer,
-    CountedOps,
-    EquivalenceReport,
-    FailedMetric,
-    FirstDivergence,
-    MeasuredMetric,
-    ModelReport,
-    OutputReport,
-    TransformReport,
-)
-from pytest_modelbudget.units import readable_pair, room
+from pytest_modelbudget.reports import record
+from pytest_modelbudget.reports.cases import NO_EVIDENCE, Case, cases_of
+from pytest_modelbudget.reports.sentences import grown_name, largest_shares, shapes, uncovered
+from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
+
+# A limit.
+
+ABSENT = "–"
+
+
+def signed(change: Number, unit: str) -> str:
+    """A change with its sign: every digit of a count, a ratio rounded."""
+    amount = change if change > 0 else -change
+    text = exact(amount, unit) if isinstance(amount, int) else readable(amount, unit)
+    return f"+{text}" if change > 0 else f"−{text}" if change < 0 else text
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A layer's part of a number, or what it added to it: text for each column."""
+
+    name: str
+    value: str
+    part: str = ""
+    shapes: str = ""
+
+
+def growth(check: record.Check) -> str:
+    """Since the base: before, after and change, and how much was allowed."""
+    before, after, unit = check.baseline, check.actual, check.unit
+    if before is None or after is None:
+        return ""
+    change = after - before
+    if not change:
+        return f"unchanged since the base: {exact(before, unit)}"
+    texts = readable_pair(before, after, unit)
+    part = f", {room(Fraction(change) / before, signed=True)}" if before else ""
+    most = f"; allowed {readable(check.allowed, unit)}" if isinstance(check.allowed, int) else ""
+    return f"{texts[0]} → {texts[1]} since the base ({signed(change, unit)}{part}{most})"
+
+
+def contributions(case: Case) -> Iterator[Contribution]:
+    """The layers that a number grew by, where that is known; of a broken maximum, its largest."""
+    check, most, actual = case.check, case.check.maximum, Fraction(case.check.actual or 0)
+    is_ratio = case.measurement and case.measurement.exact  # which is not made of its shares
+    if check.blame:
+        for entry in check.blame:
+            if entry.delta:
+                yield Contribution(grown_name(entry), signed(entry.delta, check.unit), shapes=shapes(entry))
+    elif check.outcome is Outcome.OVER and most is not None and actual > most and not (check.ops or is_ratio):
+        for scope, value in largest_shares(case):
+            yield Contribution(scope_text(scope), exact(value, check.unit), room(value / actual))
+
+
+STATUSES = ("over", "unknown", "warn", "within")  # worst first
+MARK = 75  # per cent of a bar's width at which its limit stands
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """One limit. fill and least are per cent of its bar: the value, and a minimum beside a maximum.
+
+    room orders rows by headroom, the tightest first; layers are those that it is mostly made of,
+    or that made it grow where growth is known.
+    """
+
+    case: Case
+    model: str
+    metric: str
+    measured: str
+    limit: str
+    headroom: str
+    exact: str
+    fill: str
+    least: str
+    room: float
+    growth: str = ""
+    layers: tuple[Contribution, ...] = ()
+
+    @property
+    def status(self) -> str:
+        """The outcome; a reader must look at all but "within"."""
+        return self.case.outcome
+
+
+def check_row(case: Case) -> CheckRow:
+    """One limit of a model, or of a transform of it."""
+    check, left = case.check, case.check.headroom
+    measured, limit = _figures(check)
+    fill, least = _bar(check)
+    return CheckRow(
+        case=case,
+        model=model_name(case.model),
+        metric=path_of(*case.address.names[len(case.model.address.names) :]),
+        measured=measured,
+        limit=limit,
+        headroom="?" if case.outcome == "unknown" else check.headroom_text,
+        exact=_exact(check),
+        fill=fill,
+        least=least,
+        room=float(left) if left is not None else float("inf"),
+        growth=growth(check),
+        layers=tuple(contributions(case)),
+    )
+
+
+def model_name(model: record.ModelReport) -> str:
+    """Its name in its file, variants below it."""
+    return model.address.path or model.id
+
+
+def _figures(check: record.Check) -> tuple[str, str]:
+    """Measured and limit; the limit of ``ops`` in words, of two ends both, of a claim its own."""
+    if check.measured is not None:
+        return check.measured, ABSENT if check.allowed is None else str(check.allowed)
+    unit, actual, least, most = check.unit, check.actual, check.min, check.maximum
+    sign = "≥ " if check.is_lower_bound else ""
+    shown = ABSENT if actual is None else sign + readable(actual, unit)
+    if check.ops:
+        return shown, "; ".join(_ops_words(check.ops)) or ABSENT
+    if actual is not None and most is not None and least is None:
+        measured, bound = readable_pair(actual, most, unit)
+        return sign + measured, bound
+    ends = [f"≥ {readable(least, unit)}"] if least is not None else []
+    ends += [f"≤ {readable(most, unit)}"] if most is not None else []
+    return shown, ", ".join(ends) or ABSENT
+
+
+def _ops_words(ops: record.AskedOps) -> Iterator[str]:
+    if ops.allow is not None:
+        yield f"only {', '.join(ops.allow)}"
+    if ops.deny:
+        yield f"no {', '.join(ops.deny)}"
+    yield from (f"{name} ≤ {most:,}" for name, most in ops.max.items())
+
+
+def _exact(check: record.Check) -> str:
+    """Every digit of measured and limit, for the title of a figure."""
+    if check.measured is not None:
+        return ""
+    limit = "" if check.limit is None else f", limit {exact(check.limit, check.unit)}"
+    return (ABSENT if check.actual is None else exact(check.actual, check.unit)) + limit
+
+
+def _bar(check: record.Check) -> tuple[str, str]:
+    """Lengths in per cent: the value's, and where a minimum stands beside a maximum."""
+    actual, most, least = check.actual, check.maximum, check.min
+    bound = most if most is not None else Fraction(least or 0)
+    if actual is None or not bound:
+        return "", ""
+    filled = min(Fraction(actual) / bound * MARK, Fraction(100))
+    second = Fraction(least) / bound * MARK if least is not None and most is not None else None
+    return f"{float(filled):.1f}", "" if second is None else f"{float(second):.1f}"
+
+
+# A transform.
 
 ERRORS = ("algebra", "precision", "max_abs", "p99_abs", "mse", "sqnr", "cosine", "top1")
 MOST_CHANGED = 30  # layers told one by one; the rest is counted
@@ -52,50 +191,48 @@ class Change:
 class TransformView:
     """One transform of a model. columns and outputs are the table of its equivalence check.
 
-    changed are (layer, operation, what became of it), divergence the (output, error) pairs of the
+    changed are (layer, operation, what became of it or why it stayed), divergence the (output, error) pairs of the
     plot, pairs what is known of the first layer that differs.
     """
 
-    name: str
-    error: str
+    report: record.TransformReport
     changes: tuple[Change, ...]
     changed: tuple[tuple[str, str, str], ...]
     unlisted: int
-    outcome: str
     summary: str
-    reason: str
-    notes: tuple[str, ...]
     columns: tuple[str, ...]
     outputs: tuple[tuple[str, ...], ...]
-    first_divergence: tuple[tuple[str, str], ...]
+    pairs: tuple[tuple[str, str], ...]
     divergence: tuple[tuple[str, str], ...]
 
 
-def transform_view(model: ModelReport, transform: TransformReport) -> TransformView:
+def transform_view(model: record.ModelReport, transform: record.TransformReport) -> TransformView:
     """One transform of a model."""
     equivalence = transform.equivalence or NO_EVIDENCE
     outputs, layers = equivalence.outputs, transform.changes
     columns = tuple(key for key in ERRORS if any(getattr(output, key) for output in outputs))
     return TransformView(
-        name=transform.name,
-        error=transform.error,
+        report=transform,
         changes=tuple(_changes(model, transform)),
-        changed=tuple(_changed(layer) for layer in layers[:MOST_CHANGED]),
+        changed=tuple(
+            (scope_text(layer.scope), layer.operation, layer.became or f"unchanged: {layer.why}".removesuffix(": "))
+            for layer in layers[:MOST_CHANGED]
+        ),
         unlisted=max(0, len(layers) - MOST_CHANGED),
-        outcome=equivalence.outcome.value if transform.equivalence else "",
         summary=", ".join(_basis(equivalence)),
-        reason=equivalence.reason,
-        notes=equivalence.notes,
         columns=("outcome", *columns) if outputs else columns,
-        outputs=tuple(_output(output, columns) for output in outputs),
-        first_divergence=tuple(_divergence(equivalence.first_divergence)),
+        outputs=tuple(
+            (output.name, output.family, output.outcome.value, *(getattr(output, key) or ABSENT for key in columns))
+            for output in outputs
+        ),
+        pairs=tuple(_divergence(equivalence.first_divergence)),
         divergence=tuple(
             (f"{output.name}, {output.family}", output.algebra) for output in outputs if output.algebra is not None
         ),
     )
 
 
-def _changes(model: ModelReport, transform: TransformReport) -> Iterator[Change]:
+def _changes(model: record.ModelReport, transform: record.TransformReport) -> Iterator[Change]:
     """Metrics that both sides have a value of."""
     for key in transform.metrics:
         before, after = model.measured(key), transform.measured(key)
@@ -103,29 +240,18 @@ def _changes(model: ModelReport, transform: TransformReport) -> Iterator[Change]
             continue
         first, second, unit = Fraction(before.value), Fraction(after.value), after.unit
         was, now = readable_pair(first, second, unit)
+        change = room((second - first) / first, signed=True) if first else "new"
         yield Change(
             metric=key,
             before=was,
             after=now,
-            exact=f"{exact_number(before.value, unit)} → {exact_number(after.value, unit)}",
-            change=_change(first, second),
+            exact=f"{exact(before.value, unit)} → {exact(after.value, unit)}",
+            change="same" if first == second else change,
             fill=f"{float(min(second / first * MARK, Fraction(100))):.1f}" if first else "",
         )
 
 
-def _change(before: Fraction, after: Fraction) -> str:
-    if before == after:
-        return "same"
-    return room((after - before) / before, signed=True) if before else "new"
-
-
-def _changed(layer: ChangedLayer) -> tuple[str, str, str]:
-    """A layer that the transform met, and what became of it or why it stayed."""
-    stayed = f"unchanged: {layer.why}".removesuffix(": ")
-    return scope_text(layer.scope), layer.operation, layer.became or stayed
-
-
-def _basis(equivalence: EquivalenceReport) -> Iterator[str]:
+def _basis(equivalence: record.EquivalenceReport) -> Iterator[str]:
     """The things that a claim rests on: its kind, the weights, how it was tested, the seeds."""
     weights = f"weights {equivalence.weights}" if equivalence.weights else ""
     yield from filter(None, (equivalence.kind, weights, equivalence.basis))
@@ -133,22 +259,18 @@ def _basis(equivalence: EquivalenceReport) -> Iterator[str]:
         yield f"input seeds {', '.join(map(str, equivalence.seeds))}"
 
 
-def _output(output: OutputReport, columns: tuple[str, ...]) -> tuple[str, ...]:
-    cells = (getattr(output, column) or ABSENT for column in columns)
-    return (output.name, output.family, output.outcome.value, *cells)
-
-
-def _divergence(divergence: FirstDivergence | None) -> Iterator[tuple[str, str]]:
+def _divergence(divergence: record.FirstDivergence | None) -> Iterator[tuple[str, str]]:
     """The first divergence: the layer, by how much, where most, and how to see it again."""
     if divergence is None:
         return
-    yield "layer", scope_text(divergence.scope)
-    yield "error", f"{divergence.error} of its size"
+    yield from (("layer", scope_text(divergence.scope)), ("error", f"{divergence.error} of its size"))
     if worst := divergence.worst:
         yield "most at", f"{list(worst.index)}: {worst.original} → {worst.transformed}"
     if divergence.repeat:
         yield "repeat", divergence.repeat
 
+
+# A model.
 
 DEFINITIONS = {metric.key: metric.definition for metric in METRICS}
 
@@ -167,88 +289,61 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
-    """Operations that some metrics of a model do not cover."""
-
-    op: str
-    count: int
-    scope: str
-    why: str
-    metrics: str
-
-
-@dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model. profile is the JSON that its plots are drawn from, "" where there is none."""
+    """One model. lacking are (operation, count, scope, why, the metrics that do not cover them)."""
 
+    report: record.ModelReport
     anchor: str
     name: str
-    file: str
     place: str
     origin: str
-    status: str
-    error: str
-    notes: tuple[str, ...]
     rows: tuple[CheckRow, ...]
     figures: tuple[Figure, ...]
-    lacking: tuple[Lacking, ...]
-    census: tuple[CountedOps, ...]
+    lacking: tuple[tuple[str, int, str, str, str], ...]
     transforms: tuple[TransformView, ...]
-    profile: str
-    memory_limit: int | None
+
+    @property
+    def status(self) -> str:
+        """The status of the worst limit; nothing judged is nothing known."""
+        return min((row.status for row in self.rows), key=STATUSES.index, default="unknown")
+
+    @property
+    def memory_limit(self) -> int | None:
+        """The limit that stands in the plot of memory."""
+        checks = (check for check in self.report.checks if check.metric == "peak_activation")
+        limits = [check.limit for check in checks if check.scope is None]
+        return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
-def model_view(position: int, model: ModelReport) -> ModelView:
+def model_view(position: int, model: record.ModelReport) -> ModelView:
     """The view of the model at that position of the report."""
-    rows = tuple(check_row(case) for case in cases_of(model))
     traced = f"traced: {model.traced}" if model.traced else ""
+    measured = {key: metric for key in model.metrics if (metric := model.measured(key))}
     return ModelView(
+        report=model,
         anchor=f"model-{position}",
         name=model_name(model),
-        file=model.file,
         place=f"{model.file}:{model.line}" if model.line else model.file,
         origin=" · ".join(filter(None, (model.format, traced))),
-        status=worst([row.status for row in rows]),
-        error=model.error,
-        notes=model.notes,
-        rows=rows,
+        rows=tuple(check_row(case) for case in cases_of(model)),
         figures=tuple(_figure(key, metric) for key, metric in model.metrics.items()),
-        lacking=tuple(_lacking(model)),
-        census=model.ops,
+        lacking=tuple(
+            (op, count, scope_text(scope), why, ", ".join(keys))
+            for (op, count, scope, why), keys in uncovered(measured).items()
+        ),
         transforms=tuple(transform_view(model, transform) for transform in model.transforms),
-        profile=model.profile,
-        memory_limit=_memory_limit(model),
     )
 
 
-def _figure(key: str, metric: MeasuredMetric | FailedMetric) -> Figure:
+def _figure(key: str, metric: record.MeasuredMetric | record.FailedMetric) -> Figure:
     definition = DEFINITIONS.get(key, "")
-    if isinstance(metric, FailedMetric):
+    if isinstance(metric, record.FailedMetric):
         return Figure(key, definition, "unknown", "", error=metric.error)
-    exact = exact_number(metric.value, metric.unit)
     return Figure(
         key,
         definition,
-        number(metric.value, metric.unit),
-        "{:,} / {:,}".format(*metric.exact) if metric.exact else exact,
+        readable(metric.value, metric.unit),
+        "{:,} / {:,}".format(*metric.exact) if metric.exact else exact(metric.value, metric.unit),
         is_lower_bound=not metric.complete,
         parts=", ".join(f"{name} {value:,}" for name, value in metric.parts.items()),
     )
-
-
-def _lacking(model: ModelReport) -> Iterator[Lacking]:
-    """Each unmeasured operation once, with the metrics that are lower bounds for it."""
-    keys: dict[tuple[str, int, str, str], list[str]] = {}
-    for key in model.metrics:
-        metric = model.measured(key)
-        for ops in metric.unmeasured if metric else ():
-            keys.setdefault((ops.op, ops.count, ops.scope, ops.why), []).append(key)
-    for (op, count, scope, why), lacking in keys.items():
-        yield Lacking(op, count, scope_text(scope), why, ", ".join(lacking))
-
-
-def _memory_limit(model: ModelReport) -> int | None:
-    """The limit that stands in the plot of memory."""
-    checks = (check for check in model.checks if check.metric == "peak_activation")
-    limits = [check.limit for check in checks if check.scope is None]
-    return min((limit for limit in limits if isinstance(limit, int)), default=None)

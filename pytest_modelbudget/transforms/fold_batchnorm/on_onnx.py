@@ -4,8 +4,6 @@ y = γ·(W·x + b - μ)/√(σ² + ε) + β = (s·W)·x + s·(b - μ) + β with 
 output channel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ batch norm has none. Which layer feeds which batch norm is read from the recorde
 names.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ grid spans [min(w, 0), max(w, 0)], with 0 on it: s = (max - min) / (2ᵇ - 1),
 z = round(-2ᵇ⁻¹ - min/s). A scale is stored in the weight's own type, rounded up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log10

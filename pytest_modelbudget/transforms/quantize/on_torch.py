@@ -4,8 +4,6 @@ A layer keeps its class's forward pass and reads ``weight`` as before: it is wor
 integers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast

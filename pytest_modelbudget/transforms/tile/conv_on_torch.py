@@ -9,8 +9,6 @@ Each product is the operator that was called, with its stride, padding and dilat
 the channels; a transposed convolution turns W, and is the same sum.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -21,18 +19,8 @@ from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.transforms.on_torch import change_operations
+from pytest_modelbudget.transforms.tile import products_on_torch as products
 from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, must_be_complete, tile_of
-from pytest_modelbudget.transforms.tile.products_on_torch import (
-    WHOLE,
-    Linear,
-    Product,
-    Tensors,
-    TileRewrite,
-    columns,
-    joined,
-    padded,
-    summed,
-)
 from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen, must_name_layers
 
 # Operators that take (input, weight, bias, ..., groups, ...); those that turn the weight.
@@ -57,7 +45,7 @@ class Convolution:
     bias: torch.Tensor | None
     groups: int
     turned: bool
-    product: Product
+    product: products.Product
 
     @property
     def axis(self) -> int:
@@ -69,7 +57,7 @@ class Convolution:
         """Input channels of a group."""
         return self.x.shape[self.axis] // self.groups
 
-    def parts(self) -> tuple[Linear, ...]:
+    def parts(self) -> tuple[products.Linear, ...]:
         """What each group computes, weights (n, k, kernel ...)."""
         inputs = self.x.split_with_sizes([self.inputs] * self.groups, self.axis)
         weights = self.weight.split_with_sizes([len(self.weight) // self.groups] * self.groups)
@@ -77,10 +65,10 @@ class Convolution:
             weights = tuple(each.transpose(0, 1) for each in weights)
         outputs = [len(weights[0])] * self.groups
         biases = [None] * self.groups if self.bias is None else self.bias.split_with_sizes(outputs)
-        return tuple(map(Linear, inputs, weights, biases))
+        return tuple(map(products.Linear, inputs, weights, biases))
 
 
-class TileConv(TileRewrite):
+class TileConv(products.TileRewrite):
     """Replaces the convolutions that globs on scopes select."""
 
     def result(self, call: Call) -> Any:
@@ -92,24 +80,26 @@ class TileConv(TileRewrite):
         if not is_chosen(scope, self.layers):
             return self.leave(scope, call, LEFT_OUT)
         if call.name not in SPLIT or call.writes:
-            return self.leave(scope, call, WHOLE)
+            return self.leave(scope, call, products.WHOLE)
         convolution = convolution_of(call)
         if convolution.groups > 1 and convolution.inputs == 1:
             return self.leave(scope, call, ONE_CHANNEL)
         groups = convolution.parts()
         self.note(scope, call, groups[0], groups=len(groups))
         outputs = [part for each in groups for part in self.columns(each, convolution.product)]
-        return joined(outputs, convolution.axis)
+        return products.joined(outputs, convolution.axis)
 
-    def columns(self, group: Linear, product: Product) -> list[torch.Tensor]:
+    def columns(self, group: products.Linear, product: products.Product) -> list[torch.Tensor]:
         """The outputs of one group, one column of tiles after the other."""
-        whole = padded(group, self.tile) if self.tile.pads else group
+        whole = products.padded(group, self.tile) if self.tile.pads else group
         column = partial(self.column, product)
-        return columns(whole, self.tile, column, outputs=len(group.weight))
+        return products.columns(whole, self.tile, column, outputs=len(group.weight))
 
-    def column(self, product: Product, parts: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def column(
+        self, product: products.Product, parts: products.Tensors, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
-        return summed(parts, weight, bias, self.tile, product)
+        return products.summed(parts, weight, bias, self.tile, product)
 
 
 def convolution_of(call: Call) -> Convolution:

@@ -9,22 +9,14 @@ batched:  Reshape → one MatMul over all tiles → ReduceSum → Reshape → Ad
 multiple of the tile, the remainders of K and N are batches of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onnx import TensorProto
 
+from pytest_modelbudget.onnx_models import rewriting
 from pytest_modelbudget.onnx_models.program import Node, Program
-from pytest_modelbudget.onnx_models.rewriting import (
-    Replacement,
-    WholeOperation,
-    multiplies_weight,
-    operations_of,
-    why_unusable,
-)
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.transforms.tile.graph_on_onnx import column_sums, first_along, joined, split
 from pytest_modelbudget.transforms.tile.grid import Cut, Tile, cut
@@ -59,26 +51,26 @@ class StoredWeight:
     turned: bool
 
 
-def linear_operations(program: Program) -> Iterator[LinearOperation | WholeOperation]:
+def linear_operations(program: Program) -> Iterator[LinearOperation | rewriting.WholeOperation]:
     """Every linear operation in the order of the file, those in bodies and functions included.
 
     What contracts over features with a weight is one, by whatever name it goes. A MatMul of two
     activations, as in attention, is none.
     """
-    return operations_of(program, multiplies_weight(Over.FEATURES), _operation)
+    return rewriting.operations_of(program, rewriting.multiplies_weight(Over.FEATURES), _operation)
 
 
-def _operation(node: Node, program: Program) -> LinearOperation | WholeOperation:
+def _operation(node: Node, program: Program) -> LinearOperation | rewriting.WholeOperation:
     operator, attributes = node.operator, node.attributes
     if operator not in REWRITTEN:
-        return WholeOperation(node, f"{operator} is rewritten by no form of tiles")
+        return rewriting.WholeOperation(node, f"{operator} is rewritten by no form of tiles")
     weight = weight_behind(node.inputs[1], program)
     if weight is None and operator == "onnx::MatMul":
-        return WholeOperation(node, "its weight is the left operand")
+        return rewriting.WholeOperation(node, "its weight is the left operand")
     if weight is None:
-        return WholeOperation(node, "its weight is computed in the graph")
+        return rewriting.WholeOperation(node, "its weight is computed in the graph")
     if isinstance(weight, str):
-        return WholeOperation(node, weight)
+        return rewriting.WholeOperation(node, weight)
     shape = program.graph.stored[weight.name].shape
     turned = weight.turned != bool(attributes.get("transB", 0))
     k, n = reversed(shape) if turned else shape
@@ -114,7 +106,7 @@ def weight_behind(name: str, program: Program) -> StoredWeight | str | None:
     tensor = graph.stored[name]
     if len(tensor.shape) != 2 and not tensor.is_sparse:
         return f"its weight has rank {len(tensor.shape)}, not 2"
-    return why_unusable(name, program) or StoredWeight(name, turned)
+    return rewriting.why_unusable(name, program) or StoredWeight(name, turned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +128,7 @@ class TiledLinear:
     shared: bool = False
 
 
-def unrolled(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
+def unrolled(into: rewriting.Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul for each tile of W (and of x, where rows are tiled too)."""
     rows, columns = _cuts(layer, tile)
     tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, rows, columns)
@@ -159,7 +151,9 @@ def _padded(weight: Any, below: int, beside: int) -> Any:
     return np.pad(weight, ((0, below), (0, beside))) if below or beside else weight
 
 
-def _stored_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
+def _stored_tiles(
+    into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
     """Names of the stored tiles, by column and then by row."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     return tuple(
@@ -168,12 +162,12 @@ def _stored_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut
     )
 
 
-def _stored_part(into: Replacement, layer: TiledLinear, values: Any, k: int, n: int) -> str:
+def _stored_part(into: rewriting.Replacement, layer: TiledLinear, values: Any, k: int, n: int) -> str:
     """A part of the weight, named after its place: fc.weight_k0_n0."""
     return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
 
 
-def _cut_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
+def _cut_tiles(into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of tiles that Split cuts out of the one stored weight, by column and then by row."""
     weight = _shared_weight(into, layer, rows, columns)
     return tuple(
@@ -182,7 +176,7 @@ def _cut_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -
     )
 
 
-def _shared_weight(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> str:
+def _shared_weight(into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> str:
     """The one stored weight as (K, N), turned and padded where the graph runs."""
     weight = layer.operation.weight
     if layer.operation.weight_turned:
@@ -193,7 +187,7 @@ def _shared_weight(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cu
     return weight
 
 
-def _padded_x(into: Replacement, layer: TiledLinear, x: str, zeros: int) -> str:
+def _padded_x(into: rewriting.Replacement, layer: TiledLinear, x: str, zeros: int) -> str:
     """x with zeros behind its last axis."""
     if not zeros:
         return x
@@ -203,14 +197,14 @@ def _padded_x(into: Replacement, layer: TiledLinear, x: str, zeros: int) -> str:
     return into.node("Pad", (x, pads), "padded")
 
 
-def _without_zeros(into: Replacement, result: str, columns: Cut) -> str:
+def _without_zeros(into: rewriting.Replacement, result: str, columns: Cut) -> str:
     """A result without the columns that only zeros made."""
     if not columns.zeros:
         return result
     return first_along(into, result, sum(columns.sizes) - columns.zeros, "sliced", axis=-1)
 
 
-def _row_of_tiles(into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str) -> str:
+def _row_of_tiles(into: rewriting.Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str) -> str:
     """All columns for some rows of x."""
 
     def product(part: str, weight: str, k: int, n: int) -> str:
@@ -222,7 +216,7 @@ def _row_of_tiles(into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence
 
 
 def _rows_tiled(
-    into: Replacement, layer: TiledLinear, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
+    into: rewriting.Replacement, layer: TiledLinear, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
 ) -> str:
     """The same for each tile of rows; leading axes are one axis meanwhile."""
     rows, tile = cuts
@@ -250,7 +244,7 @@ def _rows_tiled(
     return result
 
 
-def batched(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
+def batched(into: rewriting.Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul over all whole tiles, and one for each kind of edge."""
     rows, columns = _cuts(layer, tile)
     batches = (_cut_batches if layer.shared else _stored_batches)(into, layer, rows, columns)
@@ -274,7 +268,7 @@ def batched(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     return _without_zeros(into, joined(into, results, "joined", axis=-1), columns)
 
 
-def _tiles_of_x(into: Replacement, x: str, sizes: tuple[int, int, int], edge: str) -> str:
+def _tiles_of_x(into: rewriting.Replacement, x: str, sizes: tuple[int, int, int], edge: str) -> str:
     """x (..., tiles·k) as (..., tiles, 1, rows, k): rows of the last leading axis, or one.
 
     With one leading axis each row is a product of its own, (rows, tiles, 1, 1, k), and nothing
@@ -296,7 +290,9 @@ def _rows_swapped(axes: int) -> list[int]:
     return [*range(axes - 1), axes, axes - 1, axes + 1]
 
 
-def _stored_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
+def _stored_batches(
+    into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
     """Names of stored batches (k tiles, n tiles, k, n), by region of columns, then of rows."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     names = []
@@ -311,7 +307,9 @@ def _stored_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: C
     return tuple(names)
 
 
-def _cut_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
+def _cut_batches(
+    into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
     """The same, cut out of the one stored weight where the graph runs."""
     weight = _shared_weight(into, layer, rows, columns)
     widths = [wide * width for _, wide, width in columns.regions]
@@ -330,5 +328,5 @@ def _cut_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut)
     return tuple(names)
 
 
-Form = Callable[[Replacement, TiledLinear, Tile, str], str]
+Form = Callable[[rewriting.Replacement, TiledLinear, Tile, str], str]
 FORMS: Mapping[str, Form] = {"unrolled": unrolled, "batched": batched}

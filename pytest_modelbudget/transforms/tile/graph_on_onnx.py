@@ -1,7 +1,5 @@
 """An ONNX graph whose operations are replaced by products of tiles, and what became of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from onnx import NodeProto, TensorProto

@@ -7,8 +7,6 @@ With k contracted elements (inputs, or input channels) and n output elements a t
         [W₁₀ W₁₁]   ⌈N/n⌉ columns, which stand beside each other in the output
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """``tile_linear`` for ONNX: a Gemm or MatMul with a stored weight becomes products of tiles."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

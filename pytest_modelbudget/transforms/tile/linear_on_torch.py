@@ -8,8 +8,6 @@ Operations are rewritten and not modules: nn.MultiheadAttention calls linear on 
 nn.Linear owns, and Swin reads the weights of the modules that it has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -23,21 +21,12 @@ from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.transforms.on_torch import change_operations
+from pytest_modelbudget.transforms.tile import products_on_torch as products
 from pytest_modelbudget.transforms.tile.grid import cut, must_be_complete, tile_of
-from pytest_modelbudget.transforms.tile.products_on_torch import (
-    WHOLE,
-    Linear,
-    Tensors,
-    TileRewrite,
-    columns,
-    joined,
-    padded,
-    summed,
-)
 from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen, must_name_layers
 
 
-class TileLinear(TileRewrite):
+class TileLinear(products.TileRewrite):
     """Replaces the linear operations that globs on scopes select."""
 
     def result(self, call: Call) -> Any:
@@ -53,13 +42,13 @@ class TileLinear(TileRewrite):
             return self.leave(scope, call, LEFT_OUT)
         linear = None if call.writes else linear_of(call)
         if linear is None:
-            return self.leave(scope, call, WHOLE)
+            return self.leave(scope, call, products.WHOLE)
         rows = prod(linear.x.shape[:-1])
         self.note(scope, call, linear, rows=rows)
         with one_thread():
             return self._tiled(linear, rows)
 
-    def _tiled(self, linear: Linear, rows: int) -> torch.Tensor:
+    def _tiled(self, linear: products.Linear, rows: int) -> torch.Tensor:
         """All rows at once, or one tile of them after the other; leading axes are then one axis."""
         (n, k), m = linear.weight.shape, self.tile.m
         if m is None:
@@ -68,21 +57,23 @@ class TileLinear(TileRewrite):
         x = linear.x.reshape(-1, k)
         if edges.zeros:
             x = F.pad(x, (0, 0, 0, edges.zeros))
-        parts = [self.columns(Linear(part, linear.weight, linear.bias)) for part in x.split_with_sizes(edges.sizes)]
-        result = joined(parts, 0)
+        parts = [
+            self.columns(products.Linear(part, linear.weight, linear.bias)) for part in x.split_with_sizes(edges.sizes)
+        ]
+        result = products.joined(parts, 0)
         if edges.zeros:
             result = result.narrow(0, 0, rows)
         return result.view(*linear.x.shape[:-1], n)
 
-    def columns(self, linear: Linear) -> torch.Tensor:
+    def columns(self, linear: products.Linear) -> torch.Tensor:
         """All outputs, one column of tiles after the other."""
-        whole = padded(linear, self.tile) if self.tile.pads else linear
-        outputs = columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
-        return joined(outputs, linear.axis)
+        whole = products.padded(linear, self.tile) if self.tile.pads else linear
+        outputs = products.columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
+        return products.joined(outputs, linear.axis)
 
-    def column(self, rows: Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def column(self, rows: products.Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
-        return summed(rows, weight, bias, self.tile, F.linear)
+        return products.summed(rows, weight, bias, self.tile, F.linear)
 
 
 @contextmanager
@@ -96,22 +87,22 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def linear_of(call: Call) -> Linear | None:
+def linear_of(call: Call) -> products.Linear | None:
     """A call as a linear operation with a weight matrix; None where it is no such thing."""
     if call.name not in _ARGUMENTS:
         return None
     arguments = [call.argument(at, name) for at, name in enumerate(_ARGUMENTS[call.name])]
     if call.name == "aten::linear":
         x, weight, bias = arguments
-        return Linear(x, weight, bias) if weight.dim() == 2 else None
+        return products.Linear(x, weight, bias) if weight.dim() == 2 else None
     if call.name == "aten::addmm":
         bias, x, weight = arguments
         scaled = any(call.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
         fits = not scaled and bias.dim() == 1 and bias.shape[0] == weight.shape[1]
-        return Linear(x, weight.t(), bias) if fits and call.weight_name(weight) else None
+        return products.Linear(x, weight.t(), bias) if fits and call.weight_name(weight) else None
     x, weight = arguments
     fits = weight.dim() == 2 and x.dim() > 0
-    return Linear(x, weight.t(), None) if fits and call.weight_name(weight) else None
+    return products.Linear(x, weight.t(), None) if fits and call.weight_name(weight) else None
 
 
 _ARGUMENTS = {

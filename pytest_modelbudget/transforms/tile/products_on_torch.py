@@ -7,8 +7,6 @@ x (..., K, positions ...), weight (N, K, kernel ...), bias (N,), with tiles of k
 A linear operation has neither positions nor a kernel; · is its product, or a convolution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

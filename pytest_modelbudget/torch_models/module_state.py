@@ -1,9 +1,8 @@
-"""Caches in users' code: no tensor of a measurement stays in one."""
-
-from __future__ import annotations
+"""The state of a model's modules, and of the files that define them: as before afterwards."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from types import ModuleType
@@ -11,12 +10,140 @@ from typing import Any
 
 import torch
 
-from pytest_modelbudget.torch_models.containers import content_of, copied_content, restore
-from pytest_modelbudget.torch_models.weights import ModuleTree
+from pytest_modelbudget.torch_models.weights import CONTAINERS, CONTENTLESS, ModuleTree
 
+EXACT = frozenset({dict, list, set, OrderedDict})  # the usual ones, asked without detours
 LRU_CACHE = type(lru_cache(lambda: None))
 FRAMEWORKS = frozenset({"torch", "numpy", "builtins"})  # whose caches hold no model's tensors
 DEEP = 3  # containers within containers that are looked into
+
+
+@contextmanager
+def module_state_kept(modules: ModuleTree) -> Iterator[None]:
+    """Attributes, flags, parameters, buffers and hooks of every module are as before afterwards.
+
+    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors
+    that are mere attributes are lent as copies, because it may also write into them.
+    """
+    kept = []
+    for _, module in modules:
+        attributes = vars(module)
+        filled, empty = containers(attributes)
+        kept.append((attributes, attributes.copy(), [(e, copied_content(e)) for e in filled], empty))
+        for name, value in attributes.items():
+            if type(value) not in CONTENTLESS and isinstance(value, torch.Tensor):
+                attributes[name] = value.clone()
+    try:
+        yield
+    finally:
+        for attributes, before, content, empty in kept:
+            for container in empty:
+                if container or type(container) not in EXACT:
+                    plain_class(container).clear(container)
+            for container, items in content:
+                restore(container, items)
+            restore(attributes, before)
+
+
+@contextmanager
+def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
+    """Buffers have the values and memory that they had, also where a run writes into them.
+
+    Which tensors a module holds is left to ``module_state_kept``, but for TorchScript, whose
+    buffers are no Python attributes.
+    """
+    kept = [
+        (module, name, buffer, buffer.detach(), buffer.clone())
+        for _, module in modules
+        for name, buffer in module._buffers.items()
+        if buffer is not None and _can_be_written(buffer)
+    ]
+    try:
+        yield
+    finally:
+        with torch.inference_mode():  # where inference tensors may be written, too
+            for module, name, buffer, memory, before in kept:
+                if not torch.equal(memory, before):
+                    memory.copy_(before)
+                if buffer.data_ptr() != memory.data_ptr() or buffer.shape != memory.shape:
+                    buffer.data = memory  # given other memory through the same attribute
+                is_script = isinstance(module, torch.jit.ScriptModule)
+                if is_script and module._buffers[name] is not buffer:
+                    setattr(module, name, buffer)
+
+
+def _can_be_written(buffer: torch.Tensor) -> bool:
+    """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
+    if type(buffer) is not torch.Tensor or buffer.layout is not torch.strided:
+        return False
+    return all(step or size < 2 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
+
+
+def containers(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Filled and empty dicts, lists and sets among these values, nested ones too, each once."""
+    filled: dict[int, Any] = {}
+    empty: list[Any] = []
+    waiting: list[Any] = [attributes]
+    while waiting:
+        for value in content_of(waiting.pop()):
+            if type(value) in CONTENTLESS or not isinstance(value, CONTAINERS):
+                continue
+            if not (value if type(value) in EXACT else plain_class(value).__len__(value)):
+                empty.append(value)
+            elif id(value) not in filled:
+                filled[id(value)] = value
+                waiting.append(value)
+    return list(filled.values()), empty
+
+
+def plain_class(container: Any) -> Any:
+    """The built-in class of a container, whose methods work whatever a subclass refuses."""
+    if type(container) in EXACT:
+        return type(container)
+    return next(kind for kind in (OrderedDict, *CONTAINERS) if isinstance(container, kind))
+
+
+def content_of(container: Any) -> Iterable[Any]:
+    """Its values, or those of a tuple."""
+    if isinstance(container, dict):
+        return dict.values(container)
+    return container if isinstance(container, tuple) else plain_class(container).__iter__(container)
+
+
+def copied_content(container: Any) -> Any:
+    """Its content in a plain container, in order."""
+    plain = plain_class(container)
+    if plain is OrderedDict:
+        return OrderedDict(OrderedDict.items(container))
+    return plain.copy(container)
+
+
+def restore(container: Any, items: Any) -> None:
+    """Give a container its content back; one that has it is left alone."""
+    if type(container) in EXACT:
+        container.clear()
+        (container.extend if type(container) is list else container.update)(items)
+        return
+    if _is_as_before(container, items):
+        return
+    plain = plain_class(container)
+    plain.clear(container)
+    if plain is OrderedDict:  # its update would call the subclass's own methods
+        for key, value in items.items():
+            OrderedDict.__setitem__(container, key, value)
+    elif plain is list:
+        list.extend(container, items)
+    else:
+        plain.update(container, items)
+
+
+def _is_as_before(container: Any, items: Any) -> bool:
+    if plain_class(container).__len__(container) != len(items):
+        return False
+    if isinstance(container, dict):
+        pairs = zip(plain_class(container).items(container), items.items(), strict=True)
+        return all(a[0] == b[0] and a[1] is b[1] for a, b in pairs)
+    return all(a is b for a, b in zip(plain_class(container).__iter__(container), items, strict=True))
 
 
 @contextmanager

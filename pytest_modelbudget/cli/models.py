@@ -1,0 +1,296 @@
+"""``modelbudget show``, ``explain`` and ``init``: the commands that measure a model.
+
+Each prints, and tells whether every number that it needed could be worked out. The words that name
+a model on the command line are read as the same words in a budget are.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from shlex import quote
+
+from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
+from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.errors import InputError, UnitError
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
+from pytest_modelbudget.gate import from_python, measuring
+from pytest_modelbudget.graph.graph import MODEL, is_in_scope
+from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.reports import draft_budget, explain, show
+from pytest_modelbudget.units import quantity
+
+PIPE_WIDTH = 120  # where no terminal says how wide it is
+FOLDER = "budgets"  # where a printed budget is taken to be saved
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+def add_show(command: argparse.ArgumentParser) -> None:
+    """The options of ``show``: one model's layers, or operations, and its totals."""
+    add_source(command)
+    add = command.add_argument
+    add("--depth", metavar="N", type=_depth, help="unfold this many levels (default: all)")
+    add("--format", choices=("table", "json"), default="table", help="what to print")
+    add("--ops", action="store_true", help="operations instead of layers: census and attributes")
+    command.set_defaults(command=show_model)
+
+
+def _depth(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no depth: write 0, 1, 2 ...")
+    return int(text)
+
+
+def show_model(options: argparse.Namespace) -> bool:
+    """Print a model's layers (or operations) and totals."""
+    registry = tables()
+    model = measure_source(source_of(options, registry), registry)
+    print(_show_json(model, options) if options.format == "json" else _show_table(model, options))
+    return model.is_complete
+
+
+def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> str:
+    """Layers or operations, then totals, then how the numbers came about."""
+    width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
+    if options.ops:
+        shown = [show.census_text(model.costed), show.ops_text(model.costed)]
+    else:
+        shown = [show.layer_text(show.layer_table(model.loaded, model.costed, options.depth), width)]
+    traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
+    remarks = "\n".join(filter(None, [traced, *model.loaded.notes]))
+    return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
+
+
+def _show_json(model: measuring.CostedModel, options: argparse.Namespace) -> str:
+    table = show.layer_table(model.loaded, model.costed, options.depth)
+    record = show.layer_record(model.loaded, table, model.measurements)
+    if options.ops:
+        record.update(show.op_record(model.costed))
+    return json.dumps(record, indent=1, allow_nan=False)
+
+
+def add_explain(command: argparse.ArgumentParser) -> None:
+    """The options of ``explain``: where a number of one layer comes from."""
+    command.add_argument("metric", metavar="METRIC", help="such as macs, params or bandwidth")
+    add_source(command)
+    scope_help = f"a module's path, such as layer4.0.conv1, or '{MODEL}' for all of it"
+    command.add_argument("scope", metavar="SCOPE", help=scope_help)
+    command.set_defaults(command=explain_metric)
+
+
+def explain_metric(options: argparse.Namespace) -> bool:
+    """Print the formulas of one metric for the operations or weights of one module."""
+    registry = tables()
+    if options.metric not in registry.metrics:
+        guess = yaml_text.suggestion(options.metric, registry.metrics)
+        raise InputError(f"there is no metric '{options.metric}': {guess}")
+    metric = registry.metrics[options.metric]
+    model = measure_source(source_of(options, registry), registry)
+    scope = None if options.scope in ("", MODEL) else options.scope
+    known = verdict.known_scopes(model.measurements.values()) - {""}
+    if scope and not any(is_in_scope(name, scope) for name in known):
+        raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
+    measurement = model.measurements[metric.key]
+    print(explain.explanation(metric, measurement, model.costed, scope))
+    return not any(op.may_be_in(scope) for op in measurement.unmeasured)
+
+
+def add_init(command: argparse.ArgumentParser) -> None:
+    """The options of ``init``: a first budget, with what the model measures as its limits."""
+    add_source(command)
+    command.add_argument("--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%")
+    command.add_argument("--name", metavar="NAME", help="what the budget calls the model")
+    command.add_argument("--output", metavar="FILE", help="write the budget there, where nothing is yet")
+    command.set_defaults(command=write_draft)
+
+
+def write_draft(options: argparse.Namespace) -> bool:
+    """Print or write a commented budget; what is unmeasured stays a comment."""
+    registry = tables()
+    source = source_of(options, registry)
+    path = Path(options.output or f"{FOLDER}/budget.yaml")
+    if options.output and path.exists():
+        raise InputError(f"{path} exists: name another file, or delete it")
+    try:
+        headroom = Fraction(quantity(options.headroom, "%"))
+    except UnitError as error:
+        raise InputError(f"--headroom: {error}") from error
+    model = measure_source(source, registry)
+    text = draft_budget.budget_text(
+        options.name or _name(str(source.target)),
+        source,
+        _target(source, path, registry),
+        registry.metrics,
+        model.measurements,
+        headroom=headroom,
+        versions=registry.versions(source.format),
+    )
+    read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
+    if options.output:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"{path} written: pytest --model-budget {quote(str(path))} holds it")
+    else:
+        print(text, end="")
+    return model.is_complete
+
+
+def _name(target: str) -> str:
+    """What to call a model: the callable's name, or the file's."""
+    if re.search(r":[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", target):
+        return target.rpartition(":")[2].rpartition(".")[2]
+    return Path(target).stem
+
+
+def _target(source: ModelSource, path: Path, registry: Tables) -> str:
+    """The model's target, a file's path as seen from the budget."""
+    target = str(source.target)
+    if not registry.formats[source.format].suffixes:
+        return target
+    return Path(os.path.relpath(source.base / target, source.base / path.parent)).as_posix()
+
+
+# Naming a model.
+
+
+def add_source(command: argparse.ArgumentParser) -> None:
+    """The options that name a model and what it is run on."""
+    add = command.add_argument
+    add("source", metavar="SOURCE", help="module:callable, or a TorchScript, .pt2 or .onnx file")
+
+    def several(option: str, metavar: str, text: str) -> None:
+        add(option, metavar=metavar, action="append", default=[], help=text)
+
+    several("--input", "[NAME=]SPEC", "one input, such as 'float32 1x3x224x224'; repeat it for several")
+    several("--args", "VALUE", "an argument of the callable: a plain value, or all of them as a JSON list")
+    several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
+    add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
+    several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
+
+
+def measure_source(source: ModelSource, registry: Tables) -> measuring.CostedModel:
+    """The model behind a source, fully measured; what its code prints goes to standard error."""
+    with redirect_stdout(sys.stderr):
+        model = measuring.costed_model(source, registry, root=source.base)
+    for failure in model.failures.values():
+        raise failure
+    return model
+
+
+def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
+    """The model source that the command's words name; raises ModelBudgetError for other words."""
+    base = Path.cwd()
+    words = Words(grammar.Reading(base, base, registry))
+    key = from_python.source_format(options.source, registry)
+    inputs = words.inputs(options.input)
+    if not inputs and not registry.formats[key].brings_inputs:
+        raise InputError(f"{options.source} needs inputs: --input 'float32 1x3x224x224'")
+    return ModelSource(
+        key,
+        options.source,
+        inputs,
+        args=words.listed(options.args),
+        kwargs=words.mapped("--kwargs", options.kwargs),
+        dtype=words.dtype(options.dtype),
+        dims=words.dims(options.dims),
+        base=base,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The command line's values, read as the same words in a budget file are.
+
+    Raises InputError for a value that cannot be read so.
+    """
+
+    reading: grammar.Reading
+
+    def inputs(self, specs: Sequence[str]) -> InputSpecs:
+        """Positional inputs in their order, and those spelled NAME=SPEC by name."""
+        positional: list[InputSpec] = []
+        named: dict[str, InputSpec] = {}
+        for word in specs:
+            name, spec = _split(word)
+            read = source_forms.INPUTS.of(self._node("--input", spec), self.reading) or InputSpecs()
+            self._refuse("--input", word)
+            if read.named or len(read.positional) != 1:
+                raise InputError(f"--input '{word}' is not one input: repeat --input for several")
+            if name is None:
+                positional.append(read.positional[0])
+            else:
+                named[name] = read.positional[0]
+        return InputSpecs(tuple(positional), named)
+
+    def listed(self, words: Sequence[str]) -> tuple[object, ...]:
+        """Plain values; one JSON list stands for its items."""
+        values = [self._value("--args", word) for word in words]
+        if len(values) == 1 and isinstance(values[0], list):
+            return tuple(values[0])
+        return tuple(values)
+
+    def mapped(self, option: str, words: Sequence[str]) -> dict[str, object]:
+        """Plain values by name, from pairs or JSON objects."""
+        values: dict[str, object] = {}
+        for word in words:
+            name, text = _split(word)
+            value = self._value(option, text)
+            if name is not None:
+                values[name] = value
+            elif isinstance(value, dict):
+                values.update(value)
+            else:
+                raise InputError(f"{option} '{word}' is neither KEY=VALUE nor a JSON object")
+        return values
+
+    def dtype(self, name: str | None) -> str | None:
+        """The name of a floating-point type."""
+        if name is None:
+            return None
+        dtype = source_forms.FLOATING_TYPE.of(self._node("--dtype", name), self.reading)
+        self._refuse("--dtype", name)
+        return dtype
+
+    def dims(self, words: Sequence[str]) -> Mapping[str, int]:
+        """Sizes by symbol."""
+        if not words:
+            return {}
+        pairs = json.dumps(self.mapped("--dims", words))
+        dims = source_forms.DIMS.of(self._node("--dims", pairs), self.reading) or {}
+        self._refuse("--dims", " ".join(words))
+        return dims
+
+    def _value(self, option: str, word: str) -> object:
+        value = grammar.plain_value(self._node(option, word), self.reading)
+        self._refuse(option, word)
+        return value
+
+    def _node(self, option: str, word: str) -> yaml_text.Node:
+        """The words of one option as a YAML tree, of which JSON is a part."""
+        try:
+            node, problems = yaml_text.tree(word, option)
+        except yaml_text.BudgetFileError as error:
+            raise InputError(f"{option} '{word}': {_messages(error.problems)}") from error
+        self.reading.problems.extend(problems)
+        return node
+
+    def _refuse(self, option: str, word: str) -> None:
+        if self.reading.problems:
+            raise InputError(f"{option} '{word}': {_messages(self.reading.problems)}")
+
+
+def _split(word: str) -> tuple[str | None, str]:
+    """(name, value) of NAME=VALUE; (None, word) of anything else."""
+    match = _NAMED.fullmatch(word)
+    return (match[1], match[2]) if match else (None, word)
+
+
+def _messages(problems: Sequence[yaml_text.Problem]) -> str:
+    return "; ".join(problem.message for problem in problems)
