@@ -1,7 +1,7 @@
 """Where a model comes from and what it is run on, as plain data."""
 
-import importlib
 import re
+import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -75,7 +75,8 @@ def resolved(target: str) -> object:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
     with user_code(f"importing {module_name}", SourceError):
         try:
-            named: object = importlib.import_module(module_name)
+            __import__(module_name)  # the built-in, which engines follow
+            named: object = sys.modules[module_name]
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise

@@ -29,7 +29,14 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
     for _, module in modules:
         attributes = vars(module)
         filled, empty = containers(attributes)
-        kept.append((attributes, attributes.copy(), [(e, copied_content(e)) for e in filled], empty))
+        kept.append(
+            (
+                attributes,
+                attributes.copy(),
+                [(e, e.copy() if type(e) in EXACT else copied_content(e)) for e in filled],
+                empty,
+            )
+        )
         for name, value in attributes.items():
             if type(value) not in CONTENTLESS and isinstance(value, torch.Tensor):
                 attributes[name] = value.clone()
@@ -38,7 +45,7 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
     finally:
         for attributes, before, content, empty in kept:
             for container in empty:
-                if container or type(container) not in EXACT:
+                if type(container) not in EXACT or container:
                     plain_class(container).clear(container)
             for container, items in content:
                 restore(container, items)
@@ -85,10 +92,12 @@ def containers(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     empty: list[Any] = []
     waiting: list[Any] = [attributes]
     while waiting:
-        for value in content_of(waiting.pop()):
-            if type(value) in CONTENTLESS or not isinstance(value, CONTAINERS):
+        within = waiting.pop()
+        for value in within.values() if type(within) is dict else content_of(within):
+            kind = type(value)
+            if kind in CONTENTLESS or not isinstance(value, CONTAINERS):
                 continue
-            if not (value if type(value) in EXACT else plain_class(value).__len__(value)):
+            if not (value if kind in EXACT else plain_class(value).__len__(value)):
                 empty.append(value)
             elif id(value) not in filled:
                 filled[id(value)] = value
@@ -154,13 +163,13 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
     at the top of a file and in its classes have back what they held in place of new tensors.
     """
     names = {type(module).__module__ for _, module in modules}
-    files = _files(names)
+    files = _own_files(names)
     misses = {id(cache): cache.cache_info().misses for cache in _lru_caches(files)}
     kept = [(owner, dict(vars(owner)), _containers(owner)) for owner in _owners(files)]
     try:
         yield
     finally:
-        for cache in _lru_caches(_files(names)):
+        for cache in _lru_caches(_own_files(names)):
             if cache.cache_info().misses != misses.get(id(cache), 0):
                 cache.cache_clear()
         for owner, before, contents in kept:
@@ -170,28 +179,33 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
             _restore_variables(owner, before)
 
 
-Files = dict[int, tuple[ModuleType, bool]]  # and whether a class of the model is defined there
-_packages: dict[str, tuple[int, list[ModuleType]]] = {}  # with the count of loaded modules then
+Files = list[ModuleType]
+_packages: dict[str, tuple[int, tuple[Any, ...]]] = {}  # caches, with the count of modules loaded then
 _caches: dict[int, tuple[int, tuple[Any, ...]]] = {}  # of a file, with its count of names then
 
 
-def _files(names: set[str]) -> list[tuple[ModuleType, bool]]:
-    """Python modules: those of these names (True), of their packages and what they import."""
-    own = [sys.modules[name] for name in names if not _is_framework(name) and name in sys.modules]
-    found: Files = {id(file): (file, True) for file in own}
-    for package in {file.__name__.partition(".")[0] for file in own if "." in file.__name__}:
-        for file in _files_of(package):
-            found.setdefault(id(file), (file, False))
-    for file in own:
-        for value in tuple(vars(file).values()):
-            if isinstance(value, ModuleType) and not _is_framework(value.__name__):
-                found.setdefault(id(value), (value, False))
-    return list(found.values())
+def _own_files(names: set[str]) -> Files:
+    """Python modules of these names that are no framework's."""
+    return [sys.modules[name] for name in names if not _is_framework(name) and name in sys.modules]
 
 
-def _files_of(package: str) -> list[ModuleType]:
-    """The loaded modules of a package; looked for again where more modules are loaded."""
-    count, files = _packages.get(package, (0, []))
+def _lru_caches(files: Files) -> Iterator[Any]:
+    """Cached functions of these files, of their packages and of what they import, each file's own and its classes'."""
+    beside = {
+        id(value): value
+        for file in files
+        for value in tuple(vars(file).values())
+        if isinstance(value, ModuleType) and not _is_framework(value.__name__)
+    }
+    for file in (*files, *beside.values()):
+        yield from _caches_of(file)
+    for package in {file.__name__.partition(".")[0] for file in files if "." in file.__name__}:
+        yield from _caches_of_package(package)
+
+
+def _caches_of_package(package: str) -> tuple[Any, ...]:
+    """Those of all loaded modules of a package; looked for again where more modules are loaded."""
+    count, caches = _packages.get(package, (0, ()))
     if count != len(sys.modules):
         inside = f"{package}."
         files = [
@@ -199,34 +213,30 @@ def _files_of(package: str) -> list[ModuleType]:
             for name, file in tuple(sys.modules.items())
             if (name == package or name.startswith(inside)) and isinstance(file, ModuleType)
         ]
-        _packages[package] = len(sys.modules), files
-    return files
+        caches = tuple(cache for file in files for cache in _caches_of(file))
+        _packages[package] = len(sys.modules), caches
+    return caches
+
+
+def _caches_of(file: ModuleType) -> tuple[Any, ...]:
+    count, caches = _caches.get(id(file), (0, ()))
+    if count != len(vars(file)):
+        caches = tuple(_lru_caches_of(file))
+        _caches[id(file)] = len(vars(file)), caches
+    return caches
 
 
 def _is_framework(name: str) -> bool:
     return name.partition(".")[0] in FRAMEWORKS
 
 
-def _owners(files: list[tuple[ModuleType, bool]]) -> Iterator[Any]:
+def _owners(files: Files) -> Iterator[Any]:
     """The model's own files, and the classes that they define."""
-    for file, is_own in files:
-        if is_own:
-            yield file
-            yield from (
-                value
-                for value in tuple(vars(file).values())
-                if isinstance(value, type) and value.__module__ == file.__name__
-            )
-
-
-def _lru_caches(files: list[tuple[ModuleType, bool]]) -> Iterator[Any]:
-    """Cached functions at the top of these files, and in the classes that they define."""
-    for file, _ in files:
-        count, caches = _caches.get(id(file), (0, ()))
-        if count != len(vars(file)):
-            caches = tuple(_lru_caches_of(file))
-            _caches[id(file)] = len(vars(file)), caches
-        yield from caches
+    for file in files:
+        yield file
+        for value in tuple(vars(file).values()):
+            if isinstance(value, type) and value.__module__ == file.__name__:
+                yield value
 
 
 def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
