@@ -30,7 +30,7 @@ OTHER_FILLS = (
 FILLS = INITIALISERS.union(OTHER_FILLS.split())
 VIEWS = frozenset({
     "detach", "view", "view_as", "t", "transpose", "permute", "flatten", "unsqueeze", "squeeze",
-    "narrow", "select",
+    "narrow", "select", "reshape", "__getitem__", "chunk", "split", "unbind",
 })  # fmt: skip
 DATA_OF = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a new object at each access
 
@@ -55,7 +55,8 @@ class UnfilledParameters(TorchFunctionMode):
                 return target
         result = func(*args, **(kwargs or {}))
         if (name in VIEWS or func == DATA_OF) and self._is_parameters(args[0]):
-            self._unwrapped[id(result)] = result
+            for view in result if isinstance(result, (tuple, list)) else (result,):
+                self._unwrapped[id(view)] = view
         return result
 
     def _is_parameters(self, tensor: object) -> bool:

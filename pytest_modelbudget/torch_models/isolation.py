@@ -43,6 +43,7 @@ NO_HOOKS: Hooks = tuple({} for _ in HOOKS)
 AUTOCAST = ("cpu", "cuda")
 Autocast = tuple[tuple[bool, torch.dtype], ...]  # whether it is on, and its type
 ABSENT = object()
+OF_DTYPE = "Storage"  # torch.Storage is the class of the default type
 CALMED = sys.stdlib_module_names | {"torch", "numpy", "torchvision"}  # whose import changes nothing of torch
 
 
@@ -209,7 +210,7 @@ class Surroundings:
         for owner, after, before in zip(WATCHED, DICTS, self.attributes.copies, strict=True):
             for name in {**before, **after}:
                 now, then = after.get(name, ABSENT), before.get(name, ABSENT)
-                if now is not then and not _is_torchs(owner, now, then):
+                if now is not then and not _is_torchs(owner, name, now, then):
                     yield owner, name, now, then
 
     def restore(self) -> None:
@@ -280,13 +281,15 @@ def _function_modes() -> tuple[Any, ...]:
     return tuple(reversed(modes))
 
 
-def _is_torchs(owner: Any, now: Any, then: Any) -> bool:
+def _is_torchs(owner: Any, name: str, now: Any, then: Any) -> bool:
     """Whether torch itself has made this change, as it does when a part of it is first loaded."""
     if not callable(now) and now is not ABSENT:
         return then is ABSENT or not isinstance(owner, type)  # a submodule, a note of pickle or warnings
+    if then is not ABSENT and name != OF_DTYPE and getattr(now, "__name__", name) != name:
+        return False
     while now is not ABSENT:
-        name = getattr(now, "__globals__", {}).get("__name__") or getattr(now, "__module__", None)
-        if str(name or type(now).__module__).partition(".")[0] not in {"torch", "builtins"}:
+        file = getattr(now, "__globals__", {}).get("__name__") or getattr(now, "__module__", None)
+        if str(file or type(now).__module__).partition(".")[0] not in {"torch", "builtins"}:
             return False
         now = getattr(now, "__wrapped__", ABSENT)
     return then is ABSENT or callable(then)

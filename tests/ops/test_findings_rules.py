@@ -38,19 +38,19 @@ MACS: dict[str, tuple[Forward, str, int]] = {
 
 
 @pytest.mark.parametrize(("forward", "inputs", "macs"), MACS.values(), ids=list(MACS))
-def test_operators_of_real_models_are_counted(forward: Forward, inputs: str, macs: int) -> None:
+def test_s9_operators_of_real_models_are_counted(forward: Forward, inputs: str, macs: int) -> None:
     """S9: LAPACK's counts for solvers; nothing for what contracts nothing."""
     measured = measure(Apply(forward), inputs)
     assert (measured["macs"].value, measured["macs"].unmeasured) == (macs, ())
 
 
-def test_flops_of_a_triangle_are_lapacks() -> None:
+def test_s9_flops_of_a_triangle_are_lapacks() -> None:
     """S9: n² · columns, half of them products."""
     measured = measure(Apply(lambda x: torch.linalg.solve_triangular(x, x[..., :4], upper=False)), "float32 6x6")
     assert measured["flops"].value == 6 * 6 * 4
 
 
-def test_fused_fake_quantisers_contract_nothing() -> None:
+def test_s9_fused_fake_quantisers_contract_nothing() -> None:
     """S9: quantisation-aware training leaves them in the model."""
     quantiser = torch.ao.quantization.default_fused_per_channel_wt_fake_quant
     fake = torch.ao.quantization.FusedMovingAvgObsFakeQuantize().eval()
@@ -60,7 +60,7 @@ def test_fused_fake_quantisers_contract_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["svdvals", "eigvalsh", "matrix_exp"])
-def test_methods_that_iterate_are_unmeasured_by_decision(name: str) -> None:
+def test_s9_methods_that_iterate_are_unmeasured_by_decision(name: str) -> None:
     """S9: how often they do, nobody can tell before."""
     forward = getattr(torch.linalg, name)
     (missing,) = measure(Apply(lambda x: forward(x)), "float32 6x6")["macs"].unmeasured

@@ -26,7 +26,7 @@ BUDGET = """\
 """
 
 
-def test_a_path_that_data_decided_is_never_green_and_silent(project: Project) -> None:
+def test_n4_a_path_that_data_decided_is_never_green_and_silent(project: Project) -> None:
     """N4: the terminal names what decided, below the row that is within."""
     project.write("nets.py", NETS)
     project.budget(BUDGET)
