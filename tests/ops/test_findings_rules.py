@@ -65,3 +65,23 @@ def test_s9_methods_that_iterate_are_unmeasured_by_decision(name: str) -> None:
     forward = getattr(torch.linalg, name)
     (missing,) = measure(Apply(lambda x: forward(x)), "float32 6x6")["macs"].unmeasured
     assert "iterates until it converges" in missing.why
+
+
+FLOPS: dict[str, tuple[Forward, str, int]] = {
+    "top 2 of 8 experts": (lambda x: torch.topk(x, 2).values, "float32 5x8", 5 * 8 * 3),
+    "sort": (lambda x: torch.sort(x, dim=0).values, "float32 9x4", 9 * 4 * 4),
+    "sort of one": (lambda x: torch.sort(x, dim=1).values, "float32 9x1", 0),
+    "argsort": (lambda x: torch.argsort(x), "float32 3x6", 3 * 6 * 3),
+    "median of all": (lambda x: torch.median(x), "float32 4x16", 64 * 6),
+    "histc": (lambda x: torch.histc(x, bins=4, min=0, max=4), "float32 32", 32),
+    "grid, bilinear": (lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1)), "float32 1x3x4x5", 3 * 4 * 5 * 4),
+    "grid, nearest": (lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), mode="nearest"), "float32 1x3x4x5", 0),
+    "weight norm": (lambda x: torch._weight_norm(x, x[:, :1]), "float32 4x6", 3 * 4 * 6),
+}
+
+
+@pytest.mark.parametrize(("forward", "inputs", "flops"), FLOPS.values(), ids=list(FLOPS))
+def test_s15_experts_and_detectors_have_flops(forward: Forward, inputs: str, flops: int) -> None:
+    """S15: comparisons, counts and neighbours have a figure in the convention."""
+    measured = measure(Apply(forward), inputs)["flops"]
+    assert (measured.value, measured.unmeasured) == (flops, ())
