@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from pytest_modelbudget.errors import InputError, SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel
@@ -26,7 +27,7 @@ def load(source: ModelSource, rules: OpTable) -> TorchModel:
 
 @dataclass(frozen=True, slots=True)
 class ExportedSource:
-    """A file with an exported program."""
+    """A file with an exported program, or a program in memory."""
 
     source: ModelSource
 
@@ -36,16 +37,15 @@ class ExportedSource:
         return traced(subject, specs, model.rules, rewriting=model.rewriting())
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
-        """The file's program with its weights, and what it takes.
+        """The program with its weights, and what it takes.
 
         Raises SourceError for what is no exported program, or is to be converted.
         """
         source = self.source
-        path = existing_file(source, "an exported program (.pt2)")
-        must_be(path, "exported")
-        refusal = f"{path.name} is not an exported program: reading it"
-        with silenced(), user_code(refusal, SourceError):
-            program = torch.export.load(str(path))
+        target = source.target
+        program = target if isinstance(target, torch.export.ExportedProgram) else _opened(source)
+        if source.args or source.kwargs:
+            raise SourceError("an exported program is a model already: args and kwargs have no use")
         if source.dtype is not None:
             words = "dtype converts modules, not exported programs: export it in that type"
             raise SourceError(words)
@@ -56,6 +56,14 @@ class ExportedSource:
 
     def reachable(self, model: TorchModel) -> nn.Module:
         return model.subject.model
+
+
+def _opened(source: ModelSource) -> torch.export.ExportedProgram:
+    path = existing_file(source, "an exported program (.pt2)")
+    must_be(path, "exported")
+    refusal = f"{path.name} is not an exported program: reading it"
+    with silenced(), user_code(refusal, SourceError):
+        return torch.export.load(str(path))
 
 
 class NodeByNode(fx.Interpreter):
@@ -78,7 +86,8 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         assert isinstance(scopes, NodeScopes)
         arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
-        return NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
+        outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
+        return pytree.tree_unflatten(outputs, program.call_spec.out_spec)  # as the module gave them
 
     return Subject(
         "exported",
