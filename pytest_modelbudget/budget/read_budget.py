@@ -17,7 +17,7 @@ from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Isolation, Loosen, ModelBudget, Place, TransformCheck
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import RESERVED_METRICS, held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, Defaults
+from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, QDQ_FIELD, Defaults
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
@@ -182,7 +182,7 @@ def model_grammar(tables: Tables) -> Grammar:
     held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}))
     variant = Grammar(
         "a variant",
-        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, *held),
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, *held),
         reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
@@ -286,7 +286,7 @@ def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values,
 
 
 def _varied(source: ModelSource | None, values: Values, reading: Reading) -> ModelSource | None:
-    """The model's source with the variant's inputs, dtype and dims in place of its own."""
+    """The model's source with the variant's inputs, dtype, dims and qdq in place of its own."""
     if source is None:
         return None
     source_forms.refuse_dtype_of_a_file(source.format, values, reading)
@@ -295,6 +295,7 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
         inputs=values["inputs"] if values["inputs"] is not None else source.inputs,
         dtype=values["dtype"] or source.dtype,
         dims={**source.dims, **values["dims"]},
+        qdq=values["qdq"] if "qdq" in values else source.qdq,  # noqa: SIM401  # it has no get()
     )
 
 

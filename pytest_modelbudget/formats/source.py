@@ -32,6 +32,8 @@ class TensorSpec:
     high: int | None = None
 
 
+GROUPED, AS_WRITTEN = "grouped", "as_written"  # the words of qdq
+
 InputSpec = Union[TensorSpec, "tuple[InputSpec, ...]"]
 
 
@@ -55,7 +57,8 @@ class ModelSource:
 
     format is a key of the table of formats. target is "module:attribute" (called with args and
     kwargs), a file path (relative to base), or, from Python code, a module or factory itself.
-    dtype converts the model's floating-point parameters and buffers; dims binds symbols.
+    dtype converts the model's floating-point parameters and buffers; dims binds symbols. qdq is "as_written"
+    where dequantise, operation and quantise are measured apart, and "" where as one operation on integers.
     """
 
     format: str
@@ -65,6 +68,7 @@ class ModelSource:
     kwargs: Mapping[str, object] = field(default_factory=dict)
     dtype: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
+    qdq: str = ""
     base: Path = Path()
 
 

@@ -14,11 +14,12 @@ from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_va
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, user_code
-from pytest_modelbudget.formats.model import Model
-from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.model import LoadedModel, Model
+from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import is_in_scope
+from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.measurement import Measurement
@@ -81,11 +82,12 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     with first_on_path(root), user_code("loading the model", SourceError):
         loaded = registry.formats[source.format].load(source, registry.ops)
         loaded.graph  # noqa: B018  # a model is read when its graph is asked for
-    return costed(loaded, registry)
+    return costed(loaded, registry, qdq=source.qdq)
 
 
-def costed(loaded: Model, registry: Tables) -> CostedModel:
+def costed(loaded: Model, registry: Tables, *, qdq: str) -> CostedModel:
     """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
+    loaded = loaded if qdq == AS_WRITTEN else on_integers(loaded, registry)
     graph = costs.CostedGraph(loaded.graph, registry.ops)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
@@ -98,6 +100,22 @@ def costed(loaded: Model, registry: Tables) -> CostedModel:
         except ModelBudgetError as error:
             failures[key] = error
     return CostedModel(loaded, graph, counts, measurements, failures)
+
+
+def on_integers(loaded: Model, registry: Tables) -> Model:
+    """A model whose groups of dequantise, operation and quantise are operations on integers."""
+    read = read_qdq(loaded.graph, registry.ops)
+    if read.graph is loaded.graph:
+        return loaded
+    layers = (
+        replace(
+            layer,
+            inputs=tuple(read.became.get(tensor, tensor) for tensor in layer.inputs),
+            outputs=tuple(read.became.get(tensor, tensor) for tensor in layer.outputs),
+        )
+        for layer in loaded.layers
+    )
+    return LoadedModel(read.graph, loaded.format, loaded.traced, tuple(layers), (*loaded.notes, *read.notes))
 
 
 @collection_paused()

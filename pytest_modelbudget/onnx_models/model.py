@@ -20,6 +20,7 @@ from pytest_modelbudget.onnx_models.files import missing_weights, model_with_wei
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
 from pytest_modelbudget.onnx_models.program import DeclaredTypes, Node, Program, bound, with_graph
+from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
@@ -132,6 +133,20 @@ class OnnxModel(formats.RunnableModel):
     def inputs(self) -> formats.DrawnInputs:
         return drawn_inputs(self.program, self.source.dims)
 
+    def tables(self) -> Mapping[str, Callable[[], formats.Values]]:
+        graph = self.program.graph
+        trees = {
+            name: partial(np.asarray, array)
+            for tree in self._partial_reads.trees
+            for name, array in tree_arrays(tree).items()
+        }
+        stored = stored_everywhere(graph)
+        return {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse} | trees
+
+    @cached_property
+    def _partial_reads(self) -> PartialReads:
+        return partial_reads(self.program.graph)
+
     @property
     def dtype(self) -> str:
         return least_precise([tensor.dtype.name for tensor in self.program.graph.floating])
@@ -166,10 +181,14 @@ class OnnxModel(formats.RunnableModel):
         return OnnxModel(source, self.rules, weights=weights, is_exact=is_exact, copy_of=copy_of)
 
     def run(self, inputs: formats.Arrays, watch: formats.Watch = formats.UNWATCHED) -> formats.Run:
+        partly = None if watch.reads is None else self._partial_reads
+        asked = () if partly is None else (name for name in partly.watched if name not in inputs)
         names = tuple(watch.names)
         layers = {} if watch.layers is None else self._watched_layers(watch.layers)
-        session = self._session((*names, *layers), frozenset(watch.given))
+        session = self._session(tuple(dict.fromkeys((*names, *layers, *asked))), frozenset(watch.given))
         values = session({**(upcast(inputs) if self.is_exact else inputs), **watch.given})
+        if partly is not None and watch.reads is not None:
+            partly.add_to(watch.reads, {**inputs, **values}.__getitem__)
         return formats.Run(
             outputs_of(values, self.program.graph),
             values={name: values[name] for name in names},

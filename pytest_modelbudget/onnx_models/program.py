@@ -71,8 +71,21 @@ class ValueType:
         known = tuple([size for size in self.shape if type(size) is int])
         return known if len(known) == len(self.shape) else None
 
+    @property
+    def symbols(self) -> list[str]:
+        """The names in its shape that stand for sizes, each once."""
+        return list(dict.fromkeys(size for size in self.shape or () if isinstance(size, str)))
+
+    @property
+    def declared(self) -> tuple[int | str, ...]:
+        """The shape for eyes: sizes, names of symbols, "?" for a size and "..." for a shape that nothing says."""
+        if self.shape is None:
+            return ("...",)
+        return tuple("?" if size is None or str(size).startswith(INVENTED) else size for size in self.shape)
+
 
 NOTHING_KNOWN = ValueType()
+INVENTED = "unk__"  # how onnx's inference calls sizes of which it only knows that they are equal
 
 
 def value_type(proto: onnx.TypeProto) -> ValueType:
@@ -547,7 +560,12 @@ def weight_name(name: str, scope: str) -> str:
 def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
     """A graph and every graph inside its nodes."""
     yield graph
-    for node in graph.node:
+    yield from graphs_in(graph.node)
+
+
+def graphs_in(nodes: Iterable[NodeProto]) -> Iterable[onnx.GraphProto]:
+    """Every graph inside some nodes, and inside those of these graphs."""
+    for node in nodes:
         for attribute in node.attribute:
             kind = attribute.type
             if kind == AttributeProto.GRAPH:

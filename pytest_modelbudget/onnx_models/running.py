@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
 import onnxruntime
 import onnxruntime.capi.onnxruntime_pybind11_state as state
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
@@ -22,6 +21,7 @@ from onnx.reference.ops.op_average_pool import AveragePool_19
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.inputs import Feeds
+from pytest_modelbudget.onnx_models.normal_form import refuse_endless_calls, written_out
 
 RUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 CPU = "CPUExecutionProvider"
@@ -251,8 +251,9 @@ class OnnxRun:
         given: frozenset[str] = frozenset(),
         most_nodes: int = MOST_NODES,
     ) -> None:
-        if float64 and model.functions:
-            model = onnx.inliner.inline_local_functions(model)
+        refuse_endless_calls(model, "the model")
+        if float64:
+            model = written_out(model, "the model")
         self._weights = Weights({tensor.name: tensor for tensor in model.graph.initializer}, float64)
         if float64:
             model = in_float64(model)

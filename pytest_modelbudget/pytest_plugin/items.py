@@ -38,6 +38,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     UPDATE,
     report_files,
 )
+from pytest_modelbudget.pytest_plugin.progress import WATCH
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import assembly, record, sentences, typed_json
 from pytest_modelbudget.reports.text import one_line, printed_line
@@ -146,6 +147,18 @@ class BrokenLimitError(Exception):
         self.lines = tuple(lines)
 
 
+def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str], place: budgets.Place) -> Any:
+    """A failure as lines, with a budget's own line as its place."""
+    shown = excinfo.getrepr(style="value")
+    entry = shown.reprtraceback.reprentries[0]
+    entry.lines = [printed_line(line) for line in lines]  # also what xdist can send
+    if shown.reprcrash is not None:
+        shown.reprcrash.path = printed_line(place.file)
+        shown.reprcrash.lineno = place.line
+        shown.reprcrash.message = printed_line(lines[0].removesuffix(f"   {place}"))
+    return shown
+
+
 class BudgetItem(pytest.Item):
     """Anything that the plugin adds to a session; place is where it stands in its file.
 
@@ -167,22 +180,12 @@ class BudgetItem(pytest.Item):
         """The failure as lines, with the budget's own line as its place."""
         error = excinfo.value
         if isinstance(error, BrokenLimitError):
-            return self._shown(excinfo, error.lines)
+            return shown_failure(excinfo, error.lines, self.place)
         if self.config.getoption("fulltrace"):
             return super().repr_failure(excinfo)
         text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
         way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
-        return self._shown(excinfo, (f"{text}   {self.place}", way_out))
-
-    def _shown(self, excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str]) -> Any:
-        shown = excinfo.getrepr(style="value")
-        entry = shown.reprtraceback.reprentries[0]
-        entry.lines = [printed_line(line) for line in lines]  # also what xdist can send
-        if shown.reprcrash is not None:
-            shown.reprcrash.path = printed_line(self.place.file)
-            shown.reprcrash.lineno = self.place.line
-            shown.reprcrash.message = printed_line(lines[0].removesuffix(f"   {self.place}"))
-        return shown
+        return shown_failure(excinfo, (f"{text}   {self.place}", way_out), self.place)
 
     def _note(self, check: record.Check) -> None:
         """Let pytest's own JUnit file have the check."""
@@ -263,20 +266,22 @@ class TransformNode(pytest.Collector):
             models = models_of(self.config)
             with_parts = keeps_parts(self.config, self.path, self.budget_path)
             source, process = self.parent.source, self.parent.process
-            if process is not None:
-                self._transformed = process.transform(source, self.check, with_parts=with_parts)
-            else:
-                self._transformed = transforming.transformed_model(
-                    source, self.check, models.registry, root=models.root, with_parts=with_parts
-                )
+            with self.config.stash[WATCH].naming(self.nodeid):
+                if process is not None:
+                    self._transformed = process.transform(source, self.check, with_parts=with_parts)
+                else:
+                    self._transformed = transforming.transformed_model(
+                        source, self.check, models.registry, root=models.root, with_parts=with_parts
+                    )
         return self._transformed
 
     def verified(self, claim: Claim) -> Equivalence:
         """Whether the changed model's outputs are still the same."""
         transformed, process = self.transformed(), self.parent.process
-        if process is None or transformed.measured.failure is not None:
-            return transforming.verified(transformed, claim, root=self.config.rootpath)
-        return process.verify(self.parent.source, self.check, claim)
+        with self.config.stash[WATCH].naming(budgets.path_of(self.nodeid, budgets.EQUIVALENCE)):
+            if process is None or transformed.measured.failure is not None:
+                return transforming.verified(transformed, claim, root=self.config.rootpath)
+            return process.verify(self.parent.source, self.check, claim)
 
     def measured(self) -> MeasuredModel:
         """The changed model's numbers."""
@@ -404,7 +409,9 @@ class ModelNode(pytest.Collector):
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
             with_parts = keeps_parts(self.config, self.path, self.budget_path)
-            model = models_of(self.config).of(self.source, with_parts=with_parts, elsewhere=self.process)
+            models = models_of(self.config)
+            with self.config.stash[WATCH].naming(self.nodeid):
+                model = models.of(self.source, with_parts=with_parts, elsewhere=self.process)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from fractions import Fraction
 from itertools import groupby
-from textwrap import shorten, wrap
+from textwrap import wrap
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import names_of, path_of
@@ -110,7 +110,7 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
         tightest = [
             min(some, key=lambda case: (case.check.headroom is None, case.check.headroom or 0)) for _, some in by_owner
         ]
-        shown = [case for case in shown if case.outcome != "within" or case.check.is_claim or case in tightest]
+        shown = [case for case in shown if case.outcome != "within" or _must_be_seen(case.check) or case in tightest]
     last = {id(case.owner): case.id for case in shown}
     return [_row(case, detail, costed=model if last[id(case.owner)] == case.id else None) for case in shown]
 
@@ -118,12 +118,12 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
 def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     """A limit; below the last one of a transform stands what it costs beside its model."""
     indent, check = " " * OUTCOME_WIDTH, case.check
-    layers = [indent + shorten(text, WIDTH - OUTCOME_WIDTH, placeholder="...") for text in reservations(case)]
+    layers = [line for text in reservations(case) for line in _wrapped(text, indent)]
     if detail >= Detail.LAYERS:
         layers += _layers(case)
     if costed and isinstance(case.owner, TransformReport):
         for text in costs(costed, case.owner):
-            layers += wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+            layers += _wrapped(text, indent)
     measured, limit, left = _figures(check)
     return Row(
         case.outcome,
@@ -137,13 +137,23 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     )
 
 
+def _must_be_seen(check: Check) -> bool:
+    """Whether a row stands there though its model has a tighter one: a claim, or a lower bound that was accepted."""
+    return check.is_claim or check.is_lower_bound
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    """A text below its row, on as many lines as it takes."""
+    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+
+
 def _bar(check: Check) -> str:
     """The used part of a maximum: "[######....]", and "[##########+" where it is broken.
 
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
     most = check.maximum
-    if check.outcome is Outcome.UNKNOWN or check.actual is None or not most or _nearer_bound(check) != most:
+    if check.outcome is Outcome.UNKNOWN or check.headroom is None or not most or _nearer_bound(check) != most:
         return ""
     used = BAR * Fraction(check.actual) / most
     if used > BAR:
@@ -160,7 +170,8 @@ def _figures(check: Check) -> tuple[str, str, str]:
         return check.measured or "-", str(check.allowed or "-"), ""
     actual, bound = check.actual, _nearer_bound(check)
     is_unknown = check.outcome is Outcome.UNKNOWN
-    left = NOBODY_KNOWS if is_unknown else check.headroom_text
+    is_open = is_unknown or (check.is_lower_bound and check.headroom is None)
+    left = NOBODY_KNOWS if is_open else check.headroom_text
     if actual is None:
         return "-", "-", left
     if bound is None:
