@@ -11,7 +11,7 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
-from pytest_modelbudget.budget.yaml_text import replace_file
+from pytest_modelbudget.budget.yaml_text import remove_stray, replace_file, strays
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.pytest_plugin import items, locks, options, progress
 from pytest_modelbudget.registry import environment
@@ -292,8 +292,11 @@ class Gate:
         for _, file in options.report_files(self.config):
             path = options.absolute(self.config.invocation_params.dir, file)
             with suppress(OSError):  # what cannot be removed cannot be written either, which is said then
-                if path.is_file():
-                    Path(os.path.realpath(path)).unlink()
+                target = Path(os.path.realpath(path))
+                if target.is_file():
+                    target.unlink()
+                for stray in strays(target.parent, {target.name}):  # of a run that was killed while it wrote
+                    remove_stray(stray)
 
     def _write_reports(self, report: record.Report) -> int:
         """Let the hook hear of the report, and write every file that was asked for.

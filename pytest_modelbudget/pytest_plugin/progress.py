@@ -57,7 +57,7 @@ def _place(frame: FrameType | None) -> str:
     """The innermost line of the user's project, "" where none runs."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_users_file(file) and f"{os.sep}lib{os.sep}python" not in file:
+        if is_users_file(file) and not file.startswith("<") and f"{os.sep}lib{os.sep}python" not in file:
             return f" (in {frame.f_code.co_name}, {'/'.join(Path(file).parts[-2:])}:{frame.f_lineno})"
         frame = frame.f_back
     return ""
