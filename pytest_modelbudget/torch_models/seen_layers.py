@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.torch_models.recording import tensors_in
+from pytest_modelbudget.torch_models.rewriting import has_memory
 from pytest_modelbudget.torch_models.tracing import output_tensors
 
 INPUT = -1  # among positions of layers
@@ -54,7 +55,7 @@ class SeenLayers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         for tensor in tensors_in(result):
             memory = _memory(tensor)
             self._sources[memory] = sources
-            is_new = memory not in shared or tensor.nbytes < tensor.untyped_storage().nbytes()
+            is_new = memory not in shared or (has_memory(tensor) and tensor.nbytes < tensor.untyped_storage().nbytes())
             if self._of_operators and tensor.is_floating_point() and is_new:
                 self._operators.append(tensor.clone())
         return result
@@ -104,10 +105,7 @@ class SeenLayers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # a tensor without memory of its own
-        return id(tensor)
+    return int(tensor.untyped_storage()._cdata) if has_memory(tensor) else id(tensor)
 
 
 def _array(tensor: torch.Tensor) -> Any:
