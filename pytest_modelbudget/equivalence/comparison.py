@@ -27,6 +27,7 @@ from pytest_modelbudget.equivalence.layers import (
     first_rounding,
     is_beyond_rounding,
     largest_loss,
+    layer_error,
 )
 from pytest_modelbudget.equivalence.products import disagreement, keeps
 from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, Results, original_runs
@@ -340,26 +341,24 @@ class Comparison:
         An operation that was compared in place, on the input of the one that stood there, decides.
         """
         over = [record for record in result.outputs if record.outcome is Outcome.OVER]
+        in_place = self._replaced.pairs() or all(each.family == judgement.ALL_FAMILIES for each in over)
+        if over and in_place and self._search(result) != self.rounding:
+            errors = tuple(
+                layer_error(each.name, each.reference, each.algebra) for each in wrong if each.algebra is not None
+            )
+            return replace(result, first_divergence=next(map(divergence_of, wrong), None), layers=errors)
+        why = "every layer that both have is right"
         try:
             divergence, layers = self._searched(self._search(result), {record.family for record in over})
         except TransformError as error:  # a side that runs as a whole and not layer by layer
-            divergence, layers = None, ()
-            why = str(error)
+            divergence, layers, why = None, (), str(error)
         else:
-            why = "" if layers else "no layer of it can be looked into"
+            why = why if layers else "no layer of it can be looked into"
         if not over:
             return replace(result, layers=layers)
-        is_hidden = all(each.family == judgement.ALL_FAMILIES for each in over)
-        is_rounding = all(each.algebra is not None and each.algebra <= ALGEBRA for each in over)
-        if not is_rounding and (is_hidden or self._replaced.pairs()):
-            divergence = None
         divergence = divergence or next(map(divergence_of, wrong), None)
-        unnamed = (
-            "" if divergence else f"which layer is wrong cannot be told: {why or 'every layer that both have is right'}"
-        )
-        return replace(
-            result, first_divergence=divergence, layers=layers, notes=(*result.notes, *filter(None, [unnamed]))
-        )
+        notes = result.notes if divergence else (*result.notes, f"which layer is wrong cannot be told: {why}")
+        return replace(result, first_divergence=divergence, layers=layers, notes=notes)
 
     def _search(self, result: judgement.Equivalence) -> Search:
         """How the layers are held: as losing something, by what they round, or by their algebra."""

@@ -162,7 +162,7 @@ class _Gaps:
         if error.of_its_size <= allowed:
             return error
         for values in self._alike(layer.values, allowed, may_be_nameless=error.is_missing):
-            elsewhere = _error(layer, values.reshape(layer.values.shape))
+            elsewhere = layer_error(layer.scope, layer.values, values.reshape(layer.values.shape))
             if elsewhere.of_its_size <= allowed:
                 return elsewhere
         return error
@@ -172,7 +172,7 @@ class _Gaps:
         partner = self._named.get(layer.name)
         if partner is None or partner.values.shape != layer.values.shape:
             return LayerError(layer.scope, inf, None, None, None)
-        return _error(layer, partner.values)
+        return layer_error(layer.scope, layer.values, partner.values)
 
     def _alike(self, values: Values, allowed: float, *, may_be_nameless: bool) -> Iterator[Values]:
         """Values of the same size whose marks are no further off than equal ones may be."""
@@ -192,18 +192,19 @@ def _marks(values: Values) -> tuple[float, float]:
     return float(np.linalg.norm(flat)), float(flat @ weights)
 
 
-def _error(layer: LayerOutput, values: Values) -> LayerError:
+def layer_error(scope: str, original: Values, changed: Values) -> LayerError:
+    """How far the values of one layer are off, of one shape in both models."""
     import numpy as np
 
-    was, now = reals(layer.values), reals(values)
-    of_its_size = relative_error(layer.values, values)
+    was, now = reals(original), reals(changed)
+    of_its_size = relative_error(original, changed)
     gap = np.abs(now - was)
     return LayerError(
-        layer.scope,
+        scope,
         of_its_size if of_its_size == of_its_size else inf,
         decibels(float(np.mean(was * was)), float(np.mean(gap * gap))) if was.size else inf,
         float(gap.max()) if gap.size else 0.0,
-        worst_element(layer.values, values) if of_its_size else None,
+        worst_element(original, changed) if of_its_size else None,
     )
 
 
