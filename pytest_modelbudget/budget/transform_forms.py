@@ -11,9 +11,11 @@ from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import EquivalenceCheck, Place, TransformCheck
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import SOME_TEXT, second_source
+from pytest_modelbudget.budget.source_forms import SOME_TEXT, place_problem, second_source
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
+from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs
+from pytest_modelbudget.equivalence.inputs import FAMILIES, GIVEN
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import names_attribute
 from pytest_modelbudget.formats.table import Format
@@ -94,6 +96,44 @@ def _whole_numbers(least: int) -> Form[tuple[int, ...]]:
     )
 
 
+MOST_ROWS = 65_536
+ROWS = grammar.whole_number(
+    least=1,
+    most=MOST_ROWS,
+    refusal=f"rows of {{number}}: it must be 1 to {MOST_ROWS:,}",
+    schema={"type": "integer", "minimum": 1, "maximum": MOST_ROWS},
+)
+RUN_FAMILIES = (*FAMILIES, GIVEN)
+FAMILY: Form[str] = grammar.one_word(
+    RUN_FAMILIES, f"a family of inputs: {', '.join(RUN_FAMILIES)}", "{word} is no family of inputs: {guess}",
+    name="family",
+)  # fmt: skip
+FAMILIES_FORM = grammar.listed(
+    FAMILY, "families: a list such as [normal, uniform]", empty="families is empty: name at least one", name="families"
+)
+FAMILY_BOUNDS = grammar.named(
+    Grammar("the bounds of a family", BOUND_FIELDS).form(_bounds, "family_bound"),
+    "family_bounds: a mapping of families to bounds",
+    names={"enum": list(RUN_FAMILIES)},
+    check=lambda key, reading: FAMILY.of(key, reading),
+    name="family_bounds",
+)
+
+
+def _given(word: Text, key: str, reading: Reading) -> GivenInputs:
+    """The path of a file of arrays, or a callable that yields them."""
+    is_file = word.text.endswith(SUFFIXES)
+    if not is_file and not names_attribute(word.text):
+        raise BudgetError(f"{shown(word.text)} is no inputs: write data/file.npz, or package.module:callable")
+    problem = place_problem(word.text, "a file of inputs", reading) if is_file else None
+    if problem is not None:
+        raise BudgetError(problem)
+    return GivenInputs(word.text, reading.folder)
+
+
+GIVEN_FORM = grammar.spelled(
+    "{key}: the path of a .npz file, or package.module:callable", _given, SOME_TEXT, "given_inputs"
+)
 _KINDS = [kind.value for kind in Kind]
 KIND = grammar.one_word(
     _KINDS, f"a kind of claim: {', '.join(_KINDS)}", "{word} is no kind of claim: {guess}", name="kind", meaning=Kind
@@ -104,19 +144,30 @@ CLAIM_GRAMMAR = Grammar(
     (
         Field("kind", KIND, "which test decides", required=True),
         Field("seeds", SEEDS_FORM, "seeds of the inputs; 0, 1 and 2", default=()),
+        Field("inputs", GIVEN_FORM, "inputs beside the drawn ones: data/x.npz, or package.module:callable"),
+        Field("families", FAMILIES_FORM, "which inputs are run: [normal, uniform, large, zeros, given]", default=()),
+        Field("rows", ROWS, "how many rows each drawn family has"),
         Field("batch", _whole_numbers(1), "sizes of the first dimension of inputs: [1, 3]", default=()),
         Field("same_non_finite", grammar.FLAG, "accept NaN and Inf at identical positions", default=False),
         *BOUND_FIELDS,
+        Field("family_bounds", FAMILY_BOUNDS, "bounds of single families of inputs: {large: {sqnr: 5}}", default={}),
         Field("outputs", OUTPUTS, "bounds of single outputs, by name", default={}),
     ),
 )
 
 
 def _claim(values: Values, reading: Reading) -> Claim | None:
+    families = tuple(dict.fromkeys(values["families"]))
+    if GIVEN in families and "inputs" not in values:
+        reading.refuse(values.place("families"), "the family 'given' is what 'inputs' brings: name a file")
     return values["kind"] and Claim(
         values["kind"],
         _bounds(values, reading),
         values["outputs"],
+        values["family_bounds"],
+        families=families,
+        rows=values["rows"],
+        given=values["inputs"],
         seeds=tuple(dict.fromkeys(values["seeds"])) or SEEDS,
         batches=tuple(dict.fromkeys(values["batch"])),
         same_non_finite=values["same_non_finite"],
@@ -127,13 +178,13 @@ CLAIM = CLAIM_GRAMMAR.form(_claim)
 
 
 def _read_equivalence(entry: Entry, reading: Reading) -> EquivalenceCheck | None:
-    """A kind alone, or {kind, seeds, batch, bounds}."""
+    """A kind alone, or {kind, seeds, inputs, families, rows, batch, bounds}."""
     if isinstance(entry.value, Block):
         claim = CLAIM.read(entry, reading)
     else:
         kind = KIND.read(entry, reading)
         claim = Claim(kind) if kind else None
-    if claim and claim.kind is Kind.EXACT_ALGEBRA and (claim.bounds or claim.of_output):
+    if claim and claim.kind is Kind.EXACT_ALGEBRA and claim.declares_bounds:
         reading.refuse(entry.place, "exact_algebra has a criterion of its own: bounds belong to lossy and custom")
     return EquivalenceCheck(entry.place, claim) if claim else None
 
@@ -295,7 +346,7 @@ def _must_have_a_bound(check: EquivalenceCheck, transform: Transform, reading: R
     """A claim other than exact algebra declares what may differ, or its transform does."""
     claim = check.claim
     brings_bounds = claim.kind is Kind.LOSSY and transform.claims is Kind.LOSSY
-    if claim.kind is not Kind.EXACT_ALGEBRA and not (claim.bounds or claim.of_output or brings_bounds):
+    if claim.kind is not Kind.EXACT_ALGEBRA and not (claim.declares_bounds or brings_bounds):
         way = "give one, such as sqnr: 30 or max_abs: 1e-3"
         reading.refuse(check.place, f"'{claim.kind.value}' declares no bound: {way}")
 

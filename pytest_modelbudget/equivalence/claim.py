@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 
+from pytest_modelbudget.equivalence.given import GivenInputs
+from pytest_modelbudget.equivalence.inputs import FAMILIES, GIVEN
+
 
 class Kind(str, Enum):
     """Which test a claim is put to; there is no single tolerance."""
@@ -39,14 +42,20 @@ SEEDS = (0, 1, 2)
 class Claim:
     """One claim: its kind, the bounds it declares, and the runs it is held on.
 
-    bounds hold for every output; of_output those for one output, by name, in their place. batches
-    are sizes of the first dimension of every input beside those that the model's inputs give.
-    same_non_finite accepts NaN and Inf at identical positions.
+    bounds hold for every output under every family; of_family those for one family of inputs, and
+    of_output those for one output, by name, in their place. batches are sizes of the first
+    dimension of every input beside those that the model's inputs give. families are those that are
+    run, all where none is named; rows how many rows each has, None where seeds decide. given are
+    inputs beside the drawn ones. same_non_finite accepts NaN and Inf at identical positions.
     """
 
     kind: Kind = Kind.EXACT_ALGEBRA
     bounds: Mapping[Bound, Fraction] = field(default_factory=dict)
     of_output: Mapping[str, Mapping[Bound, Fraction]] = field(default_factory=dict)
+    of_family: Mapping[str, Mapping[Bound, Fraction]] = field(default_factory=dict)
+    families: tuple[str, ...] = ()
+    rows: int | None = None
+    given: GivenInputs | None = None
     seeds: tuple[int, ...] = SEEDS
     batches: tuple[int, ...] = ()
     same_non_finite: bool = False
@@ -54,7 +63,21 @@ class Claim:
     @property
     def is_held_to_floor(self) -> bool:
         """Whether it is lossy and declares nothing, so that a transform says what may be lost."""
-        return self.kind is Kind.LOSSY and not self.bounds and not self.of_output
+        return self.kind is Kind.LOSSY and not self.declares_bounds
+
+    @property
+    def declares_bounds(self) -> bool:
+        """Whether it declares any, of all outputs, of one, or of one family."""
+        return bool(self.bounds or self.of_output or self.of_family)
+
+    @property
+    def run_families(self) -> tuple[str, ...]:
+        """The families that are run; given inputs are one of them."""
+        return self.families or (*FAMILIES, *((GIVEN,) if self.given else ()))
+
+    def bounds_of(self, output: str, family: str) -> Mapping[Bound, Fraction]:
+        """What one output under one family of inputs is held to."""
+        return self.of_output.get(output, self.of_family.get(family, self.bounds))
 
     def is_weaker_than(self, other: Claim) -> bool:
         """Whether it lets anything pass that the other does not.
@@ -66,13 +89,20 @@ class Claim:
             return self.kind is not Kind.EXACT_ALGEBRA
         if other.is_held_to_floor and not self.is_held_to_floor:
             return True
-        fewer_runs = set(other.seeds) - set(self.seeds) or set(other.batches) - set(self.batches)
-        outputs = [(self.bounds, other.bounds)] + [
-            (self.of_output.get(name, self.bounds), other.of_output.get(name, other.bounds))
-            for name in {*self.of_output, *other.of_output}
-        ]
-        looser = any(_is_looser(*pair) for pair in outputs)
-        return bool(fewer_runs) or looser or (self.same_non_finite and not other.same_non_finite)
+        outputs = {"", *self.of_output, *other.of_output}
+        families = {"", *self.of_family, *other.of_family} & {"", *other.run_families}
+        looser = any(
+            _is_looser(self.bounds_of(output, family), other.bounds_of(output, family))
+            for output in outputs
+            for family in families
+        )
+        return self._runs_less(other) or looser or (self.same_non_finite and not other.same_non_finite)
+
+    def _runs_less(self, other: Claim) -> bool:
+        """Whether any run of the other is not made, or may not be: given inputs may be any."""
+        pairs = ((other.seeds, self.seeds), (other.batches, self.batches), (other.run_families, self.run_families))
+        is_fewer = any(set(theirs) - set(mine) for theirs, mine in pairs)
+        return is_fewer or (other.rows or 0) > (self.rows or 0) or (other.given not in (None, self.given))
 
 
 def _is_looser(bounds: Mapping[Bound, Fraction], than: Mapping[Bound, Fraction]) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_modelbudget.equivalence import judgement
 from pytest_modelbudget.equivalence.changed import Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
+from pytest_modelbudget.equivalence.coverage import unread
 from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
@@ -160,7 +161,8 @@ class LayerRuns:
 def layer_runs(layer: models.LayerPair, claim: Claim, dtype: str) -> LayerRuns:
     """Float64 outputs of one layer alone, on inputs drawn in its true shapes."""
     specs = {**layer.original.inputs.specs, **layer.changed.inputs.specs}
-    rows = [Row(*each) for each in runs_of(families_of(list(specs.values())), claim.seeds)]
+    families = families_of(list(specs.values()), claim.run_families) or FAMILIES
+    rows = [Row(*each) for each in runs_of(families, claim.seeds)]
     inputs = [drawn(specs, row, SCALES[0]) for row in rows]
     before, after = (
         [_only(model.run(values), layer.scope) for values in inputs] for model in (layer.original, layer.changed)
@@ -197,6 +199,7 @@ class Comparison:
         self.before = before
         self._claim = claim
         self._keeps_promise = False  # a run multiplied what the graph says
+        self._reads = models.Reads()  # of the second model
         self._replaced, self._remade = (WrongLayers(pair.original.dtype) for _ in range(2))
 
     def equivalence(self, *, constant: frozenset[str] = frozenset()) -> judgement.Equivalence:
@@ -227,9 +230,17 @@ class Comparison:
             partial_sums=self.pair.measured.partial_sums,
             notes=(*notes, *unmoved, *after.notes, *rounded),
         )
-        if after.structure or (result.outcome is not Outcome.OVER and claim.kind is Kind.EXACT_ALGEBRA):
+        if after.structure:
             return result
-        return self._with_layers(result, wrong)
+        if result.outcome is Outcome.OVER or claim.kind is not Kind.EXACT_ALGEBRA:
+            result = self._with_layers(result, wrong)
+        return self._with_unread(result) if result.outcome is Outcome.WITHIN else result
+
+    def _with_unread(self, result: judgement.Equivalence) -> judgement.Equivalence:
+        """A judgement that holds, and what is known of the stored tensors that no run has read whole."""
+        tables = self.pair.original.tables(), self.pair.second.tables()
+        is_exact = self._claim.kind is Kind.EXACT_ALGEBRA
+        return unread(self.before.reads, self._reads, *tables, is_exact=is_exact).added_to(result)
 
     def _second_runs(self) -> SecondRuns:
         """Run the second model, unless it is known to be another one already."""
@@ -250,7 +261,7 @@ class Comparison:
     def _run_stored(self, inputs: Arrays) -> models.Run:
         """A run in the model's own type; what it multiplies is counted until a run kept the promise."""
         promised = self.pair.measured.promised
-        watch = models.Watch(counts=promised is not None and not self._keeps_promise)
+        watch = models.Watch(counts=promised is not None and not self._keeps_promise, reads=self._reads)
         run = self._run_second(self.pair.second, inputs, watch)
         if promised is not None and run.executed is not None:
             self._keeps_promise = keeps(run.executed, promised)

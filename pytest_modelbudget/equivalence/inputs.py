@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
     Values = NDArray[Any]
 
 
+Specs = Mapping[str, TensorSpec]
 FAMILIES = ("normal", "uniform", "large", "zeros")
 ZEROS = "zeros"  # hides nothing but shows every bias
 INTEGERS = "integers"  # of models that take nothing else
+GIVEN = "given"  # inputs that the claim brings
+ROWS = 256  # of each family, where every output is piecewise constant
+MOST_ELEMENTS = 2**20  # of all inputs of such rows
 OUTLIERS = 0.01  # share of elements in the large family that are ten times as large again
 
 
@@ -49,17 +54,42 @@ def scale_note(scale: Scale) -> tuple[str, ...]:
     return (f"inputs of scale {size}: the original overflows on larger ones",)
 
 
-def families_of(specs: list[TensorSpec]) -> tuple[str, ...]:
-    """The families that inputs of these types have."""
+def families_of(specs: list[TensorSpec], families: tuple[str, ...] = FAMILIES) -> tuple[str, ...]:
+    """Those of some families that inputs of these types have; integers are drawn in one way."""
+    families = tuple(family for family in families if family != GIVEN)
     floating = any(spec.dtype.startswith(("float", "bfloat", "complex")) for spec in specs)
-    return FAMILIES if floating else (INTEGERS,)
+    return families if floating or not families else (INTEGERS,)
 
 
-def runs_of(families: tuple[str, ...], seeds: tuple[int, ...]) -> list[tuple[str, int]]:
-    """(family, seed) of every run; always two at least, or no output could be seen to move."""
+def runs_of(families: tuple[str, ...], seeds: tuple[int, ...], calls: int = 0) -> list[tuple[str, int]]:
+    """(family, seed) of every run; always two at least, or no output could be seen to move.
+
+    Each family has as many calls, if there are fewer seeds: those that follow them. One call of
+    zeros is as good as many.
+    """
     if len(families) * len(seeds) < 2:
         seeds = (*seeds, seeds[-1] + 1)
-    return [(family, seed) for family in families for seed in seeds]
+    more = tuple(range(max(seeds) + 1, max(seeds) + 1 + calls - len(seeds)))
+    return [(family, seed) for family in families for seed in (seeds if family == ZEROS else (*seeds, *more))]
+
+
+def calls_for(rows: int, specs: Specs) -> int:
+    """How many calls have so many rows."""
+    size = max((spec.shape[0] for spec in specs.values() if spec.shape), default=1)
+    return -(-rows // max(size, 1))
+
+
+def affordable_rows(specs: Specs) -> int:
+    """256 rows, or as many as have a million elements."""
+    elements = sum(prod(spec.shape[1:]) for spec in specs.values())
+    return min(ROWS, MOST_ELEMENTS // max(elements, 1))
+
+
+def nudged(values: Values) -> Values:
+    """The same numbers, floating ones two steps of their type further."""
+    import numpy as np
+
+    return values + 2 * np.spacing(values) if values.dtype.kind == "f" else values
 
 
 def drawn_values(spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]) -> NDArray[Any]:
@@ -95,8 +125,7 @@ def _family(family: str, shape: tuple[int, ...], generator: Any, scale: Scale) -
     return values * scale.ordinary
 
 
-Specs = Mapping[str, TensorSpec]
-ALONE_TOO = (FAMILIES[0], ZEROS, INTEGERS)  # families of which a stacked row is run alone as well
+ALONE_TOO = (FAMILIES[0], ZEROS, INTEGERS, GIVEN)  # families of which a stacked row is run alone as well
 
 
 Runner = Callable[[Mapping[str, "Values"]], Run]  # a model on arrays, by name
@@ -174,10 +203,13 @@ class Batch:
         return [*_unstacked(runner(self.stacked), len(self.alone)), *alone]
 
 
-def batch_of(specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool) -> Batch:
-    """Draw the inputs of all rows; they are stacked where that is asked for, and there are many."""
-    alone = tuple(drawn(specs, row, scale) for row in rows)
-    return Batch(tuple(rows), alone, _stacked(alone) if stacks and len(rows) > 1 else None)
+def batch_of(
+    specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool, given: Sequence[Mapping[str, Values]] = ()
+) -> Batch:
+    """The inputs of all rows, drawn, then those given; stacked where that is asked for, and they are many."""
+    alone = (*(drawn(specs, row, scale) for row in rows), *given)
+    rows = (*rows, *(Row(GIVEN, at) for at in range(len(given))))
+    return Batch(rows, alone, _stacked(alone) if stacks and len(rows) > 1 else None)
 
 
 def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:

@@ -78,12 +78,54 @@ class OutputPair:
     transformed: Values | None
 
 
+UNITS = {Bound.SQNR: " dB"}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The declared bound that comes closest to its limit, or is furthest behind it."""
+
+    bound: Bound
+    value: float
+    held: Fraction
+    family: str
+
+    @property
+    def used(self) -> float:
+        """The share of what is allowed that is used up: 1 at the limit, more behind it."""
+        held, value = float(self.held), self.value
+        if isnan(value):
+            return inf
+        if self.bound in (Bound.COSINE, Bound.TOP1):
+            held, value = 1 - held, 1 - value
+        elif self.bound.is_least:
+            held, value = max(value, 0.0), held
+        return value / held if held else (inf if value else 0.0)
+
+    @property
+    def measured(self) -> str:
+        """The figure: "SQNR 44.6 dB"."""
+        name = "SQNR" if self.bound is Bound.SQNR else self.bound.value
+        digits = f"{self.value:.1f}" if self.bound is Bound.SQNR else f"{self.value:.4g}"
+        return f"{name} {digits}{UNITS.get(self.bound, '')}"
+
+    @property
+    def allowed(self) -> str:
+        """The bound: "30 dB"."""
+        return f"{float(self.held):.6g}{UNITS.get(self.bound, '')}"
+
+    @property
+    def text(self) -> str:
+        """Both, and under which inputs: "SQNR 44.6 dB, bound 30, family uniform"."""
+        return f"{self.measured}, bound {float(self.held):.6g}, family {self.family}"
+
+
 @dataclass(frozen=True, slots=True)
 class OutputRecord:
     """What was found about one output under one input family.
 
     algebra is the relative error of step 1, precision the error of step 2 as a share of what it may
-    be; None where a step does not apply.
+    be; None where a step does not apply. decision is what decided of declared bounds.
     """
 
     name: str
@@ -95,6 +137,7 @@ class OutputRecord:
     precision: float | None
     figures: Figures
     worst: Worst | None
+    decision: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +158,12 @@ class Equivalence:
     first_divergence: Divergence | None = None
     layers: tuple[LayerError, ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def decision(self) -> Decision | None:
+        """The declared bound that decided, of all outputs under all families."""
+        decisions = [output.decision for output in self.outputs if output.decision]
+        return max(decisions, key=lambda decision: decision.used, default=None)
 
 
 def judged(
@@ -169,7 +218,10 @@ def _all_within(records: tuple[OutputRecord, ...]) -> str:
         words.append(f"algebra {max(algebra):.1e} of {ALGEBRA:.0e}")
     if precision:
         words.append(f"precision {max(precision):.2f} of 1")
-    if not words:
+    decisions = [record.decision for record in records if record.decision]
+    if decisions:
+        words.append(max(decisions, key=lambda decision: decision.used).text)
+    elif not words:
         words.append(f"SQNR {min(record.figures.sqnr for record in records):.1f} dB or more")
     names = len({record.name for record in records})
     families = len({record.family for record in records})
@@ -193,6 +245,7 @@ def _record(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> 
         said.precision,
         _figures(pair),
         worst_element(*_runs(pair)),
+        said.decision,
     )
 
 
@@ -202,6 +255,7 @@ class _Said:
     reason: str = ""
     algebra: float | None = None
     precision: float | None = None
+    decision: Decision | None = None
 
 
 def _runs(pair: OutputPair) -> tuple[Values, Values]:
@@ -296,15 +350,18 @@ def _declared(claim: Claim, pair: OutputPair) -> _Said:
     broken = _non_finite(claim, pair)
     if broken is not None:
         return broken
-    bounds = claim.of_output.get(pair.name, claim.bounds)
+    bounds = claim.bounds_of(pair.name, pair.family)
     if not bounds:
         return _Said(Outcome.UNKNOWN, "the claim declares no bound for it")
     if pair.reference.dtype.kind in "biu" and Bound.MAX_ABS not in bounds:
         before, after = _shown(pair)
         return _same_integers(before, after)
     distances = _figures(pair)
-    missed = list(_missed(bounds, distances))
-    return _Said(Outcome.OVER, "; ".join(missed)) if missed else _Said(Outcome.WITHIN)
+    missed = "; ".join(_missed(bounds, distances))
+    values = ((bound, getattr(distances, bound.value), held) for bound, held in bounds.items())
+    decisions = [Decision(bound, value, held, pair.family) for bound, value, held in values if value is not None]
+    decision = max(decisions, key=lambda decision: decision.used, default=None)
+    return _Said(Outcome.OVER if missed else Outcome.WITHIN, missed, decision=decision)
 
 
 def _missed(bounds: Mapping[Bound, Fraction], distances: Figures) -> Iterator[str]:

@@ -146,6 +146,19 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name."""
+
+    masks: dict[str, Values] = field(default_factory=dict)
+
+    def add(self, name: str, mask: Values) -> None:
+        """What one more run has read of a stored tensor."""
+        known = self.masks.get(name)
+        if known is None or not known.all():
+            self.masks[name] = mask if known is None or mask.all() else known | mask
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """What a run is looked at for beside its outputs; a model may know nothing of it.
 
@@ -153,7 +166,7 @@ class Watch:
     layers asks for the outputs of layers: of all, and where these names are asked after, of everything
     between them that may be one of those under another name. compare gets the scope of each
     operation that took another's place, what that one gives, and what this one does. counts asks
-    what is multiplied.
+    what is multiplied. reads gets what the run reads of stored tensors.
     """
 
     names: Collection[str] = ()
@@ -161,6 +174,7 @@ class Watch:
     layers: Collection[str] | None = None
     compare: Callable[[str, Values, Values], None] | None = None
     counts: bool = False
+    reads: Reads | None = None
 
 
 UNWATCHED = Watch()
@@ -280,6 +294,10 @@ class RunnableModel(ABC):
     def stored(self) -> Mapping[str, Callable[[], Values]]:
         """What reads the values of each stored floating tensor, by name."""
         return {}
+
+    def tables(self) -> Mapping[str, Callable[[], Values]]:
+        """The same of every stored tensor that a run may read in part, integers among them."""
+        return self.stored()
 
     def differences_from(self, original: RunnableModel) -> tuple[str, ...]:
         """How its inputs and outputs are declared otherwise than the original's."""

@@ -11,9 +11,19 @@ from typing import Any
 from pytest_modelbudget.budget import grammar, limit_forms, source_forms, transform_forms, yaml_text
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, Place
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
+from pytest_modelbudget.equivalence.given import GivenInputs
+from pytest_modelbudget.equivalence.inputs import GIVEN
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError, user_code
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
+from pytest_modelbudget.formats.source import (
+    AS_WRITTEN,
+    GROUPED,
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+    names_attribute,
+)
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.table import MeasuredModel
@@ -32,15 +42,20 @@ def model_source(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = NOTHING,
     dims: Mapping[str, int] = NOTHING,
+    qdq: str = GROUPED,
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base.
 
-    Raises SourceError for what no format reads, and InputError for what is no input.
+    Raises SourceError for what no format reads, and InputError for what is no input, and no way to read QDQ.
     """
+    if qdq not in {GROUPED, AS_WRITTEN}:
+        raise InputError(f"{qdq!r} is no way to read QDQ: write {GROUPED} or {AS_WRITTEN}")
     specs = input_specs(inputs, registry)
     key = source_format(source, registry)
     target = str(source) if isinstance(source, Path) else source
-    return ModelSource(key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, base=base)
+    return ModelSource(
+        key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, qdq="" if qdq == GROUPED else qdq, base=base
+    )
 
 
 def source_format(source: object, registry: Tables) -> str:
@@ -144,12 +159,14 @@ def measure(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = NOTHING,
     dims: Mapping[str, int] = NOTHING,
+    qdq: str = GROUPED,
 ) -> Measurements:
     """All metrics of one model, as a budget would see them.
 
     source: "package.module:callable", the path of a model file, a module, or a factory that takes args and kwargs.
     inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or several of them in a list (positional) or a
     mapping (by name); files may bring their own. dims binds symbolic dimensions of a file's own inputs.
+    qdq "as_written" measures dequantise, operation and quantise apart, which else are one operation on integers.
 
     The model never sees a tensor that is given: only its type and shape are used, and of integers
     the range, min to max, within which other values may be drawn.
@@ -157,7 +174,7 @@ def measure(
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
     """
     registry, here = tables(), Path.cwd()
-    asked = model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here)
+    asked = model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, registry=registry, base=here)
     model = measuring.measure_model(asked, registry, root=here)
     for failure in (model.failure, *model.failures.values()):
         if failure is not None:
@@ -173,6 +190,10 @@ def check_equivalence(
     kind: str = "exact_algebra",
     seeds: Sequence[int] = SEEDS,
     bounds: Mapping[str, float] = NOTHING,
+    given: object = None,
+    families: Sequence[str] = (),
+    family_bounds: Mapping[str, Mapping[str, float]] = NOTHING,
+    rows: int | None = None,
 ) -> Equivalence:
     """Whether two models give the same outputs, as a budget's ``compare:`` would say.
 
@@ -180,12 +201,17 @@ def check_equivalence(
     paths of model files. inputs: what ``measure()`` takes; files may bring their own. Neither model
     is changed: what is run is a copy. bounds are those of "lossy" and "custom": {"sqnr": 30}.
 
+    given: inputs beside the drawn ones: the path of a .npz file, "package.module:callable", or mappings of input names
+    to arrays. families: which inputs are run, of normal, uniform, large, zeros and given. family_bounds: bounds of
+    single families: {"large": {"sqnr": 5}}. rows: how many rows each drawn family has.
+
     ``.outcome`` is "within", "over" or "unknown"; ``.reason`` says why, ``.outputs`` how far each output is apart,
     ``.first_divergence`` in which layer the two part. Raises ModelBudgetError where either model cannot be loaded, and
     InputError for a kind, seeds or bounds that hold nothing.
     """
     registry, here = tables(), Path.cwd()
-    claim = _claim(kind, seeds, bounds)
+    claim = _claim(kind, seeds, bounds, family_bounds)
+    claim = replace(claim, **_runs(given, families, rows, here))
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
     with measuring.first_on_path(here):
@@ -204,23 +230,51 @@ def check_equivalence(
     return replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
 
 
-def _claim(kind: str, seeds: Sequence[int], bounds: Mapping[str, float]) -> Claim:
-    kinds, names = [kind.value for kind in Kind], [bound.value for bound in Bound]
+def _claim(
+    kind: str, seeds: Sequence[int], bounds: Mapping[str, float], of_family: Mapping[str, Mapping[str, float]]
+) -> Claim:
+    kinds = [kind.value for kind in Kind]
     if kind not in kinds:
         raise InputError(f"{kind!r} is no kind of claim: {yaml_text.suggestion(str(kind), kinds)}")
+    if not isinstance(seeds, Sequence) or any(type(s) is not int or s < 0 for s in seeds):
+        raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
+    if not seeds:
+        raise InputError("no seeds: the outputs of no run can be compared")
+    held, by_family = _held(bounds), {_family(name): _held(each) for name, each in of_family.items()}
+    claim = Claim(Kind(kind), held, of_family=by_family, seeds=tuple(seeds))
+    if claim.declares_bounds and claim.kind is Kind.EXACT_ALGEBRA:
+        raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
+    return claim
+
+
+def _held(bounds: Mapping[str, float]) -> dict[Bound, Fraction]:
+    names = [bound.value for bound in Bound]
     if not isinstance(bounds, Mapping):
         raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
     for name in bounds:
         if name not in names:
             raise InputError(f"{name!r} is no bound: {yaml_text.suggestion(str(name), names)}")
-    if not isinstance(seeds, Sequence) or any(type(s) is not int or s < 0 for s in seeds):
-        raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
-    if not seeds:
-        raise InputError("no seeds: the outputs of no run can be compared")
-    held = {Bound(name): _amount(Bound(name), value) for name, value in bounds.items()}
-    if held and kind == Kind.EXACT_ALGEBRA.value:
-        raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
-    return Claim(Kind(kind), held, seeds=tuple(seeds))
+    return {Bound(name): _amount(Bound(name), value) for name, value in bounds.items()}
+
+
+def _family(name: object) -> str:
+    known = transform_forms.RUN_FAMILIES
+    if name not in known:
+        raise InputError(f"{name!r} is no family of inputs: {yaml_text.suggestion(str(name), known)}")
+    return str(name)
+
+
+def _runs(given: object, families: Sequence[str], rows: int | None, base: Path) -> dict[str, Any]:
+    """The fields of a claim that say on which inputs it is held."""
+    if isinstance(families, str):
+        raise InputError(f"families are {families!r}: write a list such as ['normal', 'given']")
+    named = tuple(dict.fromkeys(map(_family, families)))
+    if GIVEN in named and given is None:
+        raise InputError("the family 'given' is what given= brings: name a file, a callable or arrays")
+    most = transform_forms.MOST_ROWS
+    if rows is not None and (type(rows) is not int or not 1 <= rows <= most):
+        raise InputError(f"rows are {rows!r}: write a whole number from 1 to {most:,}")
+    return {"families": named, "rows": rows, "given": None if given is None else GivenInputs(given, base)}
 
 
 def _amount(bound: Bound, value: float) -> Fraction:

@@ -19,7 +19,8 @@ from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
-from pytest_modelbudget.onnx_models.program import DeclaredTypes, Node, Program, bound, with_graph
+from pytest_modelbudget.onnx_models.program import Node, Program, Types, bound, symbols_of, with_graph
+from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
@@ -135,6 +136,24 @@ class OnnxModel(formats.RunnableModel):
     def inputs(self) -> formats.DrawnInputs:
         return drawn_inputs(self.program, self.source.dims)
 
+    def tables(self) -> Mapping[str, Callable[[], formats.Values]]:
+        graph = self.program.graph
+        trees = {
+            name: partial(np.asarray, array)
+            for tree in self._partial_reads.trees
+            for name, array in tree_arrays(tree).items()
+        }
+        stored = stored_everywhere(graph)
+        return {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse} | trees
+
+    @cached_property
+    def _partial_reads(self) -> PartialReads:
+        return partial_reads(self.program.graph, lambda name: self._inferred[name].sizes)
+
+    @cached_property
+    def _inferred(self) -> Types:
+        return inferred_types(bound(self.proto, self.source.dims))
+
     @property
     def dtype(self) -> str:
         return least_precise([tensor.dtype.name for tensor in self.program.graph.floating])
@@ -165,14 +184,20 @@ class OnnxModel(formats.RunnableModel):
     def _over(
         self, proto: onnx.ModelProto, *, weights: str, is_exact: bool = False, copy_of: OnnxModel | None = None
     ) -> OnnxModel:
-        source = InMemory(proto, self.source.name, self.source.dims)
+        open_sizes = symbols_of(proto.graph)  # a change may have fixed some
+        dims = {name: size for name, size in self.source.dims.items() if name in open_sizes}
+        source = InMemory(proto, self.source.name, dims)
         return OnnxModel(source, self.rules, weights=weights, is_exact=is_exact, copy_of=copy_of)
 
     def run(self, inputs: formats.Arrays, watch: formats.Watch = formats.UNWATCHED) -> formats.Run:
+        partly = None if watch.reads is None else self._partial_reads
+        asked = () if partly is None else (name for name in partly.watched if name not in inputs)
         names = tuple(watch.names)
         layers = {} if watch.layers is None else self._watched_layers(watch.layers)
-        session = self._session((*names, *layers), frozenset(watch.given))
+        session = self._session(tuple(dict.fromkeys((*names, *layers, *asked))), frozenset(watch.given))
         values = session({**(upcast(inputs) if self.is_exact else inputs), **watch.given})
+        if partly is not None and watch.reads is not None:
+            partly.add_to(watch.reads, {**inputs, **values}.__getitem__)
         return formats.Run(
             outputs_of(values, self.program.graph),
             values={name: values[name] for name in names},
@@ -305,7 +330,7 @@ def layer_pairs(original: OnnxModel, changed: OnnxModel) -> Iterator[formats.Lay
             yield formats.LayerPair(before[name].scope, *cuts)
 
 
-def _cut_out(model: OnnxModel, output: str, borders: Collection[str], types: DeclaredTypes) -> onnx.ModelProto:
+def _cut_out(model: OnnxModel, output: str, borders: Collection[str], types: Types) -> onnx.ModelProto:
     """The nodes that lead from border values to an output, fed with those in their true shapes."""
     graph = model.program.graph
     stored = {tensor.name: tensor.proto for tensor in graph.initializers if not tensor.is_sparse}

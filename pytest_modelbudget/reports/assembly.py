@@ -126,19 +126,23 @@ def blame_report(blame: Blame) -> tuple[record.OtherGrowth | record.Growth, ...]
 def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence) -> record.Check:
     """The claim as one check among others.
 
-    exact_algebra shows how far float64 outputs differ, other claims the least SQNR.
+    exact_algebra shows how far float64 outputs differ, other claims the bound that decided.
     """
     algebra = [output.algebra for output in equivalence.outputs if output.algebra is not None]
     noise = [output.figures.sqnr for output in equivalence.outputs]
-    measured = f"{min(noise):.1f} dB" if noise else "-"
+    measured, allowed = f"{min(noise):.1f} dB" if noise else "-", "-"
+    if algebra:
+        measured, allowed = decimal(max(algebra)), decimal(ALGEBRA)
+    elif decision := equivalence.decision:
+        measured, allowed = decision.measured, decision.allowed
     return record.Check(
         id=node_id,
         metric=EQUIVALENCE,
         outcome=equivalence.outcome,
         line=check.place.line,
         reason=equivalence.reason,
-        measured=decimal(max(algebra)) if algebra else measured,
-        allowed=decimal(ALGEBRA) if algebra else "-",
+        measured=measured,
+        allowed=allowed,
     )
 
 
@@ -153,6 +157,7 @@ def equivalence_report(equivalence: Equivalence) -> record.EquivalenceReport:
         seeds=tuple(equivalence.seeds),
         outputs=tuple(_output(output) for output in equivalence.outputs),
         layers=tuple(_layer_error(layer) for layer in equivalence.layers),
+        decided=equivalence.decision.text if equivalence.decision else "",
         first_divergence=None
         if divergence is None
         else _like(record.FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
@@ -169,7 +174,8 @@ def _output(output: OutputRecord) -> record.OutputReport:
     amounts = {figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)}
     amounts |= {"algebra": output.algebra, "precision": output.precision}
     figures: dict[str, Any] = {name: None if amount is None else decimal(amount) for name, amount in amounts.items()}
-    return _like(record.OutputReport, output, **figures, worst=_worst(output.worst))
+    decided = output.decision.text if output.decision else ""
+    return _like(record.OutputReport, output, **figures, decided=decided, worst=_worst(output.worst))
 
 
 def _worst(worst: Worst | None) -> record.WorstElement | None:

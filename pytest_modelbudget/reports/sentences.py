@@ -154,6 +154,8 @@ def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tu
     over = (output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst)
     if output := next(over, None):
         lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
+    if equivalence.decision:
+        lines.append(f"  decided by: {equivalence.decision.text}")
     if equivalence.weights:
         lines.append(f"  {weights_text(equivalence.weights, equivalence.seeds)}")
     return (*lines, *(f"  {one_line(note)}" for note in equivalence.notes), f"repeat: {repeat}")
@@ -213,6 +215,8 @@ def detail_lines(case: Case) -> Iterator[str]:
 def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
     """The layer where outputs part from the model's, and under which weights and inputs."""
     divergence = equivalence.first_divergence
+    if equivalence.decided:
+        yield equivalence.decided
     if divergence:
         kept = f" ({divergence.reservation})" if divergence.reservation else ""
         yield f"first layer that differs: {scope_text(divergence.scope)}, by {divergence.error} of its size{kept}"
@@ -233,13 +237,15 @@ def error_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
 
 
 def reservations(case: Case) -> Iterator[str]:
-    """A line for each thing that a claim that holds rests on less firmly than it usually does.
+    """The bound that decided, and what a claim that holds rests on less firmly than it usually does.
 
     A claim that fails has all of it in the text of its failure.
     """
     if not case.check.is_claim or case.outcome != "within":
         return
     basis, notes = case.evidence.basis, case.evidence.notes
+    if case.evidence.decided:
+        yield case.evidence.decided
     if basis in NARROW and not any(note.startswith(basis) for note in notes):
         yield basis
     yield from map(one_line, notes)

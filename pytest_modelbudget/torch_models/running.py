@@ -8,11 +8,12 @@ from contextlib import ExitStack
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, cached_property, partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.inputs import Specs
 from pytest_modelbudget.equivalence.products import multiplies, products_of
@@ -22,6 +23,8 @@ from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
+from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
+from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
@@ -167,10 +170,27 @@ class TorchModel(models.RunnableModel):
         """The arguments that it is called with."""
         return self._subject_and_specs()[1]
 
-    @property
+    @cached_property
     def inputs(self) -> models.DrawnInputs:
-        specs = leaf_specs(self.specs)
-        return models.DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)))
+        specs, ranges = leaf_specs(self.specs), self._index_ranges()
+        specs = {name: replace(spec, high=ranges.get(name, spec.high)) for name, spec in specs.items()}
+        unknown = ", ".join(f"'{name}'" for name, spec in specs.items() if _lacks_range(spec))
+        notes = (f"integers 0 and 1 for {unknown}: give the input low and high",) if unknown else ()
+        return models.DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)), notes=notes)
+
+    def _index_ranges(self) -> Mapping[str, int]:
+        """The rows of the tables that integer inputs without a range ask for, seen in a run on zeros."""
+        lacking = [name for name, spec in leaf_specs(self.specs).items() if _lacks_range(spec)]
+        if not lacking:
+            return {}
+        inputs = call_inputs(self.specs, lambda spec: torch.zeros(spec.shape, dtype=dtype_named(spec.dtype)))
+        named = dict(inputs.tensors())
+        ranges = IndexRanges({name: named[name] for name in lacking if named[name].numel()})
+        try:
+            self._run(inputs, models.UNWATCHED, ranges)
+        except TraceError:  # zeros may be no inputs of this model
+            return {}
+        return ranges.ranges
 
     @property
     def dtype(self) -> str:
@@ -186,7 +206,10 @@ class TorchModel(models.RunnableModel):
     def drawn_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.subject.model.named_parameters())
 
-    def counted_products(self) -> Counter[models.Product]:
+    def counted_products(self) -> Counter[models.Product] | None:
+        """None where weights are wrapper tensors: what those multiply is their own affair."""
+        if any(is_traceable_wrapper_subclass(w.tensor) for w in named_weights(module_tree(self.subject.model))):
+            return None
         return products_of(self.graph, self.rules)
 
     def is_factory(self) -> bool:
@@ -212,7 +235,8 @@ class TorchModel(models.RunnableModel):
 
     def in_float64(self) -> TorchModel:
         subject, specs = self._subject_and_specs()
-        with isolation.untouched_globals(), user_code("copying the model", TransformError):
+        left = isolation.left_by(subject.model)
+        with isolation.untouched_globals(start=left), user_code("copying the model", TransformError):
             exact = subject.over(in_float64(copied(subject.model)))
         return TorchModel(
             self.source,
@@ -237,26 +261,36 @@ class TorchModel(models.RunnableModel):
         except TraceError as error:
             raise TransformError(str(error)) from error
 
-    def _run(self, inputs: CallInputs, watch: models.Watch) -> models.Run:
-        """What the model returns, in eval mode; without autograd where that can be."""
+    def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
+        return {weight.name: partial(array, weight.tensor) for weight in named_weights(module_tree(self.subject.model))}
+
+    def _run(self, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None = None) -> models.Run:
+        """What the model returns, in eval mode; without autograd where that can be.
+
+        mode sees every operator.
+        """
         try:
-            return self._run_under(torch.inference_mode, inputs, watch)
+            return self._run_under(torch.inference_mode, inputs, watch, mode)
         except TraceError as error:
             if not any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS):
                 raise
-            return self._run_under(torch.no_grad, inputs, watch)
+            return self._run_under(torch.no_grad, inputs, watch, mode)
 
-    def _run_under(self, grad: Any, inputs: CallInputs, watch: models.Watch) -> models.Run:
+    def _run_under(
+        self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None
+    ) -> models.Run:
         subject, seen = self.subject, None
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
+        reads = None if watch.reads is None else StoredReads(named_weights(modules))
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(isolation.untouched_globals())
-            enter(isolation.module_state_kept(modules))
-            enter(isolation.buffer_values_kept(modules))
+            enter(isolation.untouched_globals(start=isolation.left_by(subject.model)))
+            enter(module_state_kept(modules))
+            enter(buffer_values_kept(modules))
+            enter(caches_kept(modules))
             enter(isolation.exact_operators())
             enter(isolation.deterministic())
             enter(isolation.silenced())
@@ -265,6 +299,8 @@ class TorchModel(models.RunnableModel):
             enter(scopes.watching())
             if executed is not None:
                 enter(executed)
+            for seeing in filter(None, (mode, reads)):
+                enter(seeing)
             if rewriting is not None:
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             if self.is_exact:  # above a rewrite, which then works on float64 alone
@@ -276,6 +312,8 @@ class TorchModel(models.RunnableModel):
                 seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
                 enter(seen.watching())
             structure, tensors = result_of(subject.run(arguments, scopes))
+        if reads is not None and watch.reads is not None:
+            reads.add_to(watch.reads)
         outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
         counts = None if executed is None else executed.counts
         layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
@@ -323,11 +361,17 @@ def result_of(returned: Any) -> tuple[str, list[tuple[str, torch.Tensor]]]:
     Raises TraceError for what cannot be looked into: nobody could say that it is still the same.
     """
     outputs: list[tuple[str, torch.Tensor]] = []
-    return _described(returned, "", outputs), outputs
+    return _described(returned, "", outputs, ()), outputs
 
 
-def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]]) -> str:
-    """What a value looks like from outside; its tensors are added to outputs."""
+NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module)  # told by what they are called
+
+
+def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], around: tuple[Any, ...]) -> str:
+    """What a value looks like from outside; its tensors are added to outputs.
+
+    around are the containers that it lies in.
+    """
     if isinstance(value, torch.Tensor):
         outputs.append((name or "0", value.detach()))
         return "tensor"
@@ -337,28 +381,51 @@ def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]]) -
         dtype = torch.complex128 if isinstance(value, complex) else torch.float64
         outputs.append((name or "0", torch.tensor(value, dtype=dtype)))
         return type(value).__name__
+    if around and isinstance(value, NAMED):  # an attribute of a container: no part of a result
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    if any(value is outer for outer in around):
+        return f"the {type(value).__name__} around it"
     content = _content(value)
     if content is None:
-        raise TraceError(
-            f"output '{name or '0'}' is a {type(value).__name__}, which cannot be looked into: "
-            "return tensors, numbers, words, lists, tuples, mappings or dataclasses"
-        )
-    below = ((str(key), _described(part, f"{name}.{key}" if name else str(key), outputs))
+        raise TraceError(_opaque(value, name or "0"))
+    around = (*around, value)
+    below = ((str(key), _described(part, f"{name}.{key}" if name else str(key), outputs, around))
              for key, part in content)  # fmt: skip
     return f"{type(value).__name__}({', '.join(f'{key}: {shown}' for key, shown in below)})"
 
 
+def _opaque(value: Any, name: str) -> str:
+    """The way out of an output that cannot be looked into."""
+    ways = "return tensors, numbers, words, lists, tuples, mappings, dataclasses or objects with attributes"
+    if "cache" in type(value).__name__.lower() or "past_key" in name:
+        ways += "; config.use_cache = False leaves the cache of a Hugging Face model out"
+    return f"output '{name}' is a {type(value).__name__}, which cannot be looked into: {ways}"
+
+
 def _content(value: Any) -> list[tuple[object, Any]] | None:
-    """(name, part) of a container; None for anything else."""
+    """(name, part) of a container, or of an object that keeps its state in attributes; None for anything else."""
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(zip(value._fields, value, strict=True))
     if isinstance(value, (list, tuple)):
-        return list(enumerate(value))
+        return list(enumerate(value)) + _attributes(value)
     if is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in fields(value)]
-    return None
+    if isinstance(value, (*NAMED, set, frozenset, Iterator)) or type(value).__module__ == "builtins":
+        return None
+    return _attributes(value) or None
+
+
+def _attributes(value: Any) -> list[tuple[object, Any]]:
+    """What an object keeps in attributes, in its dictionary or in slots."""
+    slots = (name for cls in type(value).__mro__ for name in _names_of(cls.__dict__.get("__slots__", ())))
+    names = dict.fromkeys((*slots, *getattr(value, "__dict__", ())))
+    return [(name, getattr(value, name)) for name in names if hasattr(value, name) and not name.startswith("__")]
+
+
+def _names_of(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
@@ -404,6 +471,10 @@ def leaf_specs(specs: InputSpecs) -> Specs:
     return leaves
 
 
+def _lacks_range(spec: TensorSpec) -> bool:
+    return "int" in spec.dtype and spec.low is None and spec.high is None
+
+
 def no_arrays(specs: InputSpecs) -> Iterator[str]:
     """Inputs that are no arrays of a type that numpy has."""
     for name, spec in (*enumerate(specs.positional), *specs.named.items()):
@@ -441,7 +512,12 @@ def floating_weights(model: nn.Module) -> Mapping[str, Callable[[], NDArray[Any]
 
 
 def array(tensor: torch.Tensor) -> NDArray[Any]:
-    """Values as float64, or as the integers they are; complex ones as complex128."""
+    """Values as float64, or as the integers they are; complex ones as complex128.
+
+    Quantised tensors, and wrappers that know how, give the numbers that they stand for.
+    """
+    if tensor.is_quantized or is_traceable_wrapper_subclass(tensor):
+        tensor = tensor.dequantize()
     if tensor.is_floating_point():
         tensor = tensor.double()
     values: NDArray[Any] = tensor.detach().cpu().resolve_conj().numpy()

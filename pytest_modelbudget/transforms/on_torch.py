@@ -39,7 +39,7 @@ def change_module(
     changed = model.changed(ChangedModule(model, changer, regraph))
     if model.is_copy:
         return Changed(changed)
-    promised = products_of(changed.graph, model.rules)
+    promised = changed.counted_products()
     return Changed(changed, changes(model.subject.model, changed.subject.model), promised=promised)
 
 

@@ -18,7 +18,7 @@ from pytest_modelbudget.equivalence.claim import Kind
 from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.formats.model import Change, Model
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.graph.graph import is_in_scope, paths
+from pytest_modelbudget.graph.graph import MODEL, is_in_scope, paths
 
 __all__ = ["Change", "Changed", "Setting", "SettingForm", "Transform"]  # for transforms of others
 
@@ -85,6 +85,10 @@ class Transform:
         knows = format.engine in self.engines or ANY in self.engines
         return knows and (not self.formats or format.key in self.formats)
 
+    def module_for(self, format: Format) -> str:
+        """The module that applies it to models of a format that it takes."""
+        return self.engines.get(format.engine) or self.engines[ANY]
+
     def applied_to(self, format: Format) -> Apply:
         """What applies it to models of a format; raises TransformError for one it does not know.
 
@@ -94,8 +98,7 @@ class Transform:
             known = ", ".join(self.formats or self.engines)
             raise TransformError(f"{self.key} does not know {format.key} models: it knows {known}")
         try:
-            module = self.engines.get(format.engine) or self.engines[ANY]
-            apply: Apply = import_module(module).apply
+            apply: Apply = import_module(self.module_for(format)).apply
         except ModuleNotFoundError as error:
             if error.name not in EXTRAS:
                 raise
@@ -104,12 +107,23 @@ class Transform:
         return apply
 
 
+NOT = "!"  # in front of a glob that leaves layers out
 LEFT_OUT = "layers: leaves it out"  # why a layer that could be changed was not
 
 
 def is_chosen(scope: str, layers: Sequence[str]) -> bool:
-    """Whether any of the globs names this module path or one around it, as under ``scopes:``."""
-    return any(is_in_scope(scope, glob) for glob in layers)
+    """Whether any of the globs names this module path or one around it, as under ``scopes:``.
+
+    A glob behind "!" leaves out what it names; where there are such alone, all else is chosen.
+    "(model)" names what stands in no module.
+    """
+    taken = [glob for glob in layers if not glob.startswith(NOT)]
+    left = (glob.removeprefix(NOT) for glob in layers if glob.startswith(NOT))
+    return (not taken or any(_names(glob, scope) for glob in taken)) and not any(_names(glob, scope) for glob in left)
+
+
+def _names(glob: str, scope: str) -> bool:
+    return not scope if glob == MODEL else is_in_scope(scope, glob)
 
 
 def must_name_layers(layers: Iterable[str], changed: Changed) -> None:
@@ -120,8 +134,8 @@ def must_name_layers(layers: Iterable[str], changed: Changed) -> None:
     model = changed.model
     met = (each.scope for some in (changed.changes, model.layers, model.graph.ops) for each in some)
     known = sorted({path for scope in met for path in paths(scope)})
-    for glob in layers:
-        if not any(is_in_scope(path, glob) for path in known):
+    for glob in (glob.removeprefix(NOT) for glob in layers):
+        if not any(_names(glob, path) for path in known):
             close = get_close_matches(glob.removesuffix(".*"), filter(None, known), 1)
             guess = f": did you mean '{close[0]}'?" if close else ""
             raise TransformError(f"layers: no module of the model matches '{glob}'{guess}")

@@ -254,7 +254,7 @@ def _changes(model: record.ModelReport, transform: record.TransformReport) -> It
 def _basis(equivalence: record.EquivalenceReport) -> Iterator[str]:
     """The things that a claim rests on: its kind, the weights, how it was tested, the seeds."""
     weights = f"weights {equivalence.weights}" if equivalence.weights else ""
-    yield from filter(None, (equivalence.kind, weights, equivalence.basis))
+    yield from filter(None, (equivalence.kind, equivalence.decided, weights, equivalence.basis))
     if equivalence.seeds:
         yield f"input seeds {', '.join(map(str, equivalence.seeds))}"
 

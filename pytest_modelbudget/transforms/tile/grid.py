@@ -14,7 +14,8 @@ from typing import cast
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.transforms.transform import LEFT_OUT
+from pytest_modelbudget.graph.graph import scope_text
+from pytest_modelbudget.transforms.transform import LEFT_OUT, NOT
 
 ONE_CHANNEL = "one input channel a group"  # why a depthwise convolution has nothing to split
 
@@ -88,6 +89,9 @@ def became(tile: Tile, k: int, n: int, *, rows: int = 1, groups: int = 1) -> str
     return f"{count:,} {'product' if count == 1 else 'products'} of {sizes}"
 
 
+MOST_NAMED = 8  # operations that are told with their reasons
+
+
 def must_be_complete(
     changes: Sequence[Change], transform: str, operations: str, *, may_stay: Collection[str] = (LEFT_OUT,)
 ) -> None:
@@ -97,9 +101,11 @@ def must_be_complete(
     """
     whole = [each for each in changes if not each.became and each.why not in may_stay]
     if whole:
-        named = "; ".join(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole[:3])
+        named = "; ".join(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole[:MOST_NAMED])
+        scopes = dict.fromkeys(scope_text(each.scope) for each in whole)
+        way = ", ".join(f'"{NOT}{scope}"' for scope in scopes)
         left = f"{transform} left {len(whole)} {operations} whole"
-        raise TransformError(f"{left}: {named}: leave them out with 'layers:'")
+        raise TransformError(f"{left}: {named}: leave them out with 'layers:', as in layers: [{way}]")
     if not any(each.became for each in changes):
         reasons = "; ".join(sorted({each.why for each in changes}))
         seen = f"{len(changes)} of {len(changes)} {operations} stay as they are ({reasons})"

@@ -1,0 +1,182 @@
+"""Stored tensors of which no run has read all: held directly to those of the other model.
+
+A row of a table that no index asked for, or an expert that no input reached, shows in no output.
+Such elements of both models are compared where they lie; where there is nothing to compare them
+with, how many were read is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.equivalence.divergence import Divergence, worst_element
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.units import several
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pytest_modelbudget.formats.model import Reads
+
+    Values = NDArray[Any]
+    Tables = Mapping[str, Callable[[], Values]]
+
+TIMES = 4.0  # as far off as the rows that were read, at the most, an unread one may be
+REWRITTEN = 0.5  # of its size: a table that differs by as much is kept in another way
+MOST_NAMED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What unread parts of stored tensors say: an outcome other than within, or notes alone."""
+
+    outcome: Outcome = Outcome.WITHIN
+    reason: str = ""
+    divergence: Divergence | None = None
+    notes: tuple[str, ...] = ()
+
+    def added_to(self, result: Equivalence) -> Equivalence:
+        """A judgement that holds so far, with what is known beside it."""
+        result = replace(result, notes=(*result.notes, *self.notes))
+        if self.outcome is Outcome.WITHIN:
+            return result
+        return replace(result, outcome=self.outcome, reason=self.reason, first_divergence=self.divergence)
+
+
+def unread(mine: Reads, theirs: Reads, first: Tables, second: Tables, *, is_exact: bool) -> Unread:
+    """Compare what no run has read of the tensors that two models store.
+
+    mine and theirs say what runs have read of first and second. A partner has the same name and
+    shape, or another name and the same values where they were read. An element that was not read is
+    wrong where it is off by more than four times what any that was read is off, both in itself and
+    beside the size of its row. A tensor that was not read at all and differs makes an exact claim
+    unknown: nobody can say whether inputs may reach it.
+    """
+    parts = list(_partial(mine, first))
+    met = {part.name for part in parts}
+    pairs = [(part, _partner(part, second), False) for part in parts]
+    others = (part for part in _partial(theirs, second) if part.name not in met)
+    pairs += [(part, _partner(part, first), True) for part in others]
+    alone: list[str] = []
+    apart: list[str] = []
+    for part, partner, is_second in pairs:
+        gap = None if partner is None else part.gap(partner)
+        if gap is None or partner is None:
+            alone.append(part.count)
+        elif not part.mask.any() and gap.any():
+            apart.append(part.name)
+        elif part.is_rewritten(gap):
+            alone += [part.count] * bool(gap[~part.mask].any())
+        elif wrong := part.wrong_rows(gap):
+            words = (
+                f"{several(wrong, 'row')} of '{part.name}' that no run has read {'differs' if wrong == 1 else 'differ'}"
+            )
+            sides = (partner, part.values) if is_second else (part.values, partner)
+            return Unread(Outcome.OVER, f"{words}: {part.count} were read", part.divergence(*sides))
+    notes = tuple(_notes(alone, apart))
+    if apart and is_exact:
+        return Unread(Outcome.UNKNOWN, f"{notes[-1]}: give 'inputs' that reach them, or remove them", notes=notes[:-1])
+    return Unread(notes=notes)
+
+
+def _notes(alone: list[str], apart: list[str]) -> Iterator[str]:
+    if alone:
+        yield f"{_first(alone)} were read, and the other model has none to compare the rest with"
+    if apart:
+        yield f"stored tensors that no output shows differ: {_first([repr(name) for name in apart])}"
+
+
+def _first(texts: list[str]) -> str:
+    more = f" (and {len(texts) - MOST_NAMED} more)" if len(texts) > MOST_NAMED else ""
+    return f"{', '.join(texts[:MOST_NAMED])}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """A stored tensor that runs have read in part, or not at all."""
+
+    name: str
+    mask: Values
+    values: Values
+
+    @property
+    def axis(self) -> int:
+        """The axis along which rows were read or not; the first one that has any where parts of all were."""
+        sizes = self.values.shape
+        axes = [axis for axis, size in enumerate(sizes) if size > 1]
+        others = {axis: tuple(other for other in range(len(sizes)) if other != axis) for axis in axes}
+        return next((axis for axis in axes if not self.mask.any(others[axis]).all()), axes[0])
+
+    def by_row(self, values: Values) -> Values:
+        """Values with the rows first, all else of a row behind one another."""
+        import numpy as np
+
+        return np.moveaxis(values, self.axis, 0).reshape(values.shape[self.axis], -1)
+
+    @property
+    def count(self) -> str:
+        """How much was read: "36 of 30,522 rows of 'e.weight'"."""
+        read = int(self.by_row(self.mask).any(1).sum())
+        known = "" if read else " (as far as is known)"
+        return f"{read:,} of {self.values.shape[self.axis]:,} rows of '{self.name}'{known}"
+
+    def gap(self, partner: Values) -> Values:
+        """The absolute error of each element; inf where NaN or Inf are others."""
+        import numpy as np
+
+        before, after = self.values, partner
+        is_same = (before == after) | ((before != before) & (after != after))
+        with np.errstate(invalid="ignore", over="ignore"):
+            gap = np.abs(1.0 * after - before)
+        return np.where(is_same, 0.0, np.where(np.isfinite(gap), gap, np.inf))
+
+    def errors(self, gap: Values, chosen: Values) -> tuple[Values, Values]:
+        """Of each row the largest error among chosen elements, and their error beside their size."""
+        import numpy as np
+
+        gaps, sizes = (self.by_row(np.where(chosen, each, 0.0)) for each in (gap, np.abs(1.0 * self.values)))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            beside = np.linalg.norm(gaps, axis=1) / np.linalg.norm(sizes, axis=1)
+        return gaps.max(1), np.where(gaps.any(1), beside, 0.0)
+
+    def is_rewritten(self, gap: Values) -> bool:
+        """Whether what was read differs by as much as another table."""
+        return bool((self.errors(gap, self.mask)[1] > REWRITTEN).any())
+
+    def wrong_rows(self, gap: Values) -> int:
+        """How many rows are off where they were not read, and further than where they were."""
+        (off, beside), (unread_off, unread_beside) = (self.errors(gap, chosen) for chosen in (self.mask, ~self.mask))
+        return int(((unread_off > TIMES * off.max()) & (unread_beside > TIMES * beside.max())).sum())
+
+    def divergence(self, original: Values, transformed: Values) -> Divergence:
+        """The tensor, as the place where two models part."""
+        import numpy as np
+
+        before, after = (np.where(self.mask, 0, each) for each in (original, transformed))
+        size, error = float(np.linalg.norm(before)), float(np.linalg.norm(1.0 * after - before))
+        return Divergence(self.name, error / size if size else float("inf"), worst_element(before, after))
+
+
+def _partial(reads: Reads, tables: Tables) -> Iterator[_Partial]:
+    for name, mask in reads.masks.items():
+        if mask.size > 1 and name in tables and not mask.all():
+            yield _Partial(name, mask, tables[name]())
+
+
+def _partner(part: _Partial, tables: Tables) -> Values | None:
+    """The other model's tensor of that name, else one with the same values where they were read."""
+    import numpy as np
+
+    if part.name in tables:
+        values = tables[part.name]()
+        return values if values.shape == part.values.shape else None
+    if not part.mask.any():
+        return None
+    for read in tables.values():
+        values = read()
+        if values.shape == part.values.shape and np.array_equal(values[part.mask], part.values[part.mask]):
+            return values
+    return None

@@ -1,0 +1,249 @@
+"""Which elements of stored tensors a run of an ONNX model reads: rows of tables, nodes of trees, branches.
+
+A Gather leaves all rows unread that no index names, a tree the nodes behind a threshold on the side
+where no input fell, an If the tensors of the branch that it does not take.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Union
+
+import numpy as np
+
+from pytest_modelbudget.formats.model import Reads
+from pytest_modelbudget.onnx_models.program import Body, Node
+
+Values = Any
+ValueOf = Callable[[str], Values]
+Shape = Union["tuple[int, ...]", None]
+Mark = Callable[[Values, ValueOf], None]  # of a mask in the shape of what is read
+
+
+def _at(node: Node, position: int) -> str:
+    return node.inputs[position] if len(node.inputs) > position else ""
+
+
+def _rows(mask: Values, value_of: ValueOf, *, indices: str, axis: int = 0) -> None:
+    np.moveaxis(mask, axis, 0)[np.asarray(value_of(indices)).ravel().astype(np.int64)] = True
+
+
+def _slice(mask: Values, value_of: ValueOf, *, node: Node) -> None:
+    starts, ends = (np.ravel(value_of(_at(node, at))) for at in (1, 2))
+    axes = np.ravel(value_of(_at(node, 3))) if _at(node, 3) else range(len(starts))
+    steps = np.ravel(value_of(_at(node, 4))) if _at(node, 4) else [1] * len(starts)
+    chosen = [slice(None)] * mask.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        size = mask.shape[axis]
+        places = range(size)[slice(int(start), int(end) if end > -(2**31) else None, int(step))]
+        chosen[axis] = slice(min(places), max(places) + 1, abs(int(step))) if places else slice(0, 0)
+    mask[tuple(chosen)] = True
+
+
+def _elements(mask: Values, value_of: ValueOf, *, indices: str, axis: int) -> None:
+    np.put_along_axis(mask, np.asarray(value_of(indices)), True, axis)
+
+
+def _by_coordinates(mask: Values, value_of: ValueOf, *, indices: str) -> None:
+    places = np.asarray(value_of(indices))
+    mask[tuple(np.moveaxis(places, -1, 0))] = True
+
+
+def _positions(mask: Values, value_of: ValueOf, *, node: Node) -> None:
+    """Rows of EmbedLayerNormalization's position table: those that are named, else as many as words."""
+    named = _at(node, 8)
+    count = value_of(_at(node, 0)).shape[-1]
+    mask[np.ravel(value_of(named)) if named else np.arange(count)] = True
+
+
+def _pick(node: Node, position: int) -> tuple[tuple[str, ...], Mark] | None:
+    """The values that say which part of an operand is read, and how that is marked; None of all."""
+    axis = node.attributes.get("axis", 0)
+    indices = _at(node, 1)
+    if node.operator in ("onnx::Gather", "com.microsoft::GatherBlockQuantized") and position != 1:
+        axis = node.attributes.get("gather_axis", 0) if "Block" in node.operator else axis
+        return (indices,), partial(_rows, indices=indices, axis=axis)
+    if node.operator == "onnx::GatherElements" and position == 0:
+        return (indices,), partial(_elements, indices=indices, axis=axis)
+    if node.operator == "onnx::GatherND" and position == 0 and not node.attributes.get("batch_dims", 0):
+        return (indices,), partial(_by_coordinates, indices=indices)
+    if node.operator == "onnx::Slice" and position == 0 and len(node.inputs) > 2:
+        return tuple(filter(None, node.inputs[1:])), partial(_slice, node=node)
+    if node.operator in ("com.microsoft::EmbedLayerNormalization", "com.microsoft::QEmbedLayerNormalization"):
+        words, segments, asked = _at(node, 0), _at(node, 1), _at(node, 8)
+        if position == 2:
+            return (words,), partial(_rows, indices=words)
+        if position == 3:
+            return tuple(filter(None, (words, asked))), partial(_positions, node=node)
+        if position == 4 and segments:
+            return (segments,), partial(_rows, indices=segments)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A stored tensor that is read in parts alone: by these marks, of masks of these shapes."""
+
+    name: str
+    shape: tuple[int, ...]
+    picks: tuple[tuple[Shape, Mark], ...]
+
+    def mask(self, value_of: ValueOf) -> Values:
+        """What one run has read, by the values that it had."""
+        mask = np.zeros(self.shape, bool)
+        for shape, mark in self.picks:
+            if shape is None:
+                continue
+            read = np.zeros(shape, bool)
+            mark(read, value_of)
+            if shape == self.shape:
+                mask |= read
+            else:  # computed from it, with a row for each of its own
+                mask[read.reshape(len(read), -1).any(1)] = True
+        return mask
+
+
+@dataclass(frozen=True, eq=False)
+class PartialReads:
+    """What of a graph is read in parts, and the values on the way that a run must tell for it."""
+
+    graph: Body
+    tables: tuple[_Table, ...] = ()
+    watched: tuple[str, ...] = ()
+    trees: tuple[Node, ...] = ()
+    branches: Mapping[str, tuple[str, bool]] = field(default_factory=dict)  # condition, and which way
+
+    def add_to(self, reads: Reads, value_of: ValueOf) -> None:
+        """Mark what one run has read, by the values that it had."""
+        for table in self.tables:
+            reads.add(table.name, table.mask(value_of))
+        for tree in self.trees:
+            for name, mask in reached(tree, np.asarray(value_of(tree.inputs[0]))).items():
+                reads.add(name, mask)
+        for name, (condition, way) in self.branches.items():
+            is_taken = bool(np.ravel(value_of(condition))[0]) is way
+            reads.add(name, np.full(stored_everywhere(self.graph)[name].shape, is_taken))
+
+
+Sizes = Callable[[str], "tuple[int, ...] | None"]  # of a value that is computed from stored tensors
+
+
+def partial_reads(graph: Body, sizes: Sizes) -> PartialReads:
+    """Every stored tensor of a graph that is read in parts, every tree and every branch."""
+    tables, watched = [], dict[str, None]()
+    for name, stored in graph.stored.items():
+        is_shape = name in graph.shaping and not stored.is_floating
+        if stored.is_sparse or not stored.shape or is_shape:
+            continue
+        picks = _picks_of(name, graph, sizes)
+        if picks:
+            tables.append(_Table(name, stored.shape, tuple((shape, mark) for shape, _, mark in picks)))
+            watched.update(dict.fromkeys(value for _, values, _ in picks for value in values))
+    trees = tuple(node for node in graph.nodes if is_tree(node))
+    watched.update(dict.fromkeys(tree.inputs[0] for tree in trees))
+    branches = dict(_branches(graph))
+    watched.update(dict.fromkeys(condition for condition, _ in branches.values()))
+    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches)
+
+
+def stored_everywhere(graph: Body) -> Mapping[str, Any]:
+    """Every stored tensor, those of bodies among them."""
+    return {name: stored for body in graph.everything() for name, stored in body.stored.items()}
+
+
+def _picks_of(name: str, graph: Body, sizes: Sizes) -> list[tuple[Shape, tuple[str, ...], Mark]]:
+    """(shape, values, mark) of every part of a tensor that is read; none where all of it is.
+
+    What is computed from stored tensors alone is read where something else reads it; the shape is
+    None where nobody knows which of its rows are whose. A table that is picked from has been read
+    as far as that, whoever else reads all of it.
+    """
+    own = graph.stored[name].shape
+    known = {*graph.makers, *graph.inputs, *graph.stored}  # outside of bodies
+    names, picks = [name], []
+    for made in names:  # which grows
+        shape = own if made == name else None
+        for use in graph.uses.get(made, ()):
+            node = use.node
+            pick = next((_pick(node, at) for at, read in enumerate(node.inputs) if read == made), None)
+            if pick is not None and known.issuperset(pick[0]):
+                shape = shape or sizes(made)
+                picks.append((shape if shape and shape[0] == own[0] else None, *pick))
+            elif node.result in graph.constants and not node.bodies:
+                names.extend(result for result in node.outputs if result and result not in names)
+    return picks
+
+
+def _branches(graph: Body) -> Iterator[tuple[str, tuple[str, bool]]]:
+    """Stored tensors that one branch of an If alone reads, with its condition and which way it goes."""
+    readers: dict[str, set[int]] = {}
+    for body in graph.everything():
+        for node in body.nodes:
+            for name in node.inputs:
+                readers.setdefault(name, set()).add(id(body))
+    for node in graph.nodes:
+        if node.operator != "onnx::If" or node.inputs[0] in graph.constants:
+            continue
+        for which, body in node.bodies.items():
+            inside = [*body.everything()]
+            own = {name for part in inside for name in part.stored}
+            outer = {n for n in graph.stored if n in readers and readers[n] <= {id(part) for part in inside}}
+            yield from ((name, (node.inputs[0], which == "then_branch")) for name in (*own, *outer))
+
+
+# Trees.
+
+KINDS = {"ai.onnx.ml::TreeEnsembleRegressor": "target", "ai.onnx.ml::TreeEnsembleClassifier": "class"}
+LEAF = b"LEAF"
+IS_TRUE: Mapping[bytes, Callable[[Values, float], Values]] = {
+    b"BRANCH_LEQ": np.less_equal, b"BRANCH_LT": np.less, b"BRANCH_GTE": np.greater_equal,
+    b"BRANCH_GT": np.greater, b"BRANCH_EQ": np.equal, b"BRANCH_NEQ": np.not_equal,
+}  # fmt: skip
+
+
+def is_tree(node: Node) -> bool:
+    """Whether a node is an ensemble of trees, whose arrays are its attributes."""
+    return node.operator in KINDS and bool(_attribute(node, "nodes_values"))
+
+
+def _attribute(node: Node, name: str) -> list[Any]:
+    """A list among a node's attributes."""
+    found = next((each for each in node.proto.attribute if each.name == name), None)
+    if found is None:
+        return []
+    return list(found.ints or found.floats or found.strings)
+
+
+def tree_arrays(node: Node) -> Mapping[str, Values]:
+    """Thresholds of an ensemble's branches and the weights of its leaves, by name."""
+    kind = KINDS[node.operator]
+    modes, values = _attribute(node, "nodes_modes"), np.asarray(_attribute(node, "nodes_values"), np.float64)
+    return {
+        f"{node.result}.nodes_values": values[[mode != LEAF for mode in modes]],
+        f"{node.result}.{kind}_weights": np.asarray(_attribute(node, f"{kind}_weights"), np.float64),
+    }
+
+
+def reached(node: Node, x: Values) -> Mapping[str, Values]:
+    """Which leaves of an ensemble any of these rows comes to; no output shows a threshold itself."""
+    columns = ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids", "values", "modes")
+    trees, nodes, features, trues, falses, values, modes = (_attribute(node, f"nodes_{name}") for name in columns)
+    places = {key: at for at, key in enumerate(zip(trees, nodes, strict=True))}
+    inner = [at for at, mode in enumerate(modes) if mode != LEAF]
+    children = {places[trees[at], side[at]] for at in inner for side in (trues, falses)}
+    rows = x.reshape(-1, x.shape[-1])
+    pending = [(at, np.arange(len(rows))) for at in places.values() if at not in children]
+    seen = np.zeros(len(places), bool)
+    while pending:
+        at, here = pending.pop()
+        if not len(here):
+            continue
+        seen[at] = True
+        if modes[at] != LEAF:
+            goes = IS_TRUE[modes[at]](rows[here, features[at]], np.float32(values[at]))
+            pending.append((places[trees[at], trues[at]], here[goes]))
+            pending.append((places[trees[at], falses[at]], here[~goes]))
+    kind = KINDS[node.operator]
+    leaves = zip(_attribute(node, f"{kind}_treeids"), _attribute(node, f"{kind}_nodeids"), strict=True)
+    masks = np.zeros(len(inner), bool), np.asarray([seen[places[key]] for key in leaves], bool)
+    return dict(zip(tree_arrays(node), masks, strict=True))

@@ -1,0 +1,255 @@
+"""Which elements of stored tensors a run of a torch model reads, and which rows its inputs may ask for.
+
+A table is read by row: ``embedding(table, indices)`` leaves all other rows unread, and what is wrong
+with those shows in no output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
+
+from pytest_modelbudget.formats.model import Reads
+from pytest_modelbudget.torch_models.recording import tensors_in
+from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
+
+Mark = Callable[..., Any]  # of a mask laid out as the table is, by the arguments behind the table
+
+
+def _rows(mask: torch.Tensor, indices: torch.Tensor, *_: Any) -> None:
+    mask[indices.reshape(-1).long()] = True
+
+
+def _at(mask: torch.Tensor, indices: Iterable[torch.Tensor | None]) -> None:
+    mask[tuple(slice(None) if index is None else index for index in indices)] = True
+
+
+def _along(mask: torch.Tensor, index: torch.Tensor, dim: int | None = None) -> None:
+    """``take_along_dim``, whose index is broadcast; without a dimension it counts through all."""
+    if dim is None:
+        mask.put_(index, torch.ones_like(index, dtype=torch.bool))
+        return
+    shape = list(mask.shape)
+    shape[dim] = index.shape[dim]
+    mask.scatter_(dim, index.expand(shape), True)
+
+
+# Operators that read a part of their first tensor, and how they mark it.
+PICKS: Mapping[str, Mark] = {
+    "aten::embedding": _rows,
+    "aten::embedding_bag": _rows,
+    "aten::_embedding_bag": _rows,
+    "aten::_embedding_bag_forward_only": _rows,
+    "aten::index_select": lambda mask, dim, index: mask.index_fill_(dim, index.long(), True),
+    "aten::index": _at,
+    "aten::_unsafe_index": _at,
+    "aten::gather": lambda mask, dim, index, **_: mask.scatter_(dim, index, True),
+    "aten::take": lambda mask, index: mask.put_(index, torch.ones_like(index, dtype=torch.bool)),
+    "aten::take_along_dim": _along,
+    "aten::masked_select": lambda mask, chosen: mask.logical_or_(chosen),
+}
+# Operators whose result has the values of their first tensor, and those that only compare them.
+CARRIERS = frozenset({"aten::_to_copy", "aten::clone", "aten::to", "aten::contiguous", "aten::reshape", "aten::repeat"})
+COMPARISONS = frozenset({"aten::eq", "aten::ne"})
+INDEXED: Mapping[str, int] = {  # where an operator takes indices of rows
+    "aten::embedding": 1, "aten::embedding_bag": 1, "aten::_embedding_bag": 1,
+    "aten::_embedding_bag_forward_only": 1, "aten::index_select": 2,
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class _Memory:
+    """What a run has read of one storage, which is a weight's or computed from weights alone.
+
+    sources are the stored tensors that a computed one was made of. A table that is picked from has
+    been read as far as that: an output layer that multiplies by all of it shows a row elsewhere.
+    """
+
+    tensor: torch.Tensor  # kept alive: another storage may not take its place
+    sources: list[torch.Tensor] = field(default_factory=list)
+    is_whole: bool = False
+    is_picked: bool = False
+    read: torch.Tensor | None = None  # a flag for each element
+
+    def flags(self, tensor: torch.Tensor, of: torch.Tensor | None = None) -> torch.Tensor | None:
+        """The flags of a view of it; None for one that lies on it otherwise."""
+        if tensor.dtype != self.tensor.dtype:
+            return None
+        if self.read is None:
+            extent = 1 + sum((s - 1) * t for s, t in zip(self.tensor.shape, self.tensor.stride(), strict=True))
+            held = self.tensor.untyped_storage().nbytes() // self.tensor.dtype.itemsize
+            self.read = torch.zeros(max(held, self.tensor.storage_offset() + extent), dtype=torch.bool)
+        return (self.read if of is None else of).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    @property
+    def part(self) -> torch.Tensor | None:
+        """The flags of its tensor; None where all of it was read."""
+        return None if self.is_whole and not self.is_picked else self.flags(self.tensor)
+
+    def mark(self, tensor: torch.Tensor, mark: Callable[[torch.Tensor], object]) -> None:
+        """Let flags be set in the shape of a view, of whose elements several may be one."""
+        flags = self.flags(tensor)
+        if flags is None or self.read is None:
+            self.is_whole = True
+        elif 0 not in tensor.stride():
+            mark(flags)
+        else:
+            own = torch.zeros(tensor.shape, dtype=torch.bool)
+            mark(own)
+            places = self.flags(tensor, torch.arange(self.read.numel()))
+            assert places is not None, "it has flags"
+            self.read[places[own]] = True
+
+
+class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+    """Notes what one run reads of each stored tensor.
+
+    What is computed from stored tensors alone (a copy in another type, a table times a scale) is
+    read where something else reads it: a row of it is a row of all that it was made of.
+    """
+
+    def __init__(self, weights: Iterable[NamedWeight]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        self._weights = tuple(weight for weight in weights if _is_strided(weight.tensor))
+        self._memory: dict[int, _Memory] = {}
+        for weight in self._weights:
+            self._memory.setdefault(_key(weight.tensor), _Memory(weight.tensor))
+            if is_traceable_wrapper_subclass(weight.tensor):  # of which a run may see the inside alone
+                for _, part in leaves(weight.tensor):
+                    self._memory.setdefault(_key(part), _Memory(part, [weight.tensor]))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one operator, and note what it read."""
+        named = kwargs or {}
+        result = func(*args, **named)
+        tensors = [*tensors_in(args), *tensors_in(list(named.values()))]
+        known = [tensor for tensor in tensors if _is_strided(tensor) and _key(tensor) in self._memory]
+        if not known:
+            return result
+        name = func._schema.name
+        if name in PICKS and tensors and known[0] is tensors[0]:
+            self._memory[_key(known[0])].is_picked = True
+            self._mark(known[0], lambda flags: PICKS[name](flags, *args[1:], **named))
+            known = known[1:]
+        elif func._schema.is_mutable or len(known) < len(tensors):
+            pass
+        else:
+            self._derive(known, tensors_in(result))
+            return result
+        for tensor in known:
+            self._mark_whole(tensor)
+        return result
+
+    def _mark(self, tensor: torch.Tensor, mark: Callable[[torch.Tensor], object]) -> None:
+        with _disable_current_modes():
+            self._memory[_key(tensor)].mark(tensor, mark)
+
+    def _mark_whole(self, tensor: torch.Tensor) -> None:
+        memory = self._memory[_key(tensor)]
+        if tensor.numel() == memory.tensor.numel():
+            memory.is_whole = True
+        else:
+            self._mark(tensor, lambda flags: flags.fill_(True))
+
+    def _derive(self, sources: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """Results of stored tensors alone; views are read where they lie."""
+        for result in results:
+            if _is_strided(result):
+                self._memory.setdefault(_key(result), _Memory(result, sources))
+
+    def add_to(self, reads: Reads) -> None:
+        """Hand over what was read, after the run."""
+        for memory in reversed(self._memory.values()):  # a computed one comes after its sources
+            for source in memory.sources:
+                self._hand_down(memory, source)
+        for weight in self._weights:
+            memory = self._memory[_key(weight.tensor)]
+            mask = torch.ones((), dtype=torch.bool).expand(weight.tensor.shape)
+            if memory.part is not None:
+                own = memory.flags(weight.tensor)
+                mask = mask if own is None else own
+            reads.add(weight.name, mask.numpy())
+
+    def _hand_down(self, memory: _Memory, source: torch.Tensor) -> None:
+        """Mark in a source what was read of the tensor that was made of it.
+
+        Where that has other rows (two tables behind one another), nobody knows: nothing is marked.
+        """
+        made = memory.tensor
+        flags = memory.part
+        if flags is None or flags.all():
+            self._mark_whole(source)
+        elif not flags.any():
+            return
+        self._memory[_key(source)].is_picked |= memory.is_picked
+        if flags is None:
+            return
+        if made.shape == source.shape:
+            self._mark(source, lambda own: own.logical_or_(flags))
+        elif made.dim() and source.dim() and made.shape[0] == source.shape[0] > 1:
+            rows = flags.reshape(flags.shape[0], -1).any(1)
+            self._mark(source, lambda own: own.__setitem__(rows, True))
+
+
+class IndexRanges(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+    """Below what integer inputs must stay: the rows of the smallest table that each of them asks for.
+
+    An input that anything else reads than a table, or a comparison for equality, has no range.
+    """
+
+    def __init__(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        self._names = {_key(tensor): name for name, tensor in inputs.items()}
+        self._kept = list(inputs.values())
+        self._sizes: dict[str, int] = {}
+        self._barred: set[str] = set()
+
+    @property
+    def ranges(self) -> Mapping[str, int]:
+        """The range of each input that has one."""
+        return {name: size for name, size in self._sizes.items() if name not in self._barred}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one operator, and note what it does with an input."""
+        result = func(*args, **(kwargs or {}))
+        name, made = func._schema.name, tensors_in(result)
+        for tensor in [*tensors_in(args), *tensors_in(list((kwargs or {}).values()))]:
+            asked = self._names.get(_key(tensor)) if _is_strided(tensor) else None
+            if asked is not None:
+                self._note(asked, tensor, name, args, made)
+        return result
+
+    def _note(
+        self, asked: str, tensor: torch.Tensor, name: str, args: tuple[Any, ...], made: list[torch.Tensor]
+    ) -> None:
+        at = INDEXED.get(name)
+        if any(_is_strided(each) and _key(each) == _key(tensor) for each in made):
+            return  # a view
+        if at is not None and len(args) > at and args[at] is tensor:
+            axis = args[1] if at > 1 else 0
+            rows = args[0].shape[axis]
+        elif name == "aten::index" and len(args[1]) == 1 and args[1][0] is tensor:
+            rows = args[0].shape[0]
+        elif name in CARRIERS and made and not made[0].is_floating_point():
+            self._names[_key(made[0])] = asked
+            self._kept.append(made[0])
+            return
+        elif name.partition(".")[0] in COMPARISONS:
+            return
+        else:
+            self._barred.add(asked)
+            return
+        self._sizes[asked] = min(rows, self._sizes.get(asked, rows))
+
+
+def _key(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested and prod(tensor.shape) > 0
