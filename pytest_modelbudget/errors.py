@@ -3,10 +3,12 @@
 At its end the boundary around code that is not ours: whatever it raises becomes one sentence, too.
 """
 
+import dis
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
+from typing import Any
 
 IN_SCRIPT = "The following operation failed in the TorchScript interpreter."
 CAUSE = re.compile(r"^([A-Za-z_][\w.]*):(?: (.*))?$", re.MULTILINE)  # the end of its traceback
@@ -15,6 +17,17 @@ INNER = ("/torch/", "/pytest_modelbudget/", "<string>")  # whose lines tell a us
 
 class ModelBudgetError(Exception):
     """Anything a user can mend; its text says what is wrong and how to mend it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its text, whatever its class is made from: another process may have met it."""
+        return (_again, (type(self), self.args))
+
+
+def _again(kind: type[ModelBudgetError], args: tuple[object, ...]) -> ModelBudgetError:
+    """An error that was pickled."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class UnitError(ModelBudgetError):
@@ -62,18 +75,45 @@ class UnmeasurableError(ModelBudgetError):
     """Raised by a formula whose answer is not in the shapes; the op is then unmeasured."""
 
 
+class IsolationError(ModelBudgetError):
+    """A step that a process of its own was to carry out, and did not live to answer."""
+
+
 @contextmanager
 def user_code(doing: str, error_type: type[ModelBudgetError]) -> Iterator[None]:
     """Turn any exception of a user's code into ``error_type``, chained, with its place.
 
-    This is the one place where every exception is caught: a model may raise anything.
+    This is the one place where every exception is caught: a model may raise anything, an exit, a skip of pytest's and
+    a KeyboardInterrupt of its own among it. Only what a user's key interrupts goes on.
     """
     try:
         yield
     except ModelBudgetError:
         raise
-    except (Exception, SystemExit) as error:  # a model may raise anything
+    except BaseException as error:
+        if _is_interrupt(error):
+            raise
         raise error_type(f"{doing} raised {described(error)}") from error
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether a signal interrupted the code, which did not say ``raise KeyboardInterrupt`` itself."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) and not _was_raised_by_code(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _was_raised_by_code(error: BaseException) -> bool:
+    """Whether the innermost frame stands at a ``raise``; a signal comes between any two instructions."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None:
+        return False
+    instruction = innermost.tb_frame.f_code.co_code[innermost.tb_lasti]
+    return dis.opname[instruction] == "RAISE_VARARGS"
 
 
 def described(error: BaseException) -> str:
@@ -88,18 +128,31 @@ def described(error: BaseException) -> str:
     places = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
     if not places:
         return text
-    own = [place for place in places if not any(part in place[0].co_filename for part in INNER)]
+    own = [place for place in places if is_users_file(place[0].co_filename)]
     code, number = (own or places)[-1]
     # The last two parts of a path are enough to find it, and the same on every machine.
     short = "/".join(code.co_filename.replace("\\", "/").split("/")[-2:])
     return f"{text} (in {code.co_name}, {short}:{number})"
 
 
+def is_users_file(file: str) -> bool:
+    """Whether a line of this file may tell a user something."""
+    return not any(part in file.replace("\\", "/") for part in INNER)
+
+
 def _kind_and_line(error: BaseException) -> tuple[str, str]:
     """Type and first line of an exception; of what TorchScript raised, those of the cause."""
-    text = str(error).strip()
+    text = _text(error).strip()
     causes = CAUSE.findall(text) if text.startswith(IN_SCRIPT) else []
     if causes:
         kind, line = causes[-1]
         return kind.removeprefix("builtins."), line
     return type(error).__name__, (text.splitlines() or [""])[0]
+
+
+def _text(error: BaseException) -> str:
+    """The text of an exception, whose own code makes it; "" where that raises."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # the text of a user's exception is the user's code
+        return ""

@@ -136,6 +136,21 @@ class TransformCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class Isolation:
+    """What a budget says of a process of its own for a model; amounts as written, None where it says nothing.
+
+    A timeout or a memory asks for one, too; ``isolate: false`` wants none, whatever the session asks for.
+    """
+
+    isolate: bool | None = None
+    timeout: str | None = None
+    memory: str | None = None
+
+
+SAYS_NOTHING = Isolation()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelBudget:
     """One model under one set of inputs, and its limits.
 
@@ -151,6 +166,7 @@ class ModelBudget:
     variant: str | None = None
     transforms: tuple[TransformCheck, ...] = ()
     declared_at: Mapping[str, Place] = field(default_factory=dict)
+    isolation: Isolation = SAYS_NOTHING
 
     @property
     def path(self) -> str:

@@ -1,24 +1,27 @@
-"""A pure comparison of two budgets: what the later one makes easier to keep, or redefines."""
+"""A pure comparison of two budgets and their locks: what the later ones make easier to keep, or redefine."""
 
 from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Union
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.limit_forms import AUTO
+from pytest_modelbudget.budget.lock_file import Lock, LockedValue
 from pytest_modelbudget.budget.source_forms import source_texts
 from pytest_modelbudget.budget.transform_forms import settings_texts
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.transforms.transform import Transform
-from pytest_modelbudget.units import Number, percentage, readable_pair
+from pytest_modelbudget.units import Number, percentage, readable, readable_pair, several
 
 LimitSetting = Union[Number, str, None]
 Texts = tuple[str, str]
+CheckKey = tuple[str, str]  # the model's path in its file, and the check's name
+LockedOf = Callable[[str, str], Union[LockedValue, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,36 @@ def loosenings(
         words = before.loosen.value, now.loosen.value
         changes.append(Loosening(budgets.Place(before.file, 1), "", None, None, what, *words, text))
     return tuple(changes)
+
+
+def lock_loosenings(
+    budget: budgets.Budget, lock: Lock | None, file: str, *,
+    at_base: LockedOf, measured: Mapping[CheckKey, LockedValue], metrics: Mapping[str, Metric],
+) -> Iterator[Loosening]:  # fmt: skip
+    """List what a budget's lock, of that file name, lets grow further than the base's did.
+
+    A locked number loosens its limit where it is gone, or above both the base's and what is measured: below both of a
+    limit that is a mere minimum. One that says what is measured never does: growth is judged by the base's.
+    """
+    known = [(held, before) for held in budget.held() if (before := at_base(*held.check)) is not None]
+    if lock is None:
+        if not known:
+            return
+        text = f"budget loosened: {file} is gone, or cannot be read, with {several(len(known), 'baseline')}"
+        yield Loosening(budgets.Place(budget.file, 1), "", None, None, "lock removed", len(known), None, text)
+        return
+    for held, before in known:
+        limit, now, today = held.limit, lock.value(*held.check), measured.get(held.check)
+        subject = _Subject(held.path, limit, limit.place, metrics)
+        is_least = isinstance(limit, budgets.Limit) and limit.max is None and limit.grow is None and not limit.auto
+        way, moved = (-1, "lowered") if is_least else (1, "raised")
+        if now is None or now.unit != before.unit:
+            was = readable(before.value, before.unit)
+            yield subject.lost("baseline removed", before.value, None, f"{limit.name} baseline removed, was {was}")
+        elif way * now.value > way * before.value and not (today and way * now.value <= way * today.value):
+            seen = f"{readable_pair(now.value, today.value, today.unit)[1]} measured" if today else "not measured here"
+            change = subject.moved(f"baseline {moved}", before.value, now.value, f"baseline {moved}")
+            yield replace(change, text=f"{change.text} ({seen})")
 
 
 def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Iterator[Loosening]:

@@ -15,22 +15,30 @@ so that changes to two models merge. A part is [scope, tensor or null, value, sh
 """
 
 import json
+import os
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from pytest_modelbudget.budget.revision import BaseError, BaseRevision, short, text_at
+from pytest_modelbudget.budget.budget import names_of
+from pytest_modelbudget.budget.revision import BaseError, BaseRevision, all_files_at, short, text_at
+from pytest_modelbudget.budget.yaml_text import CONFLICT, Block, BudgetFileError, Node, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.units import Number, decimal_text
+from pytest_modelbudget.units import Number, decimal_text, unit_named
 
 SCHEMA = "model-budget-lock/1"
 SUFFIX = ".lock.json"
 MOST_PARTS = 1000  # of one number; the smallest others are counted and left out
-CONFLICT = "<<<<<<<"
+LARGEST = 100_000_000  # bytes of a lock file; one number with all its parts takes some 60 kB
+MOST = 10**36  # no count of a model is near it
+DECIMAL = re.compile(r"[0-9]{1,40}(\.[0-9]{1,400})?")
 # What reading JSON of another form raises.
 ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 UPDATE = "pytest --model-budget --model-budget-update"
@@ -89,9 +97,33 @@ def lock_path(budget: AnyPath) -> AnyPath:
     return budget.with_name((budget.stem if budget.suffix == ".yaml" else budget.name) + SUFFIX)
 
 
+def budgets_of(lock: AnyPath) -> tuple[AnyPath, ...]:
+    """The budget files that a lock file may be beside: a.yaml of a.lock.json, a.yml of a.yml.lock.json."""
+    stem = lock.name.removesuffix(SUFFIX)
+    return (lock.with_name(f"{stem}.yaml"), *([lock.with_name(stem)] if stem.endswith(".yml") else []))
+
+
+def _holds(text: str, model: str) -> bool:
+    """Whether the text of a budget file has a model of that name; broken YAML has none."""
+    try:
+        node, _ = tree(text, "")
+    except BudgetFileError:
+        return False
+    models = next((value for key, value in _entries(node) if key.text == "models"), None)
+    return any(key.text == model for key, _ in _entries(models))
+
+
+def _entries(node: Node | None) -> tuple[tuple[Text, Node], ...]:
+    return node.entries if isinstance(node, Block) else ()
+
+
 def locked_value(measurement: Measurement, parts: Sequence[Part], versions: Mapping[str, str]) -> LockedValue | None:
-    """The value that a lock holds of a measured number; None of a mere lower bound."""
-    if not measurement.complete:
+    """The value that a lock holds of a measured number.
+
+    None of a mere lower bound, and of what an extension measured that is no count: below 0, or a part of a whole.
+    """
+    is_odd = isinstance(measurement.value, Fraction) and unit_named(measurement.unit).whole
+    if not measurement.complete or is_odd or not 0 <= measurement.value <= MOST:
         return None
     return LockedValue(
         measurement.value,
@@ -134,53 +166,122 @@ def _json(value: object) -> str:
 
 
 def read_lock(text: str, file: str) -> Lock:
-    """The lock that a file holds. Raises LockError with its name and the way out."""
-    if CONFLICT in text:
+    """The lock that a file holds. Raises LockError with its name, the key that is wrong, and the way out."""
+    if CONFLICT.search(text):
         raise LockError(f"{file} holds the marks of an unfinished merge: take either side, then run {UPDATE}=fix")
-    way_out = f"delete it, then run {UPDATE}=create"
+    way_out = f"restore it from git, or delete it and run {UPDATE}=create"
     try:
-        record = json.loads(text)
+        record = json.loads(text, object_pairs_hook=_distinct)
         schema = record["schema"]
-        models = {
-            path: {str(name): read_value(value) for name, value in model.items()}
-            for path, model in record["models"].items()
-        }
+        if schema == SCHEMA:
+            return Lock(_models(record))
     except json.JSONDecodeError as error:
         raise LockError(f"{file}:{error.lineno}: no JSON: {error.msg}: {way_out}") from error
+    except _OddKeyError as error:
+        raise LockError(f"{file} is no lock file of this version: {error}: {way_out}") from error
     except ODD as error:
-        raise LockError(f"{file} is no lock file of this version: {way_out}") from error
-    if schema != SCHEMA:
-        raise LockError(f"{file} has the schema {schema}, and this version reads {SCHEMA}")
-    return Lock(models)
+        raise LockError(f"{file} is no lock file of this version: delete it, then run {UPDATE}=create") from error
+    raise LockError(f"{file} has the schema {_short(schema)}, and this version reads {SCHEMA}")
 
 
-def read_value(record: Any) -> LockedValue:
-    """A locked number out of its JSON; raises one of ODD where it is none."""
-    pair, value = record.get("exact"), record["value"]
-    if pair is not None:
-        value = Fraction(_count(pair[0]), _count(pair[1]))
-    else:
-        value = Fraction(value) if isinstance(value, str) else _count(value)
+class _OddKeyError(ValueError):
+    """A key of a lock file that says what no lock says; its text names the key."""
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping whose keys stand there once each: of two numbers nobody knows which is meant."""
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise _OddKeyError(f"the key {_short(twice)} stands there twice")
+    return record
+
+
+def _models(record: Mapping[str, Any]) -> dict[str, LockedModel]:
+    """Every number of a lock; what is wrong with one is said with the path to it."""
+    _must_know_only(record, {"schema", "models"})
+    models: dict[str, LockedModel] = {}
+    for path, model in record["models"].items():
+        numbers: dict[str, LockedValue] = {}
+        for name, number in model.items():
+            try:
+                numbers[name] = read_value(number)
+            except _OddKeyError as error:
+                raise _OddKeyError(f"{_short(path)}, {_short(name)}: {error}") from error
+            except ODD as error:
+                raise _OddKeyError(f"{_short(path)}, {_short(name)}: this is no locked number") from error
+        models[path] = numbers
+    return models
+
+
+def read_value(record: Mapping[str, Any]) -> LockedValue:
+    """A locked number out of its JSON; raises one of ODD where it is none.
+
+    A count is a whole number from 0; only a unit of which parts exist may have fractions, as a decimal or as the exact
+    pair that it was made from.
+    """
+    _must_know_only(record, {"value", "unit", "exact", "with", "parts", "cut"})
+    for key in ("value", "unit", "with"):
+        if key not in record:
+            raise _OddKeyError(f"the key {key} is missing")
+    unit, pair, value = record["unit"], record.get("exact"), record["value"]
+    if not isinstance(unit, str):
+        raise _OddKeyError(f"the unit {_short(unit)} is no word")
+    if pair is not None or isinstance(value, str):
+        value = _ratio(value, pair, unit)
     return LockedValue(
-        value,
-        str(record["unit"]),
+        value if isinstance(value, Fraction) else _count(value, "value"),
+        unit,
         tuple(_part(*part) for part in record.get("parts", ())),
-        _count(record.get("cut", 0)),
+        _count(record.get("cut", 0), "cut"),
         None if pair is None else (pair[0], pair[1]),
-        {str(name): str(version) for name, version in record["with"].items()},
+        {name: _word(version) for name, version in record["with"].items()},
     )
 
 
+def _must_know_only(record: Mapping[str, Any], known: set[str]) -> None:
+    for key in record:
+        if key not in known:
+            raise _OddKeyError(f"the key {_short(key)} is not known")
+
+
+def _ratio(value: object, pair: Any, unit: str) -> Fraction:
+    """A number that is not whole: a decimal, and the pair that it was rounded from where there is one."""
+    if unit_named(unit).whole:
+        raise _OddKeyError(f"the value {_short(value)} is no whole number, and only whole ones of {unit} exist")
+    if not isinstance(value, str) or not DECIMAL.fullmatch(value):
+        raise _OddKeyError(f"the value {_short(value)} is no decimal number from 0")
+    if pair is None:
+        return Fraction(value)
+    first, second = (_count(number, "exact") for number in pair)
+    if not second or decimal_text(Fraction(first, second)) != value:
+        raise _OddKeyError(f"the value {value} is not what its exact pair gives")
+    return Fraction(first, second)
+
+
 def _part(scope: object, name: object, value: object, shape: Any) -> Part:
-    sizes = None if shape is None else tuple(_count(size) for size in shape)
-    return Part(str(scope), _count(value), None if name is None else str(name), sizes)
+    sizes = None if shape is None else tuple(_count(size, "shape") for size in shape)
+    return Part(_word(scope), _count(value, "parts"), None if name is None else _word(name), sizes)
 
 
-def _count(value: object) -> int:
-    """A whole number, and nothing that merely looks like one."""
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
+def _word(value: object) -> str:
+    if not isinstance(value, str):
+        raise _OddKeyError(f"{_short(value)} is no word")
     return value
+
+
+def _count(value: object, key: str) -> int:
+    """A whole number from 0, and nothing that merely looks like one."""
+    if type(value) is not int:
+        raise _OddKeyError(f"the {key} {_short(value)} is no whole number")
+    if not 0 <= value <= MOST:
+        raise _OddKeyError(f"the {key} {_short(value)} is {'below 0' if value < 0 else 'larger than any model'}")
+    return value
+
+
+def _short(value: object) -> str:
+    """A value of a file for a message, on one line and not too long."""
+    return shown(value if isinstance(value, str) else json.dumps(value), longest=40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +312,8 @@ class Baselines:
         self.base = base
         self._here: dict[Path, FoundLock] = {}
         self._there: dict[Path, FoundLock] = {}
+        self._homes: dict[tuple[Path, str], tuple[Path, ...]] = {}
+        self._locked: tuple[Path, ...] | None = None
 
     def of(self, budget: Path, model: str, check: str) -> Baseline:
         """The baseline that one check of a budget file is compared with.
@@ -222,10 +325,10 @@ class Baselines:
         if base is not None and not base.commit:
             return Baseline(why_none=f"the base is not known: {base.why_not}")
         if base is not None:
-            there = self.at_base(budget)
-            if there.problem:
-                return Baseline(why_none=there.problem)
-            locked = there.lock.value(model, check) if there.lock else None
+            try:
+                locked = self.locked_at_base(budget, model, check)
+            except BaseError as error:
+                return Baseline(why_none=str(error))
             if locked is not None:
                 return Baseline(locked, revision=base.commit)
         here = self.in_working_tree(budget)
@@ -238,17 +341,82 @@ class Baselines:
         """Whether any lock holds a number of this model, to see growth by."""
         locks = [self.in_working_tree(budget)]
         if self.base is not None and self.base.commit:
-            locks.append(self.at_base(budget))
+            with suppress(BaseError):  # which leaves growth unknown
+                locks.extend(self.at_base(home) for home in self.homes(budget, model))
         return any(known.lock is not None and model in known.lock.models for known in locks)
+
+    def locked_at_base(self, budget: Path, model: str, check: str) -> LockedValue | None:
+        """The base's number of one check, also of a model that stood in another file there; None where it has none.
+
+        Of several files that it may have come from the least number counts. Raises BaseError where nobody can tell.
+        """
+        found: list[LockedValue] = []
+        for home in self.homes(budget, model):
+            there = self.at_base(home)
+            if there.problem:
+                raise BaseError(there.problem)
+            locked = there.lock.value(model, check) if there.lock else None
+            if locked is not None:
+                found.append(locked)
+        return min(found, key=lambda locked: locked.value, default=None)
+
+    def homes(self, budget: Path, model: str) -> tuple[Path, ...]:
+        """The budget files that held a model at the base: its own, else those that it may have moved here from.
+
+        It has moved where another file held it, with locked numbers, and no longer does; files of the same name count
+        first. Raises BaseError where git cannot tell.
+        """
+        key = budget, names_of(model)[0]
+        if key not in self._homes:
+            own = self.at_base(budget)
+            is_known = bool(own.problem or (own.lock and any(names_of(path)[0] == key[1] for path in own.lock.models)))
+            is_known = is_known or self._held_at_base(budget, key[1])
+            moved = [] if is_known else [home for home in self._locked_budgets() if self._has_left(home, key[1])]
+            same = [home for home in moved if home.name.casefold() == budget.name.casefold()]
+            self._homes[key] = tuple(same or moved or [budget])
+        return self._homes[key]
+
+    def _has_left(self, home: Path, model: str) -> bool:
+        """Whether a budget file had numbers of a model locked at the base, and does not hold the model today."""
+        there = self.at_base(home).lock
+        if there is None or all(names_of(path)[0] != model for path in there.models):
+            return False
+        try:
+            is_there = home.name in os.listdir(home.parent)  # in this very case, which a file system may not tell
+            return not (is_there and _holds(home.read_bytes().decode("utf-8-sig"), model))
+        except (OSError, UnicodeDecodeError):
+            return True
+
+    def _held_at_base(self, budget: Path, model: str) -> bool:
+        assert self.base is not None  # only asked for where there is one
+        text = text_at(self.base, budget)
+        return text is not None and _holds(text, model)
+
+    def _locked_budgets(self) -> tuple[Path, ...]:
+        """Every budget file of the repository at the base that has a lock beside it."""
+        if self._locked is None:
+            assert self.base is not None  # only asked for where there is one
+            files = set(all_files_at(self.base))
+            self._locked = tuple(sorted(
+                budget for lock in files if lock.name.endswith(SUFFIX) for budget in budgets_of(lock) if budget in files
+            ))  # fmt: skip
+        return self._locked
 
     def in_working_tree(self, budget: Path) -> FoundLock:
         """The lock file beside a budget file."""
         path = lock_path(budget)
         if budget not in self._here:
-            self._here[budget] = _looked_up(
-                lambda: path.read_bytes().decode("utf-8-sig") if path.exists() else None, self.shown(path)
-            )
+            self._here[budget] = _looked_up(lambda: self._text(path), self.shown(path))
         return self._here[budget]
+
+    def _text(self, path: Path) -> str | None:
+        if not path.exists():
+            return None
+        if not path.is_file():  # a pipe, say, which would never end
+            raise LockError(f"{self.shown(path)} is no file: restore it from git")
+        if path.stat().st_size > LARGEST:
+            raise LockError(f"{self.shown(path)} has more than {LARGEST:,} bytes: restore it from git")
+        return path.read_bytes().decode("utf-8-sig")
 
     def at_base(self, budget: Path) -> FoundLock:
         """The lock file that stood beside a budget file at the base, which must be known."""

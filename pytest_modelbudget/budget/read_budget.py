@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget import grammar, source_forms
-from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Loosen, ModelBudget, Place, TransformCheck
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Isolation, Loosen, ModelBudget, Place, TransformCheck
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import RESERVED_METRICS, held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, Defaults
+from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, QDQ_FIELD, Defaults
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
+from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric
@@ -27,6 +28,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Transform
+from pytest_modelbudget.units import quantity, quantity_pattern
 
 VERSION = 1
 MARKER = "model_budget"
@@ -151,6 +153,27 @@ def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
 DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAULTS_GRAMMAR.uses)
 
 
+def _amount(unit: str, example: str) -> Form[str]:
+    """A positive quantity, kept as it is written."""
+
+    def meaning(word: Text, key: str, reading: Reading) -> str:
+        if quantity(word.text, unit) <= 0:
+            raise BudgetError(f"{shown(word.text)} leaves no room for any model: write an amount such as {example}")
+        return word.text.strip()
+
+    schema = {"type": "string", "pattern": quantity_pattern(unit)}
+    return grammar.spelled(f"{{key}}: an amount such as {example}", meaning, schema, lead="{key}: ")
+
+
+ISOLATION_FIELDS = (
+    Field(
+        "isolate", grammar.FLAG, "measures the model in a process of its own, whose end is the model's failure alone"
+    ),
+    Field("timeout", _amount("s", "60 s"), "the longest that process may take for one step: measuring, or a transform"),
+    Field("memory", _amount("B", "4 GiB"), "the most memory that process may take"),
+)
+
+
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
     taken = frozenset((*tables.metrics, *RESERVED_METRICS, EQUIVALENCE))  # by checks
@@ -159,7 +182,7 @@ def model_grammar(tables: Tables) -> Grammar:
     held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}))
     variant = Grammar(
         "a variant",
-        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, *held),
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, *held),
         reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
@@ -171,6 +194,7 @@ def model_grammar(tables: Tables) -> Grammar:
         (
             *source_forms.target_fields(tables.formats),
             *source_forms.RUN_ON,
+            *ISOLATION_FIELDS,
             *held,
             Field("variants", variants, "the same model under other inputs, own limits"),
         ),
@@ -218,15 +242,26 @@ def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
         if not {*HELD, "variants"} & values.entries.keys():
             reading.refuse(name.place, f"the model {shown(name.text)} has no limits: a gate must hold something")
         places = source_forms.declared_places(source, values, defaults) if source else {}
-        yield from _budget(name, None, source, values, places, reading)
+        isolation = _isolation(values, reading)
+        yield from _budget(name, None, source, values, places, isolation, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
-            yield from _budget(name, variant.key, varied, variant, {**places, **variant.places}, reading)
+            yield from _budget(name, variant.key, varied, variant, {**places, **variant.places}, isolation, reading)
+
+
+def _isolation(values: Values, reading: Reading) -> Isolation:
+    """What a model says of a process of its own; its variants have the same."""
+    isolation = Isolation(*(values[known.key] for known in ISOLATION_FIELDS))
+    for key in ("timeout", "memory"):
+        if key in values and isolation.isolate is False:
+            message = f"'{key}' is held by a process of its own, and 'isolate: false' wants none: remove one of them"
+            reading.refuse(values.place(key), message)
+    return isolation
 
 
 def _budget(
     model: Text, variant: Text | None, source: ModelSource | None, values: Values,
-    places: Mapping[str, Place], reading: Reading,
+    places: Mapping[str, Place], isolation: Isolation, reading: Reading,
 ) -> Iterator[ModelBudget]:  # fmt: skip
     """The budget of one model or variant, where it holds anything."""
     limits = held_limits(values)
@@ -235,7 +270,7 @@ def _budget(
         _must_fit(check, source, values, reading)
     if source and (limits or transforms):
         place, name = values.key.place, variant.text if variant else None
-        yield ModelBudget(model.text, place, source, limits, name, transforms, places)
+        yield ModelBudget(model.text, place, source, limits, name, transforms, places, isolation)
 
 
 def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading) -> None:
@@ -251,7 +286,7 @@ def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values,
 
 
 def _varied(source: ModelSource | None, values: Values, reading: Reading) -> ModelSource | None:
-    """The model's source with the variant's inputs, dtype and dims in place of its own."""
+    """The model's source with the variant's inputs, dtype, dims and qdq in place of its own."""
     if source is None:
         return None
     source_forms.refuse_dtype_of_a_file(source.format, values, reading)
@@ -260,6 +295,7 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
         inputs=values["inputs"] if values["inputs"] is not None else source.inputs,
         dtype=values["dtype"] or source.dtype,
         dims={**source.dims, **values["dims"]},
+        qdq=values["qdq"] if "qdq" in values else source.qdq,  # noqa: SIM401  # it has no get()
     )
 
 

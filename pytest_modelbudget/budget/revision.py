@@ -1,27 +1,32 @@
 r"""The commit that a change is compared with, and files as they are there; through git only.
 
-A pull request is checked out as a merge, whose first parent is the base::
+A host builds a pull request as a test merge of its own, whose first parent is the base::
 
-    main   A --- B --- C             HEAD = M: two parents, the base is M^1 = C
+    main   A --- B --- C             HEAD = M, made by the host: the base is M^1 = C
             \           \
     change   X --- Y --- M           HEAD = Y: the base is merge-base(main, Y) = A
 
-What main has gained since (B, C) is then no growth of the change.
+What main has gained since (B, C) is then no growth of the change. A merge that the author made ("update branch") looks
+the same and is not: its first parent is the change itself. So only the host's word makes a first parent the base.
 """
 
+import json
 import os
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_modelbudget.errors import BudgetError
 
-FETCH = "fetch it (in GitHub Actions: actions/checkout with fetch-depth: 2)"
-DEEPEN = "fetch more of it (in GitHub Actions: check out the merge commit with fetch-depth: 2)"
 # Set in git's hooks, where they would make every folder the top of a repository.
 HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"})
 TROUBLE = (b"not a git repository", b"dubious ownership")
+OPTION = "--model-budget-base"
+TEST_MERGE = re.compile(r"refs/pull/\d+/merge")
+SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
 
 
 class BaseError(BudgetError):
@@ -29,58 +34,98 @@ class BaseError(BudgetError):
 
 
 @dataclass(frozen=True, slots=True)
+class AskedBase:
+    """A revision to compare with: its name for people, and what git may know it by, the best first.
+
+    is_exact: it is the base itself, and not a branch that the base is to be looked for on. why_not says that the host
+    names none.
+    """
+
+    name: str
+    revisions: tuple[str, ...]
+    is_exact: bool = False
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class BaseRevision:
     """The revision to compare with: commit, all its digits; or why there is none.
 
-    asked is how the user named it.
+    asked is how the user named it. top is where the project stands in its repository ("team/", or ""). measured is the
+    commit that is compared: HEAD, or of a host's test merge the change that it merges.
     """
 
     asked: str
     commit: str = ""
     why_not: str = ""
+    root: Path = Path()
+    top: str = ""
+    measured: str = ""
 
 
-def asked_base(option: str | None, environment: Mapping[str, str]) -> str | None:
+def asked_base(option: str | None, environment: Mapping[str, str]) -> AskedBase | None:
     """The revision that an option names, or that GitHub compares with; None outside of both."""
     if option:
-        return option
+        return AskedBase(option, (option,))
     if environment.get("GITHUB_ACTIONS") != "true":
         return None
-    event, branch = environment.get("GITHUB_EVENT_NAME"), environment.get("GITHUB_BASE_REF")
-    if event == "merge_group":
-        return "HEAD^1"
-    return f"origin/{branch}" if event == "pull_request" and branch else None
+    name, branch = environment.get("GITHUB_EVENT_NAME"), environment.get("GITHUB_BASE_REF")
+    event = _event(environment)
+    if name == "merge_group":
+        commit, queued = _text(event, "merge_group", "base_sha"), _text(event, "merge_group", "base_ref")
+        why_not = f"the file GITHUB_EVENT_PATH names no merge_group.base_sha: name the base with {OPTION}"
+        shown = queued.removeprefix("refs/heads/") or "the merge queue's base"
+        return AskedBase(shown, (commit,), is_exact=True, why_not="" if commit else why_not)
+    if name == "pull_request" and branch:
+        known = (f"refs/remotes/origin/{branch}", _text(event, "pull_request", "base", "sha"))
+        return AskedBase(f"origin/{branch}", tuple(filter(None, known)))
+    return None
 
 
-def base_revision(asked: str, folder: Path) -> BaseRevision:
-    """The commit that ``asked`` means for the commit checked out in a folder."""
+def base_revision(asked: AskedBase, root: Path, environment: Mapping[str, str]) -> BaseRevision:
+    """The commit that ``asked`` means for the commit checked out in the project's root."""
+    measured = ""
     try:
-        return BaseRevision(asked, _base_commit(asked, folder))
+        top = _git(root, "rev-parse", "--show-prefix").rstrip("\n")
+        head = _commit("HEAD", root)
+        if not head:
+            raise BaseError("there is no commit yet: commit, then compare")
+        merge = _test_merge(head, root, environment)
+        measured = merge[1] if merge else head
+        commit = _base_commit(asked, head, merge, root, _Hints(environment))
+        return BaseRevision(asked.name, commit, "", root, top, measured)
     except BaseError as error:
-        return BaseRevision(asked, why_not=str(error))
+        return BaseRevision(asked.name, why_not=str(error), measured=measured)
 
 
 def text_at(base: BaseRevision, path: Path) -> str | None:
-    """The text of a file at the base; None where it was not there.
+    """The text of a file at the base, links followed as they were there; None where it was not there.
 
     Raises BaseError where git cannot tell, or it is no text.
     """
-    folder = _existing(path.parent)
-    name = "./" + path.relative_to(folder).as_posix()
-    if not _git(folder, "ls-tree", base.commit, name):
+    kind, content = _object(base, path, with_content=True)
+    if kind is None:
         return None
+    if kind != "blob":
+        raise BaseError(f"{path.name} is a folder at {short(base)}")
     try:
-        return _git_bytes(folder, "show", f"{base.commit}:{name}").decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BaseError(f"{path.name} at {short(base)} is not UTF-8") from error
 
 
 def files_at(base: BaseRevision, path: Path) -> tuple[Path, ...]:
     """Every file that the base had at a path, or below it."""
-    folder = _existing(path)
-    name = "." if folder == path else "./" + path.relative_to(folder).as_posix()
-    listed = _git(folder, "ls-tree", "-r", "-z", "--name-only", base.commit, name)
-    return tuple(folder / name for name in listed.split("\0") if name)
+    kind, content = _object(base, path)
+    if kind != "tree":
+        return (path,) if kind == "blob" else ()
+    return tuple(path / name for name in _listed(base.root, content.decode()))
+
+
+def all_files_at(base: BaseRevision) -> Iterator[Path]:
+    """Every file of the whole repository at the base, by the path that it would have today."""
+    top = Path(os.path.normpath(base.root / "/".join([".."] * base.top.count("/"))))
+    yield from (top / name for name in _listed(base.root, base.commit))
 
 
 def short(base: BaseRevision) -> str:
@@ -88,40 +133,105 @@ def short(base: BaseRevision) -> str:
     return f"{base.asked} ({base.commit[:7]})" if base.commit else base.asked
 
 
-def _existing(folder: Path) -> Path:
-    """The folder, or the one around it that is still there."""
-    while not folder.is_dir() and folder != folder.parent:
-        folder = folder.parent
-    return folder
+def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tuple[str | None, bytes]:
+    """(kind, name or content) of a file or folder at the base, or (None, b"") where it was not there."""
+    name = os.path.normpath(os.path.join(base.top, os.path.relpath(path, base.root))).replace(os.sep, "/")
+    if name.startswith("../") or "\n" in name:
+        raise BaseError(f"{path.name} lies outside of the repository of {base.root}: it has no base")
+    words = ("cat-file", "--batch" if with_content else "--batch-check", "--follow-symlinks")
+    told = _git_bytes(base.root, *words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode())
+    head, _, content = told.partition(b"\n")
+    fields = head.split()
+    if len(fields) == 3 and fields[1] in (b"blob", b"tree"):
+        return fields[1].decode(), content[:-1] if with_content else fields[0]
+    if fields[-1:] != [b"missing"]:
+        raise BaseError(f"{path.name} at {short(base)} is a link that leads out of the repository, or nowhere")
+    above = [str(folder) for folder in (Path(name), *Path(name).parents)][:-1]
+    listed = _git(base.root, "ls-tree", "--full-tree", base.commit, *above) if above else ""
+    if any(line.startswith(SUBMODULE) for line in listed.splitlines()):
+        raise BaseError(f"{path.name} lies in a submodule at {short(base)}: run the gate in a clone of that")
+    return None, b""
 
 
-def _base_commit(asked: str, folder: Path) -> str:
-    """The first parent of a merge, else where the base and HEAD part.
+def _listed(root: Path, tree: str) -> list[str]:
+    """The paths of all files of a tree."""
+    listed = _git(root, "ls-tree", "-r", "-z", "--full-tree", "--name-only", tree)
+    return [name for name in listed.split("\0") if name]
 
-    But where main was merged into the change, main as it was then: the first parent of such a merge is the change
-    itself, and does not hold what it shares with main.
+
+# Which commit is the base.
+
+
+def _base_commit(asked: AskedBase, head: str, merge: tuple[str, str] | None, root: Path, hints: "_Hints") -> str:
+    """The first parent of a host's test merge; the very commit that a merge queue names; else where base and HEAD part.
+
+    Of a merge that the author made, that is the base branch as it was when it was merged.
     """
-    head = _commit("HEAD", folder)
-    if not head:
-        raise BaseError("there is no commit yet: commit, then compare")
-    named = _commit(asked, folder)
-    # Parents as the commit itself names them, whether or not a shallow clone has them.
-    header = _git(folder, "cat-file", "commit", head).partition("\n\n")[0]
-    parents = [line.split()[1] for line in header.splitlines() if line.startswith("parent ")]
-    if len(parents) > 1:
-        if not _commit(parents[0], folder):
-            raise BaseError(f"the first parent of the merge commit HEAD is not in this clone: {DEEPEN}")
-        shared = _merge_base(named, "HEAD", folder) if named else ""
-        is_of_the_change = shared and _merge_base(shared, parents[0], folder) != shared
-        return shared if is_of_the_change else parents[0]
+    if asked.why_not:
+        raise BaseError(asked.why_not)
+    if merge and not asked.is_exact:
+        if not _commit(merge[0], root):
+            raise BaseError(f"the first parent of the merge commit HEAD is not in this clone: {hints.deepen}")
+        return merge[0]
+    named = next(filter(None, (_commit(revision, root) for revision in asked.revisions)), "")
     if not named:
-        raise BaseError(f"the base {asked} is no commit in this clone: {FETCH}")
-    shared = _merge_base(named, head, folder)
+        raise BaseError(f"the base {asked.name} is no commit in this clone: {hints.fetch}")
+    if asked.is_exact:
+        return named
+    shared = _git(root, "merge-base", named, head, ends=(0, 1)).strip()
     if not shared:
-        is_shallow = _git(folder, "rev-parse", "--is-shallow-repository").strip() == "true"
-        why = f"this clone does not reach back to where {asked} and HEAD part"
-        raise BaseError(f"{why}: {DEEPEN}" if is_shallow else f"{why}: they share nothing")
+        is_shallow = _git(root, "rev-parse", "--is-shallow-repository").strip() == "true"
+        why = f"this clone does not reach back to where {asked.name} and HEAD part"
+        raise BaseError(f"{why}: {hints.fetch}" if is_shallow else f"{why}: they share nothing")
     return shared
+
+
+def _test_merge(head: str, root: Path, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The parents (base, change) of HEAD, where the host says that it made this merge to test a change.
+
+    GITHUB_REF alone does not say so: it stays refs/pull/N/merge where a step has checked out the change's own commit.
+    """
+    # Parents as the commit itself names them, whether or not a shallow clone has them.
+    header = _git(root, "cat-file", "commit", head).partition("\n\n")[0]
+    parents = [line.split()[1] for line in header.splitlines() if line.startswith("parent ")]
+    if len(parents) != 2:
+        return None
+    changes = {environment.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA")}  # GitLab's, in pipelines of merged results
+    is_made_by_host = False
+    if environment.get("GITHUB_ACTIONS") == "true":
+        change, built = _text(_event(environment), "pull_request", "head", "sha"), environment.get("GITHUB_SHA")
+        changes.add(change)
+        is_a_ref = TEST_MERGE.fullmatch(environment.get("GITHUB_REF", "")) is not None
+        is_made_by_host = is_a_ref and (built == head if built else not change)
+    return (parents[0], parents[1]) if is_made_by_host or parents[1] in changes else None
+
+
+def _event(environment: Mapping[str, str]) -> Any:
+    """GitHub's own words on what a run is for; None where they cannot be read."""
+    try:
+        return json.loads(Path(environment["GITHUB_EVENT_PATH"]).read_bytes())
+    except (KeyError, OSError, ValueError, RecursionError):
+        return None
+
+
+def _text(record: Any, *keys: str) -> str:
+    """The text that keys lead to; "" where there is none."""
+    for key in keys:
+        record = record.get(key) if isinstance(record, dict) else None
+    return record if isinstance(record, str) else ""
+
+
+class _Hints:
+    """What to do about a commit that is not in the clone, in the words of the host that made it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.fetch = "correct its name, or fetch it: git fetch --unshallow, or git fetch origin"
+        self.deepen = "fetch it: git fetch --unshallow"
+        if environment.get("GITHUB_ACTIONS") == "true":
+            self.deepen = "give actions/checkout fetch-depth: 2"
+            self.fetch = "give actions/checkout fetch-depth: 0, or on pull_request no ref: and fetch-depth: 2"
+        elif environment.get("GITLAB_CI") == "true":
+            self.fetch = self.deepen = "set the variable GIT_DEPTH: 0"
 
 
 def _commit(revision: str, folder: Path) -> str:
@@ -130,20 +240,16 @@ def _commit(revision: str, folder: Path) -> str:
     return _git(folder, *asked, ends=(0, 1, 128)).strip()
 
 
-def _merge_base(first: str, second: str, folder: Path) -> str:
-    return _git(folder, "merge-base", first, second, ends=(0, 1)).strip()
-
-
 def _git(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> str:
     return _git_bytes(folder, *words, ends=ends).decode("utf-8", "surrogateescape")
 
 
-def _git_bytes(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> bytes:
-    """Run git; what it prints. Raises BaseError where it fails, or is not installed."""
+def _git_bytes(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes = b"") -> bytes:
+    """Run git; what it prints when it is sent this. Raises BaseError where it fails, or is not installed."""
     kept = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
     environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        run = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, check=False)
+        run = subprocess.run(["git", *words], cwd=folder, env=environment, input=sent, capture_output=True, check=False)
     except OSError as error:
         raise BaseError(f"git cannot be run: {error.strerror or error}") from error
     # 128 is also how git ends that failed for another reason than that a revision is not here.

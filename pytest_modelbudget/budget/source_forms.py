@@ -14,7 +14,15 @@ from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
+from pytest_modelbudget.formats.source import (
+    AS_WRITTEN,
+    GROUPED,
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+    names_attribute,
+)
 from pytest_modelbudget.formats.table import Format
 
 MOST_DIMENSIONS = 16
@@ -228,6 +236,13 @@ def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
 ARGS = Form(_read_args, {"type": "array"}, "values")
 KWARGS = Form(_read_kwargs, {"type": "object"}, "named_values")
 DIMS = grammar.named(_size("a size"), "dims: a mapping of symbols to sizes, {batch: 1}", name="dims")
+QDQ = grammar.one_word(
+    (GROUPED, AS_WRITTEN),
+    f"{{key}}: {GROUPED} or {AS_WRITTEN}",
+    f"{{word}} is no way to read QDQ: write {GROUPED} or {AS_WRITTEN}",
+    name="qdq",
+    meaning=lambda word: "" if word == GROUPED else word,
+)
 
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
 _WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
@@ -243,7 +258,7 @@ def target_form(model_format: Format) -> Form[str]:
     problem_of = partial(_path_problem, model_format) if is_path_format(model_format) else _no_attribute
 
     def meaning(word: Text, key: str, reading: Reading) -> str:
-        problem = problem_of(word.text, reading)
+        problem = problem_of(word.text, reading) if word.text.strip() else f"{key}: names nothing"
         if problem is not None:
             raise BudgetError(problem)
         return word.text
@@ -295,12 +310,13 @@ def place_problem(target: str, what: str, reading: Reading) -> str | None:
 INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
 DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
 DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
+QDQ_FIELD = Field("qdq", QDQ, "as_written measures dequantise, operation and quantise apart", default="")
 ARGUMENT_FIELDS = (
     Field("args", ARGS, "positional arguments of the callable under torch:", default=()),
     Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
 )
 # Everything that a budget says of a model beside where it is; a ModelSource has the same names.
-RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD)
+RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD)
 
 
 def target_fields(formats: Mapping[str, Format]) -> tuple[Field, ...]:
@@ -361,7 +377,7 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
             reading.refuse(key.place, f"the model {shown(key.text)} has no inputs: {needs}")
         inputs = defaults.inputs
     target = values[model_format.key]
-    run_on = {key: values[key] for key in ("args", "kwargs", "dims")}
+    run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq")}
     dtype = values["dtype"] or (None if is_path_format(model_format) else defaults.dtype)
     return target and ModelSource(
         model_format.key, target, inputs or InputSpecs(), dtype=dtype, **run_on, base=reading.folder

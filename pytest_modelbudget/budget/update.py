@@ -15,6 +15,7 @@ from enum import Enum
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import Budget, Limit, path_of
+from pytest_modelbudget.budget.changes import CheckKey
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
 from pytest_modelbudget.metrics.measurement import Metric
@@ -22,7 +23,6 @@ from pytest_modelbudget.units import Number, snug_quantity
 
 SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be before trim lowers it
 
-CheckKey = tuple[str, str]  # the model's path in its file, and the check's name
 BaselineOf = Callable[[str, str], Baseline]
 
 

@@ -1,5 +1,7 @@
 """The answer to one limit: within, over or unknown."""
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -9,6 +11,7 @@ from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome as Outcome
 from pytest_modelbudget.graph.graph import is_in_scope, paths
+from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame, Part, blame
 from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, UnmeasuredOp
@@ -16,6 +19,7 @@ from pytest_modelbudget.units import Number, exact, readable, readable_pair, roo
 
 NO_BASELINE, NO_BLAME = Baseline(), Blame()
 MOST_NAMED = 3  # offenders that one line names; the rest is counted
+PLAIN_KEY = re.compile(r"[A-Za-z_][\w./-]*")  # a symbol that YAML reads without quotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,22 @@ def judge(
     if problem:
         return Verdict(limit, Outcome.UNKNOWN, None, problem)
     part = _of_scope(measurement, limit.scope)
+    baseline = _fitting(limit, baseline, part)
     tightest, allowed = _with_growth(limit, baseline)
     verdict = _held(tightest, part)
     why = _untold_bound(limit, baseline)
     if why and verdict.outcome is Outcome.WITHIN:
         verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {readable(part.value, part.unit)}   {why}")
     return replace(verdict, limit=limit, baseline=baseline, allowed=allowed)
+
+
+def _fitting(limit: Limit, baseline: Baseline, part: Measurement) -> Baseline:
+    """The baseline, but for one that growth cannot be told from: a number of another unit is none of this metric."""
+    locked = baseline.locked
+    if locked is None or limit.grow is None or (locked.unit == part.unit and isinstance(locked.value, int)):
+        return baseline
+    why = f"the lock holds {limit.name} in {locked.unit or 'no unit'}, and it is counted in {part.unit}"
+    return Baseline(why_none=f"{why}: {UPDATE}=fix renews it")
 
 
 def _with_growth(limit: Limit, baseline: Baseline) -> tuple[Limit, int | None]:
@@ -100,7 +114,7 @@ def _held(limit: Limit, part: Measurement) -> Verdict:
         return Verdict(limit, outcome, part, _reason(limit, part), marked=not missing and not part.complete)
     why = _unknown(limit, part, missing)
     if _is_ratio(part):
-        why = f"{_label(limit)} unknown: a ratio over unmeasured ops: {_named(missing)}"
+        why = f"{_label(limit)} unknown: a ratio over unmeasured ops: {_named(missing)}{_binding(missing)}"
     return Verdict(limit, Outcome.UNKNOWN, part, why)
 
 
@@ -142,7 +156,7 @@ def judge_ops(
     if PROGRAM in unruled:
         return Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown: {_named(missing)}", baseline=baseline)
     if missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
-        reason = f"{executed}, some of unknown kind: {_named(missing)}{_accepting(missing)}"
+        reason = f"{executed}, some of unknown kind: {_named(missing)}{_way_out(missing)}"
         return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
     marked = bool(unruled) and not missing
     return Verdict(limit, Outcome.WITHIN, part, f"{executed}, all of them within", marked, baseline)
@@ -217,7 +231,8 @@ def _reason(limit: Limit, part: Measurement) -> str:
     sign = ">" if value > bound else "<" if value < bound else "="
     gap = _gap(value, bound, unit, over=_outcome(limit, value) is Outcome.OVER)
     if not part.complete:
-        actual, gap = f"{actual} or more", f"{gap}   lower bound: {_named(part.unmeasured)}"
+        left = f"{gap}   " if limit.max is None or value > limit.max else ""
+        actual, gap = f"{actual} or more", f"{left}lower bound: {_named(part.unmeasured)}"
     return f"{_label(limit)} {actual} {sign} {held}   {gap}"
 
 
@@ -252,17 +267,27 @@ def _named(ops: Sequence[UnmeasuredOp]) -> str:
     return ", ".join(_first(words))
 
 
-def _accepting(ops: Sequence[UnmeasuredOp]) -> str:
-    names = _first(list(dict.fromkeys(op.op for op in ops if "::" in op.op)))
-    return f"; allow_unmeasured: [{', '.join(names)}] accepts a lower bound" if names else ""
+def _way_out(ops: Sequence[UnmeasuredOp]) -> str:
+    """Sizes for symbols that dims does not bind; which ops to accept only where that measures none of them."""
+    names = _first([name for name in dict.fromkeys(op.op for op in ops) if name != PROGRAM])
+    accepting = f"; allow_unmeasured: [{', '.join(names)}] accepts a lower bound" if names else ""
+    return _binding(ops) or accepting
+
+
+def _binding(ops: Sequence[UnmeasuredOp]) -> str:
+    """The line that binds symbols: "; write dims: {batch: 1}"; "" where no symbol is in the way."""
+    symbols = dict.fromkeys(symbol for op in ops for symbol in unbound_symbols(op.why))
+    words = [name if PLAIN_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in symbols]
+    return f"; write dims: {{{', '.join(f'{word}: 1' for word in words)}}}, or other sizes" if words else ""
 
 
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
     end, held = ("max", limit.max) if limit.max is not None else ("min", limit.min)
     if held is None:
-        return f"{_label(limit)} {readable(part.value, part.unit)} or more   unmeasured: {_named(missing)}"
+        least = readable(part.value, part.unit)
+        return f"{_label(limit)} {least} or more   unmeasured: {_named(missing)}{_binding(missing)}"
     actual, bound = readable_pair(part.value, held, part.unit)
-    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}{_accepting(missing)}"
+    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}{_way_out(missing)}"
 
 
 def _counted(row: OpCount, glob: str | None) -> OpCount:

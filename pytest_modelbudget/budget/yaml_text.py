@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+import shutil
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -63,6 +64,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"known are {', '.join(words)}" if 0 < len(words) <= 16 else "nothing like it is known"
 
 
+CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
 DEEPEST = 32  # levels of nesting; the grammar itself needs 7
 _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
@@ -112,6 +114,9 @@ def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
     Raises BudgetFileError where the text is no YAML, holds no document, or more than one.
     """
     problems: list[Problem] = []
+    if (mark := CONFLICT.search(text)) is not None:
+        message = "the marks of an unfinished merge: keep one side, and remove the lines <<<<<<<, ======= and >>>>>>>"
+        raise BudgetFileError([Problem(Place(file, text.count("\n", 0, mark.start()) + 1), message)])
     try:
         root = _Composer(text, file, problems).get_single_node()
     except yaml.MarkedYAMLError as error:
@@ -260,16 +265,59 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
     return text
 
 
+STRAY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d{1,9})\.new")  # where a file is written before it is in place
+IGNORED = "# Written by an update of pytest-modelbudget that is under way, or was killed.\n*\n"
+
+
 def replace_file(path: Path, text: str) -> None:
-    """Put a text in a file's place, whole or not at all; OSError where it cannot be written."""
+    """Put a text in a file's place, whole or not at all; OSError where it cannot be written.
+
+    It is written in a folder of its own that git ignores: where the process is killed, nobody commits what is left.
+    """
     path = Path(os.path.realpath(path))  # a link stays a link
     now = path.read_bytes() if path.exists() else None
     mark = BYTE_ORDER_MARK if now and now.startswith(BYTE_ORDER_MARK) else b""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    folder = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
+        folder.mkdir(exist_ok=True)
+        (folder / ".gitignore").write_text(IGNORED, encoding="utf-8")
+        temporary = folder / path.name
         temporary.write_bytes(mark + text.encode("utf-8"))
         if now is not None:
             temporary.chmod(path.stat().st_mode)
         os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def strays(folder: Path, names: Collection[str]) -> Iterator[Path]:
+    """What killed updates of files of these names left in a folder; not what an update is writing now."""
+    try:
+        below = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in below:
+        match = STRAY.fullmatch(path.name)
+        if match and match["name"] in names and not _is_running(int(match["process"])):
+            yield path
+
+
+def remove_stray(path: Path) -> None:
+    """Remove what a killed update left: a folder, or a file of older versions; OSError where it cannot be."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _is_running(process: int) -> bool:
+    """Whether a process lives; as good as yes where nobody may ask."""
+    if os.name == "nt":  # where asking ends it
+        return process == os.getpid()
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True

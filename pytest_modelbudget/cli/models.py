@@ -20,11 +20,13 @@ from shlex import quote
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.errors import InputError, UnitError
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
+from pytest_modelbudget.formats.source import AS_WRITTEN, GROUPED, InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
+from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
+from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.units import quantity
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
@@ -52,7 +54,7 @@ def show_model(options: argparse.Namespace) -> bool:
     """Print a model's layers (or operations) and totals."""
     registry = tables()
     model = measure_source(source_of(options, registry), registry)
-    print(_show_json(model, options) if options.format == "json" else _show_table(model, options))
+    print(_show_json(model, options) if options.format == "json" else printable(_show_table(model, options)))
     return model.is_complete
 
 
@@ -64,7 +66,8 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
     else:
         shown = [show.layer_text(show.layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
-    remarks = "\n".join(filter(None, [traced, *model.loaded.notes]))
+    notes = [note for note in model.loaded.notes if not unbound_symbols(note)]  # the totals end in how to bind them
+    remarks = "\n".join(filter(None, [traced, *notes]))
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 
 
@@ -98,7 +101,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     if scope and not any(is_in_scope(name, scope) for name in known):
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print(explain.explanation(metric, measurement, model.costed, scope))
+    print(printable(explain.explanation(metric, measurement, model.costed, scope)))
     return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 
@@ -173,6 +176,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
     several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
+    add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 
 
 def measure_source(source: ModelSource, registry: Tables) -> measuring.CostedModel:
@@ -200,6 +204,7 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
         kwargs=words.mapped("--kwargs", options.kwargs),
         dtype=words.dtype(options.dtype),
         dims=words.dims(options.dims),
+        qdq="" if options.qdq == GROUPED else options.qdq,
         base=base,
     )
 

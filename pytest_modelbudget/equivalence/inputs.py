@@ -199,8 +199,8 @@ class Batch:
         has no part for each row.
         """
         assert self.stacked is not None
-        together = list(_unstacked(runner(self.stacked), len(self.alone)))
-        return together + [runner(self.alone[position]) for position in self.firsts]
+        alone = [runner(self.alone[position]) for position in self.firsts]
+        return [*_unstacked(runner(self.stacked), len(self.alone)), *alone]
 
 
 def batch_of(

@@ -1,9 +1,12 @@
 """Where a model comes from and what it is run on, as plain data."""
 
 import importlib
+import os
 import re
+import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -29,6 +32,8 @@ class TensorSpec:
     high: int | None = None
 
 
+GROUPED, AS_WRITTEN = "grouped", "as_written"  # the words of qdq
+
 InputSpec = Union[TensorSpec, "tuple[InputSpec, ...]"]
 
 
@@ -52,7 +57,8 @@ class ModelSource:
 
     format is a key of the table of formats. target is "module:attribute" (called with args and
     kwargs), a file path (relative to base), or, from Python code, a module or factory itself.
-    dtype converts the model's floating-point parameters and buffers; dims binds symbols.
+    dtype converts the model's floating-point parameters and buffers; dims binds symbols. qdq is "as_written"
+    where dequantise, operation and quantise are measured apart, and "" where as one operation on integers.
     """
 
     format: str
@@ -62,6 +68,7 @@ class ModelSource:
     kwargs: Mapping[str, object] = field(default_factory=dict)
     dtype: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
+    qdq: str = ""
     base: Path = Path()
 
 
@@ -73,7 +80,7 @@ def resolved(target: str) -> object:
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
-    with user_code(f"importing {module_name}", SourceError):
+    with user_code(f"importing {module_name}", SourceError), _changes_of_import(module_name):
         try:
             named: object = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
@@ -87,6 +94,25 @@ def resolved(target: str) -> object:
             raise SourceError(f"{module_name} has no '{name}'{guess}")
         named = getattr(named, name)
     return named
+
+
+# What importing a package changed of sys.path and of the environment: a later model of it has that, too, though the
+# process was restored in between and the package is not imported again.
+_IMPORTS_CHANGED: dict[str, tuple[tuple[str, ...], Mapping[str, str]]] = {}
+
+
+@contextmanager
+def _changes_of_import(module_name: str) -> Iterator[None]:
+    """Gives what an earlier import of the package changed once more, and notes what this one changes."""
+    package = module_name.partition(".")[0]
+    paths, variables = _IMPORTS_CHANGED.get(package, ((), {}))
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+    os.environ.update(variables)
+    known_paths, known_variables = set(sys.path) - set(paths), dict(os.environ.items() - variables.items())
+    yield
+    added = tuple(path for path in sys.path if path not in known_paths)
+    changed = {name: value for name, value in os.environ.items() if known_variables.get(name) != value}
+    _IMPORTS_CHANGED[package] = added, changed
 
 
 def transform_named(target: str) -> Callable[..., Any]:

@@ -26,7 +26,8 @@ class Format:
     function, load(source, rules) → Model. A format that brings_inputs needs none from the budget,
     whose dims then bind the symbols of the file's own. extra is the framework that reads it, which
     is also the name of the extra that installs it. engine is what its models run on: transforms
-    know models by it. A format without one has transforms of its own.
+    know models by it. A format without one has transforms of its own. compared_with names modules
+    that its reader imports only where models are run and compared.
     """
 
     key: str
@@ -36,6 +37,7 @@ class Format:
     brings_inputs: bool = False
     extra: str = ""
     engine: str = ""
+    compared_with: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.engine:
@@ -47,7 +49,7 @@ class Format:
         Raises MissingExtraError without that.
         """
         try:
-            reader: Load = import_module(self.module).load
+            reader = self.reader()
         except ModuleNotFoundError as error:
             if error.name is None or error.name != self.extra:
                 raise
@@ -55,9 +57,22 @@ class Format:
             raise MissingExtraError(needed_for, package=self.extra, extra=self.extra) from error
         return reader(source, rules)
 
+    def reader(self) -> Load:
+        """The function that reads it; imports the framework."""
+        load: Load = import_module(self.module).load
+        return load
 
+
+TORCH_COMPILER = ("torch._dynamo",)  # takes seconds to load
 FORMATS: tuple[Format, ...] = (
-    Format("torch", "module:attribute", "pytest_modelbudget.torch_models.module", extra="torch", engine="torch"),
+    Format(
+        "torch",
+        "module:attribute",
+        "pytest_modelbudget.torch_models.module",
+        extra="torch",
+        engine="torch",
+        compared_with=TORCH_COMPILER,
+    ),
     Format(
         "torchscript",
         "path of a TorchScript file",
@@ -65,6 +80,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".pt", ".pth", ".ts", ".torchscript"),
         extra="torch",
         engine="torch",
+        compared_with=TORCH_COMPILER,
     ),
     Format(
         "exported",
@@ -74,6 +90,7 @@ FORMATS: tuple[Format, ...] = (
         brings_inputs=True,
         extra="torch",
         engine="torch",
+        compared_with=TORCH_COMPILER,
     ),
     Format(
         "onnx",

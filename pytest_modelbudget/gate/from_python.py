@@ -15,7 +15,15 @@ from pytest_modelbudget.equivalence.given import GivenInputs
 from pytest_modelbudget.equivalence.inputs import GIVEN
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError, user_code
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, names_attribute
+from pytest_modelbudget.formats.source import (
+    AS_WRITTEN,
+    GROUPED,
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+    TensorSpec,
+    names_attribute,
+)
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.table import MeasuredModel
@@ -34,15 +42,20 @@ def model_source(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = NOTHING,
     dims: Mapping[str, int] = NOTHING,
+    qdq: str = GROUPED,
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base.
 
-    Raises SourceError for what no format reads, and InputError for what is no input.
+    Raises SourceError for what no format reads, and InputError for what is no input, and no way to read QDQ.
     """
+    if qdq not in {GROUPED, AS_WRITTEN}:
+        raise InputError(f"{qdq!r} is no way to read QDQ: write {GROUPED} or {AS_WRITTEN}")
     specs = input_specs(inputs, registry)
     key = source_format(source, registry)
     target = str(source) if isinstance(source, Path) else source
-    return ModelSource(key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, base=base)
+    return ModelSource(
+        key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, qdq="" if qdq == GROUPED else qdq, base=base
+    )
 
 
 def source_format(source: object, registry: Tables) -> str:
@@ -146,12 +159,14 @@ def measure(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] = NOTHING,
     dims: Mapping[str, int] = NOTHING,
+    qdq: str = GROUPED,
 ) -> Measurements:
     """All metrics of one model, as a budget would see them.
 
     source: "package.module:callable", the path of a model file, a module, or a factory that takes args and kwargs.
     inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or several of them in a list (positional) or a
     mapping (by name); files may bring their own. dims binds symbolic dimensions of a file's own inputs.
+    qdq "as_written" measures dequantise, operation and quantise apart, which else are one operation on integers.
 
     The model never sees a tensor that is given: only its type and shape are used, and of integers
     the range, min to max, within which other values may be drawn.
@@ -159,7 +174,7 @@ def measure(
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
     """
     registry, here = tables(), Path.cwd()
-    asked = model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, registry=registry, base=here)
+    asked = model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, registry=registry, base=here)
     model = measuring.measure_model(asked, registry, root=here)
     for failure in (model.failure, *model.failures.values()):
         if failure is not None:

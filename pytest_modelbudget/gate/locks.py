@@ -1,16 +1,28 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget import revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Loosen, Place, path_of
-from pytest_modelbudget.budget.changes import Loosening, loosenings, redefinitions
-from pytest_modelbudget.budget.lock_file import UPDATE, Baselines, Lock, LockedValue, lock_path, lock_text, read_value
+from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions
+from pytest_modelbudget.budget.lock_file import (
+    SCHEMA,
+    SUFFIX,
+    UPDATE,
+    Baselines,
+    Lock,
+    LockedValue,
+    budgets_of,
+    lock_path,
+    lock_text,
+    read_value,
+)
 from pytest_modelbudget.budget.read_budget import budget_text, read_budget
-from pytest_modelbudget.budget.update import CheckKey, Update, UpdateMode, update
+from pytest_modelbudget.budget.update import Update, UpdateMode, update
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
@@ -20,15 +32,16 @@ from pytest_modelbudget.units import readable_pair
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 MOST_NAMED = 3  # stale numbers that one line names
+HEAD = 1000  # bytes of a lock file in which its schema stands
+MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
 
 
 def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedValue]:
-    """The completely measured numbers of one budget file, out of the statements of its checks."""
-    addressed = ((Address.parse(node_id), number) for node_id, number in numbers.items())
+    """The completely measured numbers of one budget file, out of the statements of its checks, sorted."""
+    addressed = sorted((node_id, number) for node_id, number in numbers.items() if number["budget"] == str(budget))
     return {
-        (address.above.path, address.name): read_value(number)
-        for address, number in addressed
-        if number["budget"] == str(budget)
+        (address.above.path, address.name): read_value({key: number[key] for key in number if key != "budget"})
+        for address, number in ((Address.parse(node_id), number) for node_id, number in addressed)
     }
 
 
@@ -46,17 +59,41 @@ def lock_reports(
     base = baselines.base
     if base is not None and not base.commit:
         locks.append(record.LockReport(file=None, state="unreachable", text=base.why_not))
-    grows = {case.model.file for case in cases(report) if case.check.grow is not None}
+    growing = [case for case in cases(report) if case.check.grow is not None]
+    grows = {case.model.file for case in growing}
+    grown_from = {case.model.file for case in growing if case.check.baseline is not None}
     for path in files:
         file = baselines.shown(path)
         today = measured_numbers(numbers, path)
         state, text = _state(path, today, baselines)
         if state == "missing" and not all_needed and file not in grows:
             continue
-        locks.append(record.LockReport(file=baselines.shown(lock_path(path)), state=state, text=text))
+        lock = baselines.shown(lock_path(path))
+        # It was there when growth was told from it, and no longer says so now.
+        is_gone = base is None and state in ("missing", "broken") and file in grown_from
+        locks.append(record.LockReport(file=lock, state=state, text=text, fails=is_gone))
         if base is not None and base.commit:
-            locks.extend(_at_base(path, base, baselines))
+            locks.extend(_at_base(path, sorted({model for model, _ in today}), base, baselines))
     return locks
+
+
+def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[record.LockReport]:
+    """Lock files in these folders whose budget is gone, which nothing reads."""
+    for folder in sorted(set(folders)):
+        for path in sorted(folder.glob(f"*{SUFFIX}")):
+            if path.is_file() and not any(budget.exists() for budget in budgets_of(path)) and _is_lock(path):
+                file = baselines.shown(path)
+                text = f"{file} is left of {budgets_of(path)[0].name}, which is gone: delete it"
+                yield record.LockReport(file=file, state="stray", text=text)
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether a file begins as our lock files do; others end in .lock.json, too."""
+    try:
+        with path.open("rb") as file:
+            return SCHEMA.encode() in file.read(HEAD)
+    except OSError:
+        return False  # not ours to read, and nothing is compared with it
 
 
 def _state(path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines) -> tuple[str, str]:
@@ -90,11 +127,23 @@ def _named(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-def _at_base(path: Path, base: revision.BaseRevision, baselines: Baselines) -> Iterator[record.LockReport]:
+def _at_base(
+    path: Path, models: Iterable[str], base: revision.BaseRevision, baselines: Baselines
+) -> Iterator[record.LockReport]:
     there, file = baselines.at_base(path), baselines.shown(lock_path(path))
     if there.problem:
         yield record.LockReport(file=file, state="broken", text=there.problem)
-    elif not there.is_there:
+        return
+    moved: dict[str, list[str]] = {}
+    with suppress(BudgetError):  # which leaves growth unknown
+        for model in models:
+            homes = [baselines.shown(lock_path(home)) for home in baselines.homes(path, model) if home != path]
+            if homes:
+                moved.setdefault(" and ".join(homes), []).append(model)
+    for locks, names in moved.items():
+        text = f"{_named(names)} of {baselines.shown(path)} compared with {locks} at {revision.short(base)}"
+        yield record.LockReport(file=file, state="moved", text=f"{text}: moved from there")
+    if not there.is_there and not moved:
         text = f"{revision.short(base)} has no {file}: compared with the working tree's"
         yield record.LockReport(file=file, state="missing", text=text)
 
@@ -103,22 +152,46 @@ def _at_base(path: Path, base: revision.BaseRevision, baselines: Baselines) -> I
 
 
 def budget_changes(
-    files: Iterable[Path], gone: Iterable[Path], base: revision.BaseRevision, registry: Tables, *, root: Path
-) -> tuple[tuple[record.LoosenedLimit, ...], tuple[record.RedefinedModel, ...]]:
+    report: record.Report, numbers: Numbers, files: Iterable[Path], gone: Iterable[Path], baselines: Baselines,
+    registry: Tables,
+) -> tuple[tuple[record.LoosenedLimit, ...], tuple[record.RedefinedModel, ...]]:  # fmt: skip
     """All that the change since the base loosens, and redefines, each by file and line.
 
     gone are budget files that the base has and the working tree has not.
     """
+    base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
+    assert base is not None  # only asked for where there is one
     changes: list[record.LoosenedLimit | record.RedefinedModel] = []
     for path in (*files, *gone):
         try:
             now = read_budget(path, registry, root=root) if path.exists() else None
         except yaml_text.BudgetFileError:
             continue  # a broken budget fails by itself
-        changes.extend(_changes(path, now, base, registry, root))
+        found = list(_changes(path, now, base, registry, root))
+        changes.extend(found)
+        if now is not None and base.commit:
+            is_forbidden = now.loosen is Loosen.FORBID or any(change.forbidden for change in found)
+            measured = measured_numbers(numbers, path)
+            for loosening in _of_lock(path, now, measured, baselines, registry):
+                change = assembly.loosened_limit(loosening, forbidden=is_forbidden)
+                # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
+                is_left_out = change.what in MEASURED_BY and change.id not in judged
+                changes.append(replace(change, forbidden=False) if is_left_out else change)
     changes.sort(key=lambda change: (change.file, change.line))
     loosened = tuple(change for change in changes if isinstance(change, record.LoosenedLimit))
     return loosened, tuple(change for change in changes if isinstance(change, record.RedefinedModel))
+
+
+def _of_lock(
+    path: Path, now: Budget, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables
+) -> Iterator[Loosening]:
+    """Locked numbers that let a budget's models grow further than those of the base."""
+    with suppress(BudgetError):  # a base that cannot be read is told of where growth is judged
+        yield from lock_loosenings(
+            now, baselines.in_working_tree(path).lock, baselines.shown(lock_path(path)),
+            at_base=lambda model, check: baselines.locked_at_base(path, model, check),
+            measured=measured, metrics=registry.metrics,
+        )  # fmt: skip
 
 
 def _changes(

@@ -3,19 +3,23 @@
 import gc
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Protocol
 
 from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, user_code
-from pytest_modelbudget.formats.model import Model
-from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.model import LoadedModel, Model
+from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.table import Format
+from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import is_in_scope
+from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.measurement import Measurement
@@ -23,6 +27,15 @@ from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
 Profile = Callable[[Model, costs.CostedGraph], str]
+
+
+class Elsewhere(Protocol):
+    """Another process that measures a model within bounds."""
+
+    @property
+    def bounds(self) -> Hashable: ...
+
+    def measure(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel: ...
 
 
 @contextmanager
@@ -69,11 +82,12 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     with first_on_path(root), user_code("loading the model", SourceError):
         loaded = registry.formats[source.format].load(source, registry.ops)
         loaded.graph  # noqa: B018  # a model is read when its graph is asked for
-    return costed(loaded, registry)
+    return costed(loaded, registry, qdq=source.qdq)
 
 
-def costed(loaded: Model, registry: Tables) -> CostedModel:
+def costed(loaded: Model, registry: Tables, *, qdq: str) -> CostedModel:
     """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
+    loaded = loaded if qdq == AS_WRITTEN else on_integers(loaded, registry)
     graph = costs.CostedGraph(loaded.graph, registry.ops)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
@@ -88,6 +102,22 @@ def costed(loaded: Model, registry: Tables) -> CostedModel:
     return CostedModel(loaded, graph, counts, measurements, failures)
 
 
+def on_integers(loaded: Model, registry: Tables) -> Model:
+    """A model whose groups of dequantise, operation and quantise are operations on integers."""
+    read = read_qdq(loaded.graph, registry.ops)
+    if read.graph is loaded.graph:
+        return loaded
+    layers = (
+        replace(
+            layer,
+            inputs=tuple(read.became.get(tensor, tensor) for tensor in layer.inputs),
+            outputs=tuple(read.became.get(tensor, tensor) for tensor in layer.outputs),
+        )
+        for layer in loaded.layers
+    )
+    return LoadedModel(read.graph, loaded.format, loaded.traced, tuple(layers), (*loaded.notes, *read.notes))
+
+
 @collection_paused()
 def measure_model(
     source: ModelSource, registry: Tables, *, root: Path, with_parts: bool = False, profile: Profile | None = None
@@ -98,12 +128,29 @@ def measure_model(
     is called while the graph is there, and the text that it makes of it is kept.
     """
     began = perf_counter()
-    try:
-        model = costed_model(source, registry, root=root)
-    except ModelBudgetError as error:
-        return MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
-    measured = without_graph(model, began, registry, with_parts=with_parts)
-    return replace(measured, profile=profile(model.loaded, model.costed)) if profile else measured
+    with undisturbed(registry.formats[source.format]) as left:
+        try:
+            model = costed_model(source, registry, root=root)
+        except ModelBudgetError as error:
+            measured = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
+        else:
+            measured = without_graph(model, began, registry, with_parts=with_parts)
+            measured = replace(measured, profile=profile(model.loaded, model.costed)) if profile else measured
+    return with_leftovers(measured, left)
+
+
+@contextmanager
+def undisturbed(format: Format) -> Iterator[Leftovers]:
+    """The process is as before when a model of that format ends, but for its framework, which stays loaded."""
+    with suppress(ImportError):  # which is said where the model is loaded
+        format.reader()
+    with process_kept() as left:
+        yield left
+
+
+def with_leftovers(model: MeasuredModel, left: Leftovers) -> MeasuredModel:
+    """The model with a note of all that nobody could take back."""
+    return replace(model, notes=(*model.notes, *left.names)) if left.names else model
 
 
 def without_graph(model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False) -> MeasuredModel:
@@ -137,15 +184,20 @@ class MeasuredModels:
     def __init__(self, registry: Tables, *, root: Path, profile: Profile | None = None) -> None:
         self.registry = registry
         self.root = root
-        self._profile = profile
+        self.profile = profile
         # The source stays beside its model: an object's identity is its own only while it lives.
         self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
-    def of(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel:
+    def of(self, source: ModelSource, *, with_parts: bool = False, elsewhere: Elsewhere | None = None) -> MeasuredModel:
         """The measured model of a source; inputs and arguments belong to it."""
-        key = (_key(source), with_parts)
+        key = (_key(source), with_parts, elsewhere and elsewhere.bounds)
         if key not in self._known:
-            model = measure_model(source, self.registry, root=self.root, with_parts=with_parts, profile=self._profile)
+            if elsewhere is not None:
+                model = elsewhere.measure(source, with_parts=with_parts)
+            else:
+                model = measure_model(
+                    source, self.registry, root=self.root, with_parts=with_parts, profile=self.profile
+                )
             self._known[key] = (source, model)
         return self._known[key][1]
 

@@ -13,7 +13,15 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_code
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
-from pytest_modelbudget.gate.measuring import collection_paused, costed, first_on_path, without_graph
+from pytest_modelbudget.gate.measuring import (
+    collection_paused,
+    costed,
+    first_on_path,
+    undisturbed,
+    with_leftovers,
+    without_graph,
+)
+from pytest_modelbudget.gate.process_state import process_kept
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
@@ -98,16 +106,17 @@ def transformed_model(
     with_parts keeps what each number is made of, for a lock file to be written or compared.
     """
     began = perf_counter()
-    try:
-        with first_on_path(root), user_code(f"applying {check.transform}", TransformError):
-            applied = apply_transform(source, check.transform, check.settings, registry)
-            model = costed(applied.changed.model, registry)
-    except ModelBudgetError as error:
-        failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
-        return TransformedModel(failed)
-    measured = without_graph(model, began, registry, with_parts=with_parts)
-    applied.release()
-    return TransformedModel(measured, applied.changed.changes, applied)
+    with undisturbed(registry.formats[source.format]) as left:
+        try:
+            with first_on_path(root), user_code(f"applying {check.transform}", TransformError):
+                applied = apply_transform(source, check.transform, check.settings, registry)
+                model = costed(applied.changed.model, registry, qdq=source.qdq)
+        except ModelBudgetError as error:
+            failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
+            return TransformedModel(failed)
+        measured = without_graph(model, began, registry, with_parts=with_parts)
+        applied.release()
+    return TransformedModel(with_leftovers(measured, left), applied.changed.changes, applied)
 
 
 def verified(model: TransformedModel, claim: Claim, *, root: Path) -> Equivalence:
@@ -115,7 +124,7 @@ def verified(model: TransformedModel, claim: Claim, *, root: Path) -> Equivalenc
     if model.applied is None:
         return Equivalence(Outcome.UNKNOWN, claim.kind, str(model.measured.failure))
     try:
-        with first_on_path(root), user_code("comparing the outputs", TransformError):
+        with process_kept(), first_on_path(root), user_code("comparing the outputs", TransformError):
             return model.applied.verify(claim)
     except ModelBudgetError as error:
         return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)

@@ -27,7 +27,8 @@ class Op:
     operands are in the order of the operator's own signature; a list operand is a tuple.
     attributes are plain values. scope is the module path ("layer1.0.conv1", "" for the model
     itself). times is how often the body around it runs. mutates says that it writes into memory
-    of an operand: an output on an operand's storage is then an in-place result, else a view.
+    of an operand: an output on an operand's storage is then an in-place result, else a view. scales
+    are read beside the operands, in no role: scales and zero points of an operation on integers.
     """
 
     name: str
@@ -37,9 +38,10 @@ class Op:
     scope: str = ""
     times: int = 1
     mutates: bool = False
+    scales: tuple[Tensor, ...] = ()
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Operand tensors, lists flattened, absent ones left out."""
+        """Operand tensors, lists flattened, absent ones left out; then scales."""
         return self._tensors
 
     @kept
@@ -50,7 +52,7 @@ class Op:
                 tensors.append(operand)
             elif operand is not None:
                 tensors.extend(element for element in operand if element is not None)
-        return tuple(tensors)
+        return (*tensors, *self.scales)
 
     @kept
     def fresh_outputs(self) -> tuple[Tensor, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -92,7 +93,8 @@ class Tensor:
     the storage. Tensors on one storage (views, in-place results, tied weights) share memory and
     are paid for once; dimensions of stride 0 are touched once. Two tensors are never equal.
     unsized says why the shape is not known, and is empty for all others; shape is then () and no
-    claim. Of a slice that stands for all slices which the runs of a body read, sweeps is the whole.
+    claim, and declared is what a file says of it: sizes, names of symbols, "?". Of a slice that
+    stands for all slices which the runs of a body read, sweeps is the whole.
     """
 
     name: str
@@ -103,6 +105,12 @@ class Tensor:
     strides: tuple[int, ...]
     unsized: str = ""
     sweeps: Tensor | None = None
+    declared: tuple[int | str, ...] = ("...",)
+
+    @property
+    def shown_shape(self) -> tuple[int | str, ...]:
+        """The shape for eyes: names of symbols, and "..." where nothing is known."""
+        return self.declared if self.unsized else self.shape
 
     @kept
     def elements(self) -> int:
@@ -145,9 +153,23 @@ def dense(name: str, shape: tuple[int, ...], dtype: DType, storage: Storage) -> 
     return Tensor(name, shape, dtype, storage, 0, contiguous_strides(shape))
 
 
-def unsized(name: str, dtype: DType, storage: Storage, why: str) -> Tensor:
+def unsized(name: str, dtype: DType, storage: Storage, why: str, declared: tuple[int | str, ...] = ("...",)) -> Tensor:
     """A tensor whose shape is not known; what reads or writes it is unmeasured."""
-    return Tensor(name, (), dtype, storage, 0, (), why)
+    return Tensor(name, (), dtype, storage, 0, (), why, declared=declared)
+
+
+UNBOUND = "not bound by dims: "  # how a reason begins that sizes in dims take away
+
+
+def unbound(inputs: Mapping[str, Iterable[str]]) -> str:
+    """The reason for a size that symbols hide, with the inputs of each: "not bound by dims: batch (of x, y)"."""
+    return UNBOUND + ", ".join(f"{symbol} (of {', '.join(names)})" for symbol, names in inputs.items())
+
+
+def unbound_symbols(why: str) -> list[str]:
+    """The symbols that such a reason names; none where the reason is another."""
+    listed = why.removeprefix(UNBOUND)
+    return [] if listed == why else re.findall(r"(?:^|, )(.+?) \(of .*?\)(?=, |$)", listed)
 
 
 def distinct_nbytes(tensors: Iterable[Tensor]) -> int:

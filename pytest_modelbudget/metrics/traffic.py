@@ -92,7 +92,8 @@ def arithmetic_intensity(costed: CostedGraph) -> measurement.Measurement:
     pair = (2 * int(computed.value), int(moved.value))
     missing = tuple(dict.fromkeys((*computed.unmeasured, *moved.unmeasured)))
     if not pair[1]:
-        missing = (*missing, measurement.UnmeasuredOp("model", 1, "", "moves no bytes, so it has no ratio"))
+        nothing = measurement.UnmeasuredOp("model", 1, "", "moves no bytes, so it has no ratio")
+        missing = missing or (nothing,)
         return measurement.Measurement(Fraction(0), "FLOP/B", unmeasured=missing)
     per_scope = {share.scope: share.value for share in computed.shares}
     ratios = tuple(

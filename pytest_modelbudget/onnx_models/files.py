@@ -15,9 +15,11 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
 from pytest_modelbudget.graph.tensor import nbytes_of
 from pytest_modelbudget.onnx_models import program
+from pytest_modelbudget.onnx_models.normal_form import put_in_order
 from pytest_modelbudget.onnx_models.weights import masks
 from pytest_modelbudget.ops.table import OpTable
 
+LARGEST = 2**63 - 1  # runtimes count in 64 bits
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 
@@ -58,7 +60,8 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
 
 def _stored(model: onnx.ModelProto) -> Iterator[TensorProto]:
     """Every tensor that the file stores, inside bodies and functions too."""
-    graphs = tuple(program.all_graphs(model.graph))
+    inside = (graph for function in model.functions for graph in program.graphs_in(function.node))
+    graphs = (*program.all_graphs(model.graph), *inside)
     for graph in graphs:
         yield from graph.initializer
         yield from (sparse.values for sparse in graph.sparse_initializer)
@@ -70,12 +73,19 @@ def _stored(model: onnx.ModelProto) -> Iterator[TensorProto]:
                     yield attribute.t
                 elif kind == AttributeProto.TENSORS:
                     yield from attribute.tensors
+                elif kind == AttributeProto.SPARSE_TENSOR:
+                    yield attribute.sparse_tensor.values
 
 
 def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
     if min(tensor.dims, default=0) < 0:
         raise SourceError(
             f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: {list(tensor.dims)}"
+        )
+    if prod(tensor.dims) > LARGEST:
+        raise SourceError(
+            f"{path.name}: the stored tensor '{tensor.name}' has {prod(tensor.dims):,} elements, "
+            "more than 64 bits count"
         )
     if tensor.data_location == TensorProto.EXTERNAL and not _is_below(_location(tensor)):
         raise SourceError(
@@ -135,6 +145,7 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
     """
     with user_code(f"reading {path.name}", SourceError):
         model = onnx.load(str(path), load_external_data=False)
+        put_in_order(model)
         for tensor in model.graph.initializer:
             if tensor.data_location == TensorProto.EXTERNAL and _values_file(tensor, path.parent):
                 load_external_data_for_tensor(tensor, str(path.parent))

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import AttributeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
-from pytest_modelbudget.onnx_models.inference import Folding, Frame, with_shapes
-from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor, ValueType, weight_name
+from pytest_modelbudget.onnx_models.files import LARGEST, ReadModel, bind_dims, read_model, weightless
+from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types, result_types, with_shapes
+from pytest_modelbudget.onnx_models.normal_form import SORTED, put_in_order
+from pytest_modelbudget.onnx_models.program import (
+    CONSTANT,
+    Body,
+    Node,
+    Program,
+    StoredTensor,
+    ValueType,
+    dtype_of,
+    weight_name,
+)
 from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
 from pytest_modelbudget.ops.table import OpTable
 
+TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
 
 
@@ -137,7 +148,7 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
     inside = frame.inside(repeated.body, times=max(repeated.count, 1))
     for name, (tensor, known) in repeated.inputs.items():
         inside.place(name, tensor, known)
-    reader.find_types(inside)
+    find_types(inside, reader.folding)
     stacks = {part: _stack(inside, part, repeated.count) for part in repeated.stacked}
     inside.placed.update((part.inside, stack.storage) for part, stack in stacks.items() if stack is not None)
     reader.read(inside)
@@ -204,7 +215,7 @@ class Branch:
 def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch:
     before = len(reader.ops)
     inside = frame.inside(body)
-    reader.find_types(inside)
+    find_types(inside, reader.folding)
     reader.read(inside)
     outputs = tuple((reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs)
     ops = tuple(reader.ops[before:])
@@ -246,7 +257,7 @@ def fresh(name: str, known: ValueType, why: str = "", storage: Storage | None = 
         hidden = sizes is None or bool(known.container)
         reason = why if hidden else f"{name} holds {dtype.name}s, which have no fixed size"
         home = storage or Storage(name, 0, StorageKind.ACTIVATION, reason)
-        return unsized(name, dtype, home, reason)
+        return unsized(name, dtype, home, reason, known.declared)
     home = storage or Storage(name, nbytes_of(prod(sizes), dtype), StorageKind.ACTIVATION)
     return dense(name, sizes, dtype, home)
 
@@ -255,7 +266,7 @@ def view(name: str, base: Tensor, known: ValueType, why: str) -> Tensor:
     """A tensor's memory under another name and shape."""
     dtype = known.dtype if known.code else base.dtype
     if known.sizes is None or base.storage.unsized:
-        return unsized(name, dtype, base.storage, why or base.unsized)
+        return unsized(name, dtype, base.storage, why or base.unsized, known.declared)
     strides = base.strides
     if known.sizes != base.shape:
         strides = dense(name, known.sizes, dtype, base.storage).strides
@@ -288,8 +299,11 @@ class GraphReader:
         for name, stored in self._graph.stored.items():
             if name not in frame.tensors:
                 self._stored(stored, frame, "")
+        for node in self._graph.nodes:
+            if node.bodies:
+                self._take_bodies(node, frame, node.scope)
         if self._symbols:
-            self.notes.append(f"not bound by dims: {self._listed(self._symbols)}")
+            self.notes.append(unbound(self._symbols))
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights))
 
     def _symbols_of_inputs(self) -> Mapping[str, list[str]]:
@@ -303,21 +317,38 @@ class GraphReader:
 
     def _input(self, name: str, frame: Frame) -> Tensor:
         known = self._graph.types[name]
-        why = self._unbound(known) or f"input {name} has no shape"
+        why = self._unbound(known.symbols) or f"input {name} has no shape"
         if known.container:
             why = f"input {name} is a {known.container}, whose size the data decide"
+        elements = prod(known.sizes or ())
+        if elements > LARGEST:
+            raise SourceError(f"input {name} has {elements:,} elements, more than 64 bits count")
         frame.tensors[name] = fresh(name, known, why)
         return frame.tensors[name]
 
-    def _unbound(self, known: ValueType) -> str:
-        """The sentence that names a type's unbound symbols and where they come from."""
-        symbols = dict.fromkeys(size for size in known.shape or () if isinstance(size, str))
-        named = [symbol for symbol in symbols if symbol in self._symbols]
-        return f"not bound by dims: {self._listed(named)}" if named else ""
+    def _unbound(self, symbols: Iterable[str]) -> str:
+        """The sentence that names those of some symbols that inputs have and nobody bound; "" without any."""
+        named = {symbol: self._symbols[symbol] for symbol in symbols if symbol in self._symbols}
+        return unbound(named) if named else ""
 
-    def _listed(self, symbols: Mapping[str, list[str]] | list[str]) -> str:
-        """Symbols with the inputs they come from: "batch (of x, y)"."""
-        return ", ".join(f"{name} (of {', '.join(self._symbols[name])})" for name in symbols)
+    def _behind(self, node: Node, frame: Frame) -> str:
+        """What hides a value that a node's results come from: symbols of inputs, or numbers that leave 64 bits.
+
+        A size that is worked out from one (Shape, Gather, Range) hides what is made with it.
+        """
+        symbols: dict[str, None] = {}
+        hidden = frame.hidden_reason(node.result)
+        reached, waiting = set[tuple[int, str]](), [(name, frame) for name in node.reads]
+        for name, around in waiting:  # which grows
+            home = around.home(name)
+            if home is None or (id(home), name) in reached:
+                continue
+            reached.add((id(home), name))
+            symbols.update(dict.fromkeys(home.type(name).symbols))
+            hidden = hidden or home.hidden_reason(name)
+            maker = home.body.makers.get(name)
+            waiting += [(read, home) for read in maker.reads] if maker else ()
+        return self._unbound(name for name in self._symbols if name in symbols) or hidden
 
     def read(self, frame: Frame) -> None:
         """Read every node of a frame's graph, in the order of the file."""
@@ -326,12 +357,6 @@ class GraphReader:
                 CONTROL_FLOW[node.operator](self, node, frame)
             elif node.operator != CONSTANT:
                 self._operation(node, frame)
-
-    def find_types(self, frame: Frame) -> None:
-        """Work out the types of a body's values before its results are placed."""
-        for node in frame.body.nodes:
-            if node.operator not in CONTROL_FLOW and node.operator != CONSTANT:
-                self._result_types(node, frame)
 
     def operand(self, name: str, reader: str, frame: Frame) -> Tensor:
         """The tensor of a value, stored ones made on first use; raises SourceError without any."""
@@ -342,10 +367,7 @@ class GraphReader:
         if home is None:
             raise SourceError(f"{reader} reads '{name}', which no input, weight or node gives")
         if name not in home.body.stored:
-            raise SourceError(
-                f"{reader} reads '{name}' before the node that makes it: the nodes form a cycle, "
-                "or do not stand in the order in which they run"
-            )
+            raise SourceError(f"{reader} reads '{name}' before the node that makes it: the nodes form a cycle")
         return self._stored(home.body.stored[name], home, reader)
 
     def _stored(self, stored: StoredTensor, frame: Frame, place: str) -> Tensor:
@@ -366,8 +388,24 @@ class GraphReader:
         """One ordinary node as one operation."""
         scope = node.scope
         operands = self._operands(node, scope, frame)
-        outputs = self._results(node, operands, self._result_types(node, frame), frame)
+        outputs = self._results(node, operands, result_types(node, frame, self.folding), frame)
         self.ops.append(Op(node.operator, operands, outputs, node.attributes, scope, times=frame.times))
+        if node.rule is None:
+            self._take_attributes(node, scope)
+
+    def _take_attributes(self, node: Node, scope: str) -> None:
+        """What an operator without a rule stores in its attributes, which may be its weights."""
+        for attribute in node.proto.attribute:
+            protos = {TENSOR: [attribute.t], TENSORS: attribute.tensors, SPARSE: [attribute.sparse_tensor.values]}
+            for at, proto in enumerate(protos.get(attribute.type, ())):
+                if proto.dims:
+                    path = weight_name(
+                        f"{attribute.name}{at or ''}", f"{scope}.{node.result}" if scope else node.result
+                    )
+                    dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
+                    storage = Storage(path, nbytes_of(prod(shape), dtype), StorageKind.CONSTANT)
+                    reader = Reader(node.operator, "")
+                    self._weights.append(Weight(dense(path, shape, dtype, storage), unknown_reader=reader))
 
     def _operands(self, node: Node, scope: str, frame: Frame) -> tuple[Operand, ...]:
         """Operands in order; what only says how large or where is left out."""
@@ -379,16 +417,6 @@ class GraphReader:
             operands.append(tensor)
         return tuple(operands)
 
-    def _result_types(self, node: Node, frame: Frame) -> tuple[ValueType, ...]:
-        """Types of a node's results: as declared, or worked out where that leaves them open."""
-        declared = tuple([frame.type(name) for name in node.outputs])
-        if declared and None not in [known.sizes for known in declared]:
-            return declared
-        pairs = zip(declared, self.folding.types(node, frame), strict=True)
-        types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
-        frame.types.update(zip(node.outputs, types, strict=True))
-        return types
-
     def _results(
         self, node: Node, operands: tuple[Operand, ...], types: tuple[ValueType, ...], frame: Frame
     ) -> tuple[Tensor, ...]:
@@ -398,7 +426,7 @@ class GraphReader:
         for position, (name, known) in enumerate(zip(node.outputs, types, strict=True)):
             if not name or (base and position and not self._graph.reads.get(name)):
                 continue
-            why = "" if known.sizes is not None else self._why(node, known, operands)
+            why = "" if known.sizes is not None else self._why(node, known, operands, frame)
             if base and not position:
                 tensor = view(name, base, known, why)
             elif name in frame.body.shaping:
@@ -424,7 +452,7 @@ class GraphReader:
         operand = operands[by_word[rule.shares_storage_of]]
         return operand if isinstance(operand, Tensor) else None
 
-    def _why(self, node: Node, known: ValueType, operands: tuple[Operand, ...]) -> str:
+    def _why(self, node: Node, known: ValueType, operands: tuple[Operand, ...], frame: Frame) -> str:
         """Why a result's shape is not known: an operand's reason, a symbol, or the node itself."""
         for operand in operands:
             if isinstance(operand, Tensor) and operand.unsized:
@@ -432,28 +460,32 @@ class GraphReader:
         if known.container:
             return f"{node.operator} gives a {known.container}, whose size the data decide"
         place = node.proto.name or node.outputs[0]
-        return self._unbound(known) or (
-            f"{node.operator} '{place}': the shape of its result is decided by the data"
-            if node.rule
-            else f"{node.operator} '{place}': nothing says which shape its result has"
+        return (
+            self._unbound(known.symbols)
+            or self._behind(node, frame)
+            or (
+                f"{node.operator} '{place}': the shape of its result is decided by the data"
+                if node.rule
+                else f"{node.operator} '{place}': nothing says which shape its result has"
+            )
         )
 
     def opaque(self, node: Node, frame: Frame, why: str) -> None:
         """A node whose body cannot be written out: one operation with unknown results."""
         scope = node.scope
-        reason = f"{node.operator} '{scope}': {why}"
+        reason = self._behind(node, frame) or f"{node.operator} '{scope}': {why}"
         operands = tuple(self.operand(name, scope, frame) if name else None for name in node.inputs)
         outputs = []
         for name in filter(None, node.outputs):
-            known = ValueType(frame.type(name).code)
+            declared = frame.type(name)
+            known = ValueType(declared.code)
             storage = Storage(name, 0, StorageKind.ACTIVATION, reason)
-            frame.place(name, unsized(name, known.dtype, storage, reason), known)
+            frame.place(name, unsized(name, known.dtype, storage, reason, declared.declared), known)
             outputs.append(frame.tensors[name])
         self.ops.append(Op(node.operator, operands, tuple(outputs), {}, scope, times=frame.times))
-        self._take_bodies(node, frame, scope)
 
     def _take_bodies(self, node: Node, frame: Frame, scope: str) -> None:
-        """What bodies store that are not written out, which the file holds all the same."""
+        """What bodies store that are not written out, or do not read it: the file holds it all the same."""
         for body in node.bodies.values():
             inside = frame.inside(body)
             for name, stored in body.stored.items():
@@ -479,10 +511,11 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
 
 def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
     """The graph of a model without weights, which is written to: its dims are bound."""
+    is_sorted = put_in_order(model.proto)
     bind_dims(model.proto, dims, file)
     reader = GraphReader(Program(with_shapes(model, file), rules), model.masks)
     graph = reader.graph()
-    return LoadedModel(graph, "onnx", notes=tuple(reader.notes))
+    return LoadedModel(graph, "onnx", notes=(*([SORTED] if is_sorted else []), *reader.notes))
 
 
 def measured_graph(model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:

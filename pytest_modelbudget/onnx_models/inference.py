@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
 from onnx import NodeProto, TensorProto, numpy_helper
 from onnx.shape_inference import InferenceError
 
@@ -16,7 +16,8 @@ from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types
-from pytest_modelbudget.onnx_models.files import ReadModel, weightless
+from pytest_modelbudget.onnx_models.files import LARGEST, ReadModel, weightless
+from pytest_modelbudget.onnx_models.normal_form import written_out
 
 
 def with_shapes(model: ReadModel, file: str) -> onnx.ModelProto:
@@ -26,9 +27,8 @@ def with_shapes(model: ReadModel, file: str) -> onnx.ModelProto:
     """
     proto = model.proto
     with user_code(f"{file} is no valid model: working out its shapes", SourceError):
-        if proto.functions:
-            proto = onnx.inliner.inline_local_functions(proto)
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        proto = written_out(proto, file)
+        inferred = onnx.shape_inference.infer_shapes(proto)  # no values: onnx's wrap, and take any memory
     if len(inferred.graph.node) != len(proto.graph.node):
         raise SourceError(f"{file}: onnx could not work out the shapes of this model")
     return inferred
@@ -38,7 +38,8 @@ def with_shapes(model: ReadModel, file: str) -> onnx.ModelProto:
 class Frame:
     """One graph while it is read: the tensors made so far, and what is known of their values.
 
-    times is how often the graph runs. placed says on whose memory a result must lie, where a loop stacks it.
+    times is how often the graph runs. placed says on whose memory a result must lie, where a loop stacks it, and hidden
+    why values or sizes that could be known are not: numbers that leave 64 bits, too many elements.
     """
 
     body: program.Body
@@ -47,6 +48,7 @@ class Frame:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     types: dict[str, program.ValueType] = field(default_factory=dict)
     values: dict[str, TensorProto | None] = field(default_factory=dict)
+    hidden: dict[str, str] = field(default_factory=dict)
     placed: dict[str, Storage] = field(default_factory=dict)
 
     def inside(self, body: program.Body, *, times: int = 1) -> Frame:
@@ -73,6 +75,15 @@ class Frame:
             return self.body.types[name]
         return self.outer.type(name)
 
+    def hide(self, node: program.Node, why: str) -> None:
+        """Say why the results of a node are not known."""
+        self.hidden.update(dict.fromkeys(filter(None, node.outputs), why))
+
+    def hidden_reason(self, name: str) -> str:
+        """What was said of a value, here or around; "" for nearly all."""
+        why = self.hidden.get(name, "")
+        return self.outer.hidden_reason(name) if not why and self.outer else why
+
     def home(self, name: str) -> Frame | None:
         """The frame of the graph that makes or stores a value."""
         if name in self.tensors or name in self.body.stored or name in self.body.makers:
@@ -82,87 +93,188 @@ class Frame:
 
 KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx itself knows
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
-DEEPEST = 200  # operations between a constant and the shape it decides
+MOST_WORK = 2**21  # elements that are read and made for all such values of a model together
+LEAST_WORK = 16  # of one node, whose run costs more than its elements
+MOST_AXES = 64  # as many as numpy has
 # What onnx's reference implementation raises for what it does not do.
 REFUSALS = (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
-_DRAWN = frozenset({
-    "onnx::Bernoulli", "onnx::Multinomial", "onnx::RandomNormal", "onnx::RandomNormalLike",
-    "onnx::RandomUniform", "onnx::RandomUniformLike", "onnx::ImageDecoder",
+# What shapes are worked out with: each takes a time that its elements bound. Of the second, data decide the shape of
+# the result, which has no more elements than the operands; a sequence stands as the stack of its elements.
+_WORKED_OUT = frozenset({
+    "onnx::Abs", "onnx::Add", "onnx::And", "onnx::ArgMax", "onnx::ArgMin", "onnx::BitShift",
+    "onnx::BitwiseAnd", "onnx::BitwiseNot", "onnx::BitwiseOr", "onnx::BitwiseXor", "onnx::Cast",
+    "onnx::CastLike", "onnx::Ceil", "onnx::Clip", "onnx::Concat", "onnx::ConstantOfShape", "onnx::CumSum",
+    "onnx::Div", "onnx::Equal", "onnx::Exp", "onnx::Expand", "onnx::EyeLike", "onnx::Flatten",
+    "onnx::Floor", "onnx::Gather", "onnx::GatherElements", "onnx::GatherND", "onnx::Greater",
+    "onnx::GreaterOrEqual", "onnx::Identity", "onnx::Less", "onnx::LessOrEqual", "onnx::Log", "onnx::Max",
+    "onnx::Mean", "onnx::Min", "onnx::Mod", "onnx::Mul", "onnx::Neg", "onnx::Not", "onnx::OneHot",
+    "onnx::Or", "onnx::Pad", "onnx::Pow", "onnx::Range", "onnx::Reciprocal", "onnx::ReduceL1",
+    "onnx::ReduceL2", "onnx::ReduceMax", "onnx::ReduceMean", "onnx::ReduceMin", "onnx::ReduceProd",
+    "onnx::ReduceSum", "onnx::ReduceSumSquare", "onnx::Relu", "onnx::Reshape", "onnx::Round",
+    "onnx::ScatterElements", "onnx::ScatterND", "onnx::Sign", "onnx::Slice", "onnx::Split", "onnx::Sqrt",
+    "onnx::Squeeze", "onnx::Sub", "onnx::Sum", "onnx::Tile", "onnx::TopK", "onnx::Transpose",
+    "onnx::Trilu", "onnx::Unsqueeze", "onnx::Where", "onnx::Xor",
 })  # fmt: skip
-# Operators whose results are as large as the values of their operands say.
-_GROWING = frozenset({
-    "onnx::ConstantOfShape", "onnx::Expand", "onnx::Tile", "onnx::Range", "onnx::Pad",
-    "onnx::Resize", "onnx::Upsample", "onnx::OneHot", "onnx::EyeLike", "onnx::CenterCropPad",
-    "onnx::HannWindow", "onnx::HammingWindow", "onnx::BlackmanWindow", "onnx::MelWeightMatrix",
-    "onnx::AffineGrid", "onnx::Col2Im",
+_SHAPED_BY_VALUES = frozenset({
+    "onnx::Compress", "onnx::NonZero", "onnx::SequenceAt", "onnx::SequenceConstruct",
+    "onnx::SplitToSequence", "onnx::Unique",
+})  # fmt: skip
+# Operators whose results have sizes that are sums or products of sizes, operands and attributes.
+_OUTGROWING = frozenset({
+    "onnx::Col2Im", "onnx::Concat", "onnx::ConvTranspose", "onnx::DepthToSpace", "onnx::MaxUnpool",
+    "onnx::Pad", "onnx::Resize", "onnx::Tile", "onnx::Upsample",
 })  # fmt: skip
 
 
 class Folding:
-    """What a model's constants decide, one node at a time and only when asked."""
+    """What a model's constants decide, one node at a time and only when asked, in bounded time and memory."""
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = opsets
         self._imports = [onnx.helper.make_opsetid(*opset) for opset in opsets.items()]
+        self._work_left = MOST_WORK
 
-    def value(self, name: str, frame: Frame, depth: int = 0) -> TensorProto | None:
+    def value(self, name: str, frame: Frame) -> TensorProto | None:
         """A value that is the same in every run, or None."""
-        home = frame.home(name)
-        if home is None or depth > DEEPEST:
-            return None
-        if name not in home.values:
-            home.values[name] = None  # a cycle ends here
-            home.values[name] = self._value(name, home, depth)
-        return home.values[name]
+        waiting, begun = [(name, frame.home(name))], set[tuple[str, int]]()
+        while waiting:
+            name, home = waiting[-1]
+            if home is None or name in home.values:
+                waiting.pop()
+                continue
+            place = name, id(home)
+            if place in begun or not (node := self._worked_out(name, home)):
+                home.values[name] = self._value(name, home)
+                continue
+            begun.add(place)  # what is still open when it comes up again goes round in a circle
+            waiting += [(operand, home.home(operand)) for operand in node.inputs if operand]
+        return self._known(name, frame)
 
-    def _value(self, name: str, frame: Frame, depth: int) -> TensorProto | None:
+    def _known(self, name: str, frame: Frame) -> TensorProto | None:
+        home = frame.home(name)
+        return home.values.get(name) if home is not None else None
+
+    def _worked_out(self, name: str, frame: Frame) -> program.Node | None:
+        """The node that makes a value, where the values of its operands may give it."""
+        node = None if name in frame.body.stored else frame.body.makers.get(name)
+        return node if node and node.operator in _WORKED_OUT | _SHAPED_BY_VALUES else None
+
+    def _value(self, name: str, frame: Frame) -> TensorProto | None:
         stored = frame.body.stored.get(name)
         if stored is not None:
             return stored.values
         node = frame.body.makers.get(name)
-        return self._results(node, frame, depth).get(name) if node is not None else None
+        return self._results(node, frame).get(name) if node is not None else None
 
-    def _results(self, node: program.Node, frame: Frame, depth: int) -> dict[str, TensorProto]:
+    def _results(self, node: program.Node, frame: Frame) -> dict[str, TensorProto]:
         """All results of a node whose operands are known; none where one is not."""
         if node.operator in {"onnx::Shape", "onnx::Size"}:
             sizes = frame.type(node.inputs[0]).sizes
-            return {node.outputs[0]: _shape_value(node, sizes)} if sizes is not None else {}
-        if node.operator in _DRAWN or node.bodies or _domain(node) not in KNOWN_DOMAINS:
+            return _shape_value(node, sizes, frame) if sizes is not None else {}
+        if node.operator not in _WORKED_OUT | _SHAPED_BY_VALUES:
             return {}
-        operands = {name: self.value(name, frame, depth + 1) for name in node.inputs if name}
+        operands = {name: self._known(name, frame) for name in node.inputs if name}
         known = {name: value for name, value in operands.items() if value is not None}
-        if len(known) < len(operands) or _grows_large(known.values(), frame, node):
+        if len(known) < len(operands) or not self._is_affordable(node, known, frame):
             return {}
-        return self._computed(node, known)
+        return self._computed(node, known, frame)
 
-    def _computed(self, node: program.Node, operands: Mapping[str, TensorProto]) -> dict[str, TensorProto]:
-        """Results by onnx's own reference implementation; none where it has none."""
-        from onnx.reference import ReferenceEvaluator
+    def _is_affordable(self, node: program.Node, operands: Mapping[str, TensorProto], frame: Frame) -> bool:
+        """Whether a node is worked out here, which the work that is left then pays."""
+        read = made = sum(prod(value.dims) for value in operands.values())
+        if node.operator not in _SHAPED_BY_VALUES:
+            types = [frame.type(name) for name in node.outputs if name]
+            if any(known.sizes is None for known in types):
+                types = [known for name, known in zip(node.outputs, self._inferred(node, frame), strict=True) if name]
+            sizes = [known.sizes for known in types if known.sizes is not None]
+            if len(sizes) < len(types):
+                return False
+            made = sum(map(prod, sizes))
+        work = max(read + made, LEAST_WORK)
+        if made > MOST_ELEMENTS or work > self._work_left:
+            why = f"{node.operator} '{node.result}': {made:,} values are more than are worked out before the run"
+            frame.hide(node, why)
+            return False
+        self._work_left -= work
+        return True
 
-        inputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in operands]
-        outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.outputs if name]
-        graph = onnx.helper.make_graph([node.proto], "one", inputs, outputs)
-        model = onnx.helper.make_model(graph, opset_imports=self._imports)
-        feeds = {name: numpy_helper.to_array(value) for name, value in operands.items()}
+    def _computed(
+        self, node: program.Node, operands: Mapping[str, TensorProto], frame: Frame
+    ) -> dict[str, TensorProto]:
+        """Results by onnx's own reference implementation; none where it has none, or where they do not fit."""
+        names = [name for name in node.outputs if name]
         try:
-            results = ReferenceEvaluator(model).run(None, feeds)
-            return {
-                output.name: numpy_helper.from_array(np.asarray(result), output.name)
-                for output, result in zip(outputs, results, strict=True)
-            }
+            feeds = {name: numpy_helper.to_array(value) for name, value in operands.items()}
+            with np.errstate(all="ignore"):
+                results = self._run(node, names, feeds)
+                if not self._fit(node, names, feeds, results):
+                    frame.hide(node, f"{node.operator} '{node.result}': its integers do not fit in their type")
+                    return {}
+            return {name: numpy_helper.from_array(result, name) for name, result in zip(names, results, strict=True)}
         except REFUSALS:
             return {}  # then the shape stays unknown, and that is said
+
+    def _run(self, node: program.Node, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+        from onnx.reference import ReferenceEvaluator
+
+        inputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in feeds]
+        outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in names]
+        graph = onnx.helper.make_graph([node.proto], "one", inputs, outputs)
+        model = onnx.helper.make_model(graph, opset_imports=self._imports)
+        return [np.asarray(result) for result in ReferenceEvaluator(model).run(None, dict(feeds))]
+
+    def _fit(self, node: program.Node, names: Sequence[str], feeds: Mapping[str, Any], results: Sequence[Any]) -> bool:
+        """Whether integer results are what real numbers would give, up to what a division rounds: none wrapped."""
+        read = [feeds[name] for name in node.inputs if name]  # one may be read twice
+        entries = [abs(int(entry)) for array in read if array.dtype.kind in "iu" for entry in array.flat[:64]]
+        is_small = prod(max(entry, 1) for entry in entries) < 2**31 and all(array.size <= 64 for array in read)
+        is_whole = any(result.dtype.kind in "iu" for result in results)
+        if not is_whole or node.operator in _ONLY_MOVING or (is_small and node.operator not in {"onnx::Pow", *_CASTS}):
+            return True
+        if node.operator in _CASTS:
+            exact = [next(iter(feeds.values()))]
+        else:
+            words = dict(zip(node.inputs, node.roles, strict=True))
+            wide = {
+                name: array.astype(np.float64) if array.dtype.kind in "iu" and not words[name].shape else array
+                for name, array in feeds.items()
+            }
+            try:
+                exact = self._run(node, names, wide)
+            except REFUSALS:
+                return True  # an operator of integers alone, which works on their bits
+        return all(_agrees(result, real) for result, real in zip(results, exact, strict=True))
 
     def types(self, node: program.Node, frame: Frame) -> tuple[program.ValueType, ...]:
         """Types of a node's results, from its operands' types and those values that are known."""
         types = self._inferred(node, frame)
         if all(known.sizes is not None for known in types):
             return types
-        results = self._results(node, frame, 0)
+        results = self._worked_results(node, frame)
         return tuple(
             program.tensor_type(results[name]) if name in results else known
             for name, known in zip(node.outputs, types, strict=True)
         )
+
+    def _worked_results(self, node: program.Node, frame: Frame) -> dict[str, TensorProto]:
+        values = {name: self.value(name, frame) for name in node.outputs if name}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def outgrown(self, node: program.Node, types: Sequence[program.ValueType], frame: Frame) -> str:
+        """Why the sizes of results are no claim: they, or what makes them, do not fit in 64 bits; "" where they do."""
+        for name in node.inputs:
+            why = frame.hidden_reason(name)
+            if why and ((sizes := frame.type(name).sizes) is None or prod(sizes) > LARGEST):
+                return why
+        if node.operator in _OUTGROWING and not _stays_small(node, self, frame):
+            return f"{node.operator} '{node.result}': its sizes do not fit in 64 bits"
+        axes = max((len(known.shape or ()) for known in types), default=0)
+        if axes > MOST_AXES:
+            return f"{node.operator} '{node.result}': a shape of {axes:,} axes"
+        for name, known in zip(node.outputs, types, strict=True):
+            if known.sizes is not None and prod(known.sizes) > LARGEST:  # each size fits; what comes of it need not
+                frame.hidden[name] = f"'{name}' has {prod(known.sizes):,} elements, more than 64 bits count"
+        return ""
 
     def _inferred(self, node: program.Node, frame: Frame) -> tuple[program.ValueType, ...]:
         unknown = program.NOTHING_KNOWN
@@ -202,28 +314,76 @@ def _domain(node: program.Node) -> str:
     return "" if node.proto.domain in program.STANDARD else str(node.proto.domain)
 
 
-def _shape_value(node: program.Node, sizes: tuple[int, ...]) -> TensorProto:
-    """What Shape (with its range) or Size says of a tensor of these sizes."""
+_CASTS = frozenset({"onnx::Cast", "onnx::CastLike"})
+_ONLY_MOVING = frozenset({
+    "onnx::Compress", "onnx::Concat", "onnx::ConstantOfShape", "onnx::Expand", "onnx::EyeLike",
+    "onnx::Flatten", "onnx::Gather", "onnx::GatherElements", "onnx::GatherND", "onnx::Identity",
+    "onnx::NonZero", "onnx::OneHot", "onnx::Pad", "onnx::Reshape", "onnx::SequenceAt",
+    "onnx::SequenceConstruct", "onnx::Slice", "onnx::Split", "onnx::SplitToSequence", "onnx::Squeeze",
+    "onnx::Tile", "onnx::Transpose", "onnx::Trilu", "onnx::Unique", "onnx::Unsqueeze", "onnx::Where",
+})  # fmt: skip
+
+
+def _agrees(result: Any, real: Any) -> bool:
+    """Whether whole numbers are these real ones, of which a part behind the point may have been cut off."""
+    if result.dtype.kind not in "iu":
+        return True
+    difference = np.abs(result.astype(np.float64) - real.astype(np.float64))
+    return bool((difference <= 1 + 1e-12 * np.abs(real.astype(np.float64))).all())
+
+
+def _stays_small(node: program.Node, folding: Folding, frame: Frame) -> bool:
+    """Whether no sum or product of its sizes, its attributes and the numbers that it reads leaves 64 bits."""
+    sizes = [size for name in node.inputs if name for size in frame.type(name).sizes or ()]
+    numbers = [entry for entry in node.attributes.values() if isinstance(entry, int)]
+    numbers += [entry for entry in node.attributes.values() if isinstance(entry, tuple) for entry in entry]
+    for name, role in zip(node.inputs, node.roles, strict=True):
+        value = folding.value(name, frame) if name and role.shape else None
+        numbers += numpy_helper.to_array(value).ravel().tolist() if value is not None else []
+    largest = max((abs(entry) for entry in numbers if isinstance(entry, (int, float))), default=0)
+    return (1 + sum(sizes)) * (1 + largest) * 4 <= LARGEST
+
+
+def _shape_value(node: program.Node, sizes: tuple[int, ...], frame: Frame) -> dict[str, TensorProto]:
+    """What Shape (with its range) or Size says of a tensor of these sizes; nothing of more than 64 bits count."""
+    result = node.outputs[0]
     if node.operator == "onnx::Size":
-        return onnx.helper.make_tensor(node.outputs[0], TensorProto.INT64, (), [prod(sizes)])
+        if prod(sizes) > LARGEST:
+            frame.hide(node, f"onnx::Size '{result}': {prod(sizes):,} elements are more than 64 bits count")
+            return {}
+        return {result: onnx.helper.make_tensor(result, TensorProto.INT64, (), [prod(sizes)])}
     chosen = sizes[slice(node.attributes.get("start"), node.attributes.get("end"))]
-    return onnx.helper.make_tensor(node.outputs[0], TensorProto.INT64, (len(chosen),), chosen)
+    return {result: onnx.helper.make_tensor(result, TensorProto.INT64, (len(chosen),), chosen)}
 
 
-def _grows_large(operands: Iterable[TensorProto], frame: Frame, node: program.Node) -> bool:
-    """Whether a result may be too large to be worked out here."""
-    known = [frame.type(name).sizes for name in node.outputs if name]
-    if all(sizes is not None for sizes in known):
-        return any(prod(sizes) > MOST_ELEMENTS for sizes in known if sizes is not None)
-    largest = 1
-    for value in operands:
-        if value.data_type == TensorProto.INT64 and prod(value.dims) <= 16:
-            entries = [abs(int(entry)) or 1 for entry in numpy_helper.to_array(value).flat]
-            largest = max(largest, prod(entries))
-    return largest > MOST_ELEMENTS and node.operator in _GROWING
+def find_types(frame: Frame, folding: Folding) -> None:
+    """Work out the types of a graph's values where the file leaves them open, before its results are placed."""
+    for node in frame.body.nodes:
+        if not node.bodies and node.operator != program.CONSTANT:
+            result_types(node, frame, folding)
 
 
-def inferred_types(model: onnx.ModelProto) -> program.DeclaredTypes:
-    """The types of a model's values, as far as onnx can work them out."""
-    inferred = onnx.shape_inference.infer_shapes(weightless(model), data_prop=True)
-    return program.declared_types(inferred.graph)
+def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[program.ValueType, ...]:
+    """Types of a node's results: as declared, or worked out where that leaves them open."""
+    types = tuple([frame.type(name) for name in node.outputs])
+    is_open = not types or None in [known.sizes for known in types]
+    if is_open:
+        pairs = zip(types, folding.types(node, frame), strict=True)
+        types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
+    why = folding.outgrown(node, types, frame)
+    if why:
+        frame.hide(node, why)
+        types = tuple([program.ValueType(known.code) for known in types])
+    if why or is_open:
+        frame.types.update(zip(node.outputs, types, strict=True))
+    return types
+
+
+def inferred_types(model: onnx.ModelProto) -> program.Types:
+    """The types of a model's values, as far as they can be worked out before the run."""
+    inferred = onnx.shape_inference.infer_shapes(weightless(model))
+    whole = program.Program(inferred)
+    frame, folding = Frame(whole.graph), Folding(whole.opsets)
+    find_types(frame, folding)
+    names = {*whole.graph.inputs, *whole.graph.outputs, *whole.graph.makers, *whole.graph.stored}
+    return {name: frame.type(name) for name in names}

@@ -71,8 +71,21 @@ class ValueType:
         known = tuple([size for size in self.shape if type(size) is int])
         return known if len(known) == len(self.shape) else None
 
+    @property
+    def symbols(self) -> list[str]:
+        """The names in its shape that stand for sizes, each once."""
+        return list(dict.fromkeys(size for size in self.shape or () if isinstance(size, str)))
+
+    @property
+    def declared(self) -> tuple[int | str, ...]:
+        """The shape for eyes: sizes, names of symbols, "?" for a size and "..." for a shape that nothing says."""
+        if self.shape is None:
+            return ("...",)
+        return tuple("?" if size is None or str(size).startswith(INVENTED) else size for size in self.shape)
+
 
 NOTHING_KNOWN = ValueType()
+INVENTED = "unk__"  # how onnx's inference calls sizes of which it only knows that they are equal
 
 
 def value_type(proto: onnx.TypeProto) -> ValueType:
@@ -105,6 +118,7 @@ class DeclaredTypes:
 
 
 NO_TYPES = DeclaredTypes({})
+Types = Mapping[str, ValueType]
 
 
 def declared_types(graph: onnx.GraphProto) -> DeclaredTypes:
@@ -547,7 +561,12 @@ def weight_name(name: str, scope: str) -> str:
 def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
     """A graph and every graph inside its nodes."""
     yield graph
-    for node in graph.node:
+    yield from graphs_in(graph.node)
+
+
+def graphs_in(nodes: Iterable[NodeProto]) -> Iterable[onnx.GraphProto]:
+    """Every graph inside some nodes, and inside those of these graphs."""
+    for node in nodes:
         for attribute in node.attribute:
             kind = attribute.type
             if kind == AttributeProto.GRAPH:
@@ -577,8 +596,27 @@ def _read_from_outside(body: onnx.GraphProto) -> set[str]:
 def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:
     """A copy whose inputs and outputs have sizes in place of symbols."""
     made = with_graph(model, model.graph.node, model.graph.initializer)
+    name_open_axes(made.graph)
     write_sizes(made.graph, dims)
     return made
+
+
+def name_open_axes(graph: onnx.GraphProto) -> None:
+    """Call an input's dimension that has neither a name nor a size "input.axis"."""
+    for value in graph.input:
+        for axis, size in enumerate(value.type.tensor_type.shape.dim):
+            if not size.dim_param and not size.HasField("dim_value"):
+                size.dim_param = f"{value.name}.{axis}"
+
+
+def symbols_of(graph: onnx.GraphProto) -> set[str]:
+    """Names by which dims may bind the sizes of inputs that are still open."""
+    return {
+        size.dim_param or f"{value.name}.{axis}"
+        for value in graph.input
+        for axis, size in enumerate(value.type.tensor_type.shape.dim)
+        if not size.HasField("dim_value")
+    }
 
 
 def write_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:

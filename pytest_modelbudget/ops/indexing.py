@@ -13,9 +13,9 @@ NAMED = "writes the elements that the indices name"
 LEFT = "values leave torch here: what is computed with them is not seen"
 
 
-def rows_read(*, out: Tensor) -> Mapping[str, int]:
+def rows_read(*, x: Tensor, out: Tensor) -> Mapping[str, int]:
     """As many bytes of the table as the result holds, however large the table is."""
-    return {"x": out.nbytes}
+    return {"x": nbytes_of(out.elements, x.dtype)}
 
 
 def one_per_output(*, out: Tensor) -> int:

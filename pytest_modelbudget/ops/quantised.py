@@ -21,6 +21,7 @@ from pytest_modelbudget.ops.role import (
     Role,
     X,
     Y,
+    roles,
 )
 from pytest_modelbudget.ops.rule import OpRule, free, nothing, under
 
@@ -30,7 +31,10 @@ EACH_ELEMENT = "one operation per output element"
 # Operands of a layer over integers, and of an elementwise operation over two of them.
 INTEGER_WEIGHT = (WEIGHT, WEIGHT_SCALES)
 INTEGER_PRODUCT = ("x x_scale x_zero_point", INTEGER_WEIGHT, "out_scale out_zero_point")
-INTEGER_PAIR = (X, "x_scale x_zero_point", Y, "y_scale y_zero_point out_scale out_zero_point")
+INTEGER_PAIR = (  # a stored operand is a weight, as the float one is that it stands for
+    Role("x", weight=True), roles("x_scale x_zero_point", quantises="x"),
+    Role("y", weight=True), roles("y_scale y_zero_point", quantises="y"), "out_scale out_zero_point",
+)  # fmt: skip
 UNSCALED = ("x", WEIGHT, "x_zero_point", WEIGHT_ZERO_POINT)
 QUANTISED_X = Role("x", carried=True, dequantised=True)
 WEIGHT_IN_BITS = Role("weight", weight=True, packed=("K", "N"))
@@ -39,6 +43,11 @@ WEIGHT_IN_BITS = Role("weight", weight=True, packed=("K", "N"))
 def three_per_element(*, x: Tensor) -> int:
     """Two reductions and one rounding per input element."""
     return 3 * x.elements
+
+
+def two_per_input(*, x: Tensor) -> int:
+    """Two reductions per input element."""
+    return 2 * x.elements
 
 
 def two_per_element(*, out: Tensor) -> int:
@@ -94,9 +103,8 @@ QUANTISED: tuple[OpRule, ...] = (
         one_each(kind, under(f"quantized::{kind}", "x", SLOPE), EACH_ELEMENT)
         for kind in ("hardswish", "leaky_relu", "sigmoid", "relu6", "elu", "celu", "prelu")
     ),
-    one_each(
-        "activation", under("com.microsoft::QLinearSigmoid com.microsoft::QLinearLeakyRelu", REQUANTISED), EACH_ELEMENT
-    ),
+    one_each("sigmoid", under("com.microsoft::QLinearSigmoid", REQUANTISED), EACH_ELEMENT),
+    one_each("leaky_relu", under("com.microsoft::QLinearLeakyRelu", REQUANTISED), EACH_ELEMENT),
     OpRule("softmax", under("quantized::softmax", "x"), SOFTMAX, flops=per_element(5)),
     free(
         "cat",
@@ -110,6 +118,12 @@ QUANTISED: tuple[OpRule, ...] = (
             "quantize_per_tensor quantize_per_channel quantize_per_tensor_dynamic QuantizeLinear "
             "com.microsoft::QuantizeLinear",
             (CARRIED, SCALE, ZERO_POINT),
+        )
+        | under(
+            "quantized_decomposed::quantize_per_tensor quantized_decomposed::quantize_per_channel "
+            "quantized_decomposed::quantize_per_token quantized_decomposed::quantize_per_channel_group "
+            "torchao::quantize_affine",
+            (CARRIED, SCALE, ZERO_POINT),
         ),
         "one division and rounding per element, counted as one operation",
     ),
@@ -122,8 +136,25 @@ QUANTISED: tuple[OpRule, ...] = (
     one_each(
         "dequantize",
         under("dequantize", QUANTISED_X)
-        | under("DequantizeLinear com.microsoft::DequantizeLinear", QUANTISED_X, SCALE, ZERO_POINT),
+        | under("DequantizeLinear com.microsoft::DequantizeLinear", QUANTISED_X, SCALE, ZERO_POINT)
+        | under(
+            "quantized_decomposed::dequantize_per_tensor quantized_decomposed::dequantize_per_channel "
+            "quantized_decomposed::dequantize_per_token quantized_decomposed::dequantize_per_channel_group "
+            "torchao::dequantize_affine",
+            (QUANTISED_X, SCALE, ZERO_POINT),
+        ),
         "one product per element",
+    ),
+    OpRule(
+        "quantisation_range",
+        under(
+            "quantized_decomposed::choose_qparams quantized_decomposed::choose_qparams_symmetric "
+            "quantized_decomposed::choose_qparams_per_token "
+            "quantized_decomposed::choose_qparams_per_token_asymmetric torchao::choose_qparams_affine",
+            "x",
+        ),
+        "a maximum and a minimum per element give scale and zero point",
+        flops=two_per_input,
     ),
     one_each(
         "fake_quantize",

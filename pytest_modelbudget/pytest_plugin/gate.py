@@ -1,17 +1,21 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
+from pytest_modelbudget.budget.yaml_text import replace_file
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.pytest_plugin import items, locks, options
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
+from pytest_modelbudget.reports.text import printable, printed_line
 from pytest_modelbudget.units import several
 
 
@@ -26,14 +30,16 @@ class BudgetPaths:
         self.config = config
         self.missing: list[Path] = []
         self.remarks: list[str] = []
+        self.unfit: list[str] = []  # budgets that are not held for their names
         self.roots = self._configured()
+        self._must_differ()
 
     def claims(self, path: Path) -> bool:
         """Whether a file is a budget of this session: named itself, or found and marked."""
         if path.suffix not in SUFFIXES:
             return False
         if path in self.roots:
-            return True
+            return not self._is_unfit(path)
         if not any(path.is_relative_to(root) for root in self.roots):
             return False
         try:
@@ -41,10 +47,20 @@ class BudgetPaths:
         except OSError:
             return True  # a file that cannot be read may be a budget
         if is_budget(content):
-            return True
+            return not self._is_unfit(path)
         if (key := misspelt_marker(content)) is not None:
             self.remarks.append(f"{path.name} is not held: its key '{key}' is not model_budget")
         return False
+
+    def _is_unfit(self, path: Path) -> bool:
+        """Whether the name of a budget would write more than a name wherever it is shown; noted once."""
+        name = os.path.relpath(path, self.config.rootpath)
+        if name.isprintable():
+            return False
+        if (shown := printed_line(name)) not in self.unfit:
+            self.unfit.append(shown)
+            self.remarks.append(f"{shown} is not held: no terminal can be given such a name: rename the file")
+        return True
 
     def why_nothing(self) -> str:
         """A sentence where no budget was found."""
@@ -71,6 +87,21 @@ class BudgetPaths:
         config.args.extend(str(path) for path in existing if not self._is_visited(path))
         return existing
 
+    def _must_differ(self) -> None:
+        """Refuse budgets that pytest would give one id: those outside of rootdir it names by their file alone."""
+        top = self.config.rootpath
+        outside = [root for root in self.roots if not root.is_relative_to(top)]
+        known = {path.name: path for path in (top.iterdir() if outside else ()) if self.claims(path)}
+        for path in (file for root in outside for file in _yaml_files(root)):
+            if path.is_relative_to(top) or not self.claims(path) or known.setdefault(path.name, path) == path:
+                continue
+            around = os.path.relpath(os.path.commonpath([top, *outside]), self.config.invocation_params.dir)
+            raise pytest.UsageError(
+                f"{path} lies outside of pytest's rootdir {top}, where it could not be told from "
+                f"{known[path.name]}: give --rootdir={around}"
+            )
+        self.remarks.clear()  # which collecting the files makes again
+
     def _is_visited(self, path: Path) -> bool:
         """Whether pytest comes by this path anyway.
 
@@ -79,6 +110,17 @@ class BudgetPaths:
         """
         start = self.config.invocation_params.dir
         return any(path.is_relative_to(options.absolute(start, arg)) for arg in self.config.args)
+
+
+def _yaml_files(root: Path) -> Iterator[Path]:
+    """A YAML file, or all below a folder but in hidden ones and virtual environments."""
+    if root.is_file():
+        yield from [root] if root.suffix in SUFFIXES else []
+    for folder, below, names in os.walk(root):
+        below[:] = sorted(name for name in below if not name.startswith(".") and name != "node_modules")
+        if "pyvenv.cfg" in names:
+            below.clear()
+        yield from (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
 
 
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words
@@ -98,6 +140,7 @@ class Gate:
 
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
+        options.require_amounts(config)
         self.config = config
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
@@ -106,6 +149,7 @@ class Gate:
         self.declared = self.collected = 0
         self.remarks: list[str] = []
         self.report: record.Report | None = None
+        self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
 
     # Finding budgets.
 
@@ -120,6 +164,7 @@ class Gate:
         """Count what is left after all selection."""
         self.collected = sum(isinstance(item, items.BudgetItem) for item in session.items)
         self.declared = items.declared_limits(self.config)
+        items.prepare_processes(session)
 
     # Listening to items, in whichever process they run.
 
@@ -138,21 +183,30 @@ class Gate:
         statement = getattr(report, STATEMENT, None)
         if statement:
             self.assembly.add(assembly.Statement.parse(statement))
-        elif report.failed and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file):
+        elif (
+            report.failed
+            and self.report is None
+            and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file)
+        ):
             self.assembly.lose(report.nodeid, _first_line(report))
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """An item that fails when all have run is counted, without a letter behind the last one's 100%."""
+        return ("failed", "", "") if report is self.closing else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Learn from an xdist worker how much there was to select from."""
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
-            self.budgets, self.declared, self.collected, self.paths.remarks = counts
+            self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit = counts
 
     # The end of the session.
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        counts = (self.budgets, self.declared, self.collected, self.paths.remarks)
+        counts = (self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit)
         if hasattr(self.config, "workerinput"):
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
@@ -162,11 +216,26 @@ class Gate:
         unanswered = max(self.collected - self.assembly.answered, 0)
         report = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
         self.report = self._compared(report, exitstatus)
+        for node_id, line, lines in self.locks.failures(self.report):
+            self._fail(node_id, line, lines)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
         if unanswered:
             self.remarks.append(cases.unmeasured(self.report))
         session.exitstatus = self._write_reports(self.report) or session.exitstatus
+
+    def _fail(self, node_id: str, line: int, lines: list[str]) -> None:
+        """Let everybody hear of an item that fails, for what only the whole session could tell."""
+        address = Address.parse(node_id)
+        try:
+            raise items.BrokenLimitError(lines)
+        except items.BrokenLimitError:
+            place = budgets.Place(address.file, line)
+            shown = items.shown_failure(pytest.ExceptionInfo.from_current(), lines, place)
+        where = address.file, line - 1, f"model budget: {address.title}"
+        self.closing = pytest.TestReport(node_id, where, {}, "failed", shown, "call")
+        self.config.hook.pytest_runtest_logreport(report=self.closing)
+        self.closing = None
 
     def _compared(self, report: record.Report, exitstatus: int) -> record.Report:
         """The report with what became of lock files and limits; carries out an update."""
@@ -185,7 +254,7 @@ class Gate:
     def _exit_status(self, exitstatus: int) -> int:
         """Pytest's own exit code, unless a limit stayed without an answer and nobody asked so."""
         answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
-        if unanswered > 0 or self.locks.fails:
+        if unanswered > 0 or self.locks.fails or self.paths.unfit:
             return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
@@ -211,7 +280,7 @@ class Gate:
                 with user_code(f"rendering {file_report.option} {file}", ExtensionError):
                     text = file_report.render(report)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
+                write_whole(path, text)
         except ModelBudgetError as error:
             self.remarks.append(f"no report: {error}")
             return pytest.ExitCode.TESTS_FAILED
@@ -244,9 +313,23 @@ class Gate:
                 f"{left_out} left out by {', '.join(options.selection(self.config)) or 'selection'}"
             )
         for remark in (*self.paths.remarks, *self.remarks):
-            terminalreporter.write_line(f"model budget: {remark}", yellow=True)
+            terminalreporter.write_line(printable(f"model budget: {remark}"), yellow=True)
         if self.assembly.answered:
             terminalreporter.write_line(terminal.counted(self.report))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A report in its file, whole or not at all: a run that is killed leaves the file that was there.
+
+    What is no plain file, or stands where nothing can take its place, such as one that is mounted, is written into.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    try:
+        replace_file(path, text)
+    except OSError:
+        path.write_text(text, encoding="utf-8")
 
 
 def _first_line(report: pytest.TestReport) -> str:

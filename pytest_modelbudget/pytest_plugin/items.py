@@ -20,21 +20,34 @@ from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, yaml_text
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.verdict import Verdict
-from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.equivalence.claim import Claim, Outcome
+from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
-from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate import measuring, transforming
+from pytest_modelbudget.formats.source import ModelSource, names_attribute
+from pytest_modelbudget.gate import forked, isolation, measuring, transforming
 from pytest_modelbudget.metrics.table import MeasuredModel
-from pytest_modelbudget.pytest_plugin.options import BASE, SWITCH, UPDATE, report_files
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.pytest_plugin.options import (
+    BASE,
+    ISOLATE,
+    ISOLATE_INI,
+    MEMORY,
+    MEMORY_INI,
+    SWITCH,
+    TIMEOUT,
+    TIMEOUT_INI,
+    UPDATE,
+    report_files,
+)
+from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import assembly, record, sentences, typed_json
-from pytest_modelbudget.reports.text import one_line
+from pytest_modelbudget.reports.text import one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 BASELINES = pytest.StashKey[lock_file.Baselines]()
 _MODELS = pytest.StashKey[measuring.MeasuredModels]()
+_EXTENSIONS = pytest.StashKey[tuple[object, ...]]()
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
 
 
@@ -45,12 +58,65 @@ def models_of(config: pytest.Config) -> measuring.MeasuredModels:
     """
     if _MODELS not in config.stash:
         with user_code("the hook pytest_model_budget_extensions", ExtensionError):
-            extensions = config.hook.pytest_model_budget_extensions(config=config)
-            registry = tables(_flat(extensions))
-        modules = [report.profile for report, _ in report_files(config) if report.profile]
-        profile = import_module(modules[0]).profile if modules else None
+            extensions: tuple[object, ...] = tuple(_flat(config.hook.pytest_model_budget_extensions(config=config)))
+            registry = tables(extensions)
+        profiles = [report.profile for report, _ in report_files(config) if report.profile]
+        profile = import_module(profiles[0]).profile if profiles else None
         config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile)
+        config.stash[_EXTENSIONS] = extensions
     return config.stash[_MODELS]
+
+
+def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> isolation.OwnProcess | None:
+    """A process for one model, where its budget or the session asks for one; not yet started."""
+    bounds = isolation_bounds(config, budget.isolation)
+    return isolation.OwnProcess(bounds, lambda: _setting(config)) if bounds else None
+
+
+def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.SAYS_NOTHING) -> isolation.Bounds | None:
+    """The most that the process of a model may take; None where it has none of its own."""
+    by_session = bool(config.getoption(ISOLATE) or config.getini(ISOLATE_INI))
+    by_budget = asked.isolate or asked.timeout is not None or asked.memory is not None
+    if asked.isolate is False or not (by_session or by_budget):
+        return None
+    timeout = asked.timeout or config.getoption(TIMEOUT) or config.getini(TIMEOUT_INI)
+    memory = asked.memory or config.getoption(MEMORY) or config.getini(MEMORY_INI)
+    return isolation.Bounds(timeout, memory)
+
+
+def prepare_processes(session: pytest.Session) -> None:
+    """Let processes start with what reads and changes the models that they are for, and with what these import."""
+    formats: set[tuple[str, str]] = set()  # with transforms on models of them
+    targets: set[str] = set()
+    for item in session.items:
+        node = item.parent
+        owner = node.parent if isinstance(node, TransformNode) else node
+        if isinstance(owner, ModelNode) and owner.process is not None:
+            formats.add((owner.source.format, node.check.transform if isinstance(node, TransformNode) else ""))
+            targets.add(str(owner.source.target))
+    if formats:
+        modules = _modules(models_of(session.config).registry, sorted(formats))
+        own = sorted(target.partition(":")[0] for target in targets if names_attribute(target))
+        isolation.load_first([*modules, *forked.installed_modules(own, session.config.rootpath)])
+
+
+def _modules(registry: Tables, wanted: Iterable[tuple[str, str]]) -> list[str]:
+    """The modules that read some formats, and those that change models of them."""
+    modules = []
+    for key, transform in wanted:
+        format = registry.formats[key]
+        modules.append(format.module)
+        if transform:
+            modules += [registry.transforms[transform].module_for(format), *format.compared_with]
+    return list(dict.fromkeys(modules))
+
+
+def _setting(config: pytest.Config) -> isolation.Setting:
+    """What a process needs to measure as this one would."""
+    models = models_of(config)
+    modules = config.stash[_EXTENSIONS]
+    extensions = tuple(isolation.Extension.of(module) for module in modules)
+    return isolation.surroundings(isolation.Setting(config.rootpath, extensions, models.profile))
 
 
 def baselines_of(config: pytest.Config) -> lock_file.Baselines:
@@ -80,6 +146,18 @@ class BrokenLimitError(Exception):
         self.lines = tuple(lines)
 
 
+def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str], place: budgets.Place) -> Any:
+    """A failure as lines, with a budget's own line as its place."""
+    shown = excinfo.getrepr(style="value")
+    entry = shown.reprtraceback.reprentries[0]
+    entry.lines = [printed_line(line) for line in lines]  # also what xdist can send
+    if shown.reprcrash is not None:
+        shown.reprcrash.path = printed_line(place.file)
+        shown.reprcrash.lineno = place.line
+        shown.reprcrash.message = printed_line(lines[0].removesuffix(f"   {place}"))
+    return shown
+
+
 class BudgetItem(pytest.Item):
     """Anything that the plugin adds to a session; place is where it stands in its file.
 
@@ -101,22 +179,12 @@ class BudgetItem(pytest.Item):
         """The failure as lines, with the budget's own line as its place."""
         error = excinfo.value
         if isinstance(error, BrokenLimitError):
-            return self._shown(excinfo, error.lines)
+            return shown_failure(excinfo, error.lines, self.place)
         if self.config.getoption("fulltrace"):
             return super().repr_failure(excinfo)
         text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
         way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
-        return self._shown(excinfo, (f"{text}   {self.place}", way_out))
-
-    def _shown(self, excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str]) -> Any:
-        shown = excinfo.getrepr(style="value")
-        entry = shown.reprtraceback.reprentries[0]
-        entry.lines = list(lines)
-        if shown.reprcrash is not None:
-            shown.reprcrash.path = self.place.file
-            shown.reprcrash.lineno = self.place.line
-            shown.reprcrash.message = lines[0].removesuffix(f"   {self.place}")
-        return shown
+        return shown_failure(excinfo, (f"{text}   {self.place}", way_out), self.place)
 
     def _note(self, check: record.Check) -> None:
         """Let pytest's own JUnit file have the check."""
@@ -196,10 +264,21 @@ class TransformNode(pytest.Collector):
         if self._transformed is None:
             models = models_of(self.config)
             with_parts = keeps_parts(self.config, self.path, self.budget_path)
-            self._transformed = transforming.transformed_model(
-                self.parent.source, self.check, models.registry, root=models.root, with_parts=with_parts
-            )
+            source, process = self.parent.source, self.parent.process
+            if process is not None:
+                self._transformed = process.transform(source, self.check, with_parts=with_parts)
+            else:
+                self._transformed = transforming.transformed_model(
+                    source, self.check, models.registry, root=models.root, with_parts=with_parts
+                )
         return self._transformed
+
+    def verified(self, claim: Claim) -> Equivalence:
+        """Whether the changed model's outputs are still the same."""
+        transformed, process = self.transformed(), self.parent.process
+        if process is None or transformed.measured.failure is not None:
+            return transforming.verified(transformed, claim, root=self.config.rootpath)
+        return process.verify(self.parent.source, self.check, claim)
 
     def measured(self) -> MeasuredModel:
         """The changed model's numbers."""
@@ -226,7 +305,7 @@ class EquivalenceItem(BudgetItem):
 
     def runtest(self) -> None:
         """Run both models, compare what they gave, and fail if it is not the same."""
-        result = transforming.verified(self.transform.transformed(), self.check.claim, root=self.config.rootpath)
+        result = self.transform.verified(self.check.claim)
         repeat = f"pytest --model-budget {quote(self.nodeid)}"
         if result.first_divergence is not None:
             result = replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
@@ -293,6 +372,7 @@ class ModelNode(pytest.Collector):
     def __init__(self, *, models: Sequence[budgets.ModelBudget], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.models = models
+        self.process = own_process(self.config, self.budget)
         self._measured: MeasuredModel | None = None
         self._is_reported = False
 
@@ -326,13 +406,18 @@ class ModelNode(pytest.Collector):
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
             with_parts = keeps_parts(self.config, self.path, self.budget_path)
-            model = models_of(self.config).of(self.source, with_parts=with_parts)
+            model = models_of(self.config).of(self.source, with_parts=with_parts, elsewhere=self.process)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
                 )
             self._measured = model
         return self._measured
+
+    def teardown(self) -> None:
+        """End its process once the last of its items ran."""
+        if self.process is not None:
+            self.process.end()
 
     def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this model for the report: the model itself at the first call."""

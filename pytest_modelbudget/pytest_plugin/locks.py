@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import lock_file, revision
-from pytest_modelbudget.budget.budget import Loosen
+from pytest_modelbudget.budget import lock_file, revision, yaml_text
+from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.gate.locks import budget_changes, lock_reports, measured_numbers, written
-from pytest_modelbudget.pytest_plugin.items import BASELINES, models_of
+from pytest_modelbudget.gate.locks import budget_changes, lock_reports, measured_numbers, stray_locks, written
+from pytest_modelbudget.pytest_plugin.items import BASELINES, BROKEN, models_of
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE
 from pytest_modelbudget.reports import cases, record
+from pytest_modelbudget.reports.annotations import LOOSEN, UNFIT_LOCK
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
 NOT_SET = ("", "0", "false")
@@ -28,6 +29,23 @@ UNFIT = ("stale", "missing", "broken")  # states that fail where locks are check
 def is_ci() -> bool:
     """Whether this machine only checks what people wrote."""
     return any(os.environ.get(name, "").lower() not in NOT_SET for name in CI_VARIABLES)
+
+
+def _readable(files: Iterable[Path], baselines: lock_file.Baselines) -> tuple[list[Path], list[record.BrokenFile]]:
+    """The budget files that can still be read, and those that went while the session ran."""
+    there: list[Path] = []
+    vanished: list[record.BrokenFile] = []
+    for path in files:
+        try:
+            path.read_bytes()
+            there.append(path)
+        except OSError as error:
+            file = baselines.shown(path)
+            problem = (
+                f"{file}:1: the file cannot be read any more: {error.strerror or error}: it was when the gate began"
+            )
+            vanished.append(record.BrokenFile(id=path_of(file, BROKEN), problems=(problem,)))
+    return there, vanished
 
 
 class SessionLocks:
@@ -51,10 +69,11 @@ class SessionLocks:
                 "working tree's lock files"
             )
         asked = revision.asked_base(config.getoption(BASE), os.environ)
-        self.base = revision.base_revision(asked, config.rootpath) if asked else None
+        self.base = revision.base_revision(asked, config.rootpath, os.environ) if asked else None
         self.baselines = config.stash[BASELINES] = lock_file.Baselines(config.rootpath, self.base)
         self.remarks: list[str] = []
         self.fails = False
+        self.vanished: set[str] = set()  # ids of budget files that went while the session ran
 
     def compared(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], files: Iterable[Path], *,
@@ -64,28 +83,38 @@ class SessionLocks:
 
         gone_from are the paths under which budgets may have stood at the base.
         """
-        budgets = sorted(set(files))
+        budgets, gone = _readable(sorted(set(files)), self.baselines)
+        known = {broken.id for broken in report.broken}
+        vanished = [file for file in gone if file.id not in known]
+        self.remarks.extend(self._strays(budgets))
         if self.mode:
             self.remarks.extend(self._updated(self.mode, numbers, budgets))
-            self.baselines = lock_file.Baselines(self.config.rootpath, self.base)  # as they are now
+        self.baselines = lock_file.Baselines(self.config.rootpath, self.base)  # as the files are now
         is_checked = self.config.getoption(LOCK) == "check"
         locks = tuple(
-            replace(lock, fails=is_checked and lock.state in UNFIT)
+            replace(lock, fails=lock.fails or (is_checked and lock.state in UNFIT))
             for lock in lock_reports(report, numbers, budgets, self.baselines, all_needed=is_checked)
         )
-        report = replace(report, base=(self.base and self.base.commit) or None, lock=locks)
+        folders = {path.parent for path in budgets} | {path for path in gone_from if path.is_dir()}
+        locks += tuple(stray_locks(folders, self.baselines))
+        broken = tuple(sorted((*report.broken, *vanished), key=lambda broken: broken.id))
+        report = replace(report, lock=locks, broken=broken)
         if self.base is not None:
-            report = self._with_changes(report, self.base, budgets, gone_from)
+            base = self.base
+            report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
+            report = self._with_changes(report, numbers, self.base, budgets, gone_from)
         else:
             self.remarks.extend(self._unheld(budgets))
-        self.fails |= any(lock.fails for lock in locks)
+        self.vanished = {file.id for file in vanished}
+        self.fails |= bool(vanished) or any(lock.fails for lock in locks)
         self.fails |= any(change.forbidden for _, change in cases.changes(report))
         self.remarks.extend(self._lines(report))
         return report
 
     def _with_changes(
-        self, report: record.Report, base: revision.BaseRevision, budgets: list[Path], gone_from: Iterable[Path]
-    ) -> record.Report:
+        self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], base: revision.BaseRevision,
+        budgets: list[Path], gone_from: Iterable[Path],
+    ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
         gone = tuple(self._gone(base, gone_from)) if base.commit else ()
         try:
@@ -94,15 +123,15 @@ class SessionLocks:
             self.fails = True
             self.remarks.append(f"budgets were not compared with {revision.short(base)}: {error}")
             return report
-        loosened, redefined = budget_changes(budgets, gone, base, registry, root=self.config.rootpath)
+        loosened, redefined = budget_changes(report, numbers, budgets, gone, self.baselines, registry)
         return replace(report, loosened=loosened, redefined=redefined)
 
     def _unheld(self, budgets: list[Path]) -> Iterator[str]:
         """Budgets whose ban on loosening nobody could hold, for want of a base."""
         for path in budgets:
-            if b"loosen" not in path.read_bytes():  # spares reading every budget once more
-                continue
-            with suppress(ModelBudgetError):  # what cannot be read fails by itself
+            with suppress(ModelBudgetError, OSError):  # what cannot be read fails by itself
+                if b"loosen" not in path.read_bytes():  # spares reading every budget once more
+                    continue
                 budget = read_budget(path, models_of(self.config).registry, root=self.config.rootpath)
                 if budget.loosen is Loosen.FORBID:
                     yield f"loosen: forbid of {budget.file} is not held without {BASE}"
@@ -134,13 +163,41 @@ class SessionLocks:
                 yield f"{self.baselines.shown(path)} not written: {getattr(error, 'strerror', None) or error}"
         yield "run again: this session judged the limits as they were" if count else f"nothing to {mode.value}"
 
+    def failures(self, report: record.Report) -> Iterator[tuple[str, int, list[str]]]:
+        """What fails and is no limit, as an item: its node id, the line in its file, and what a reader is told."""
+        forbidden: dict[str, list[record.LoosenedLimit | record.RedefinedModel]] = {}
+        for _, change in cases.changes(report):
+            if change.forbidden:
+                forbidden.setdefault(change.file, []).append(change)
+        for file, changes in forbidden.items():
+            yield path_of(file, LOOSEN), changes[0].line, [change.sentence for change in changes]
+        for lock in report.failing_locks:
+            yield path_of(lock.file or "", UNFIT_LOCK), 1, [lock.text]
+        for broken in report.broken:
+            if broken.id in self.vanished:
+                yield broken.id, 1, list(broken.problems)
+
+    def _strays(self, budgets: list[Path]) -> Iterator[str]:
+        """What killed updates left beside budgets: removed by the next update, else said."""
+        folders = sorted({Path(os.path.realpath(path)).parent for path in budgets})
+        names = {name for path in budgets for name in (path.name, lock_file.lock_path(path).name)}
+        names |= {Path(os.path.realpath(path)).name for path in budgets}
+        for path in (stray for folder in folders for stray in yaml_text.strays(folder, names)):
+            try:
+                if self.mode:
+                    yaml_text.remove_stray(path)
+                    yield f"{self.baselines.shown(path)} removed: a killed update had left it"
+                else:
+                    yield f"{self.baselines.shown(path)} is left of a killed update: delete it, or update again"
+            except OSError as error:
+                yield f"{self.baselines.shown(path)} is left of a killed update: {error.strerror or error}"
+
     def _lines(self, report: record.Report) -> Iterator[str]:
         if self.base is not None and self.base.commit:
             yield f"compared with {revision.short(self.base)}"
         yield from (lock.text for lock in report.lock if not lock.is_fresh)
         for word, some in ((cases.LOOSENED, report.loosened), (cases.REDEFINED, report.redefined)):
             for change in some[:MOST_LINES]:
-                forbidden = " (forbidden)" if change.forbidden else ""
-                yield f"{change.text}{forbidden}   {change.file}:{change.line}"
+                yield f"{change.sentence}   {change.file}:{change.line}"
             if len(some) > MOST_LINES:
                 yield f"{len(some) - MOST_LINES} more {word}"

@@ -12,7 +12,11 @@ SWITCH = "--model-budget"
 UPDATE = "--model-budget-update"
 BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
+ISOLATE = "--model-budget-isolate"
+TIMEOUT = "--model-budget-timeout"
+MEMORY = "--model-budget-memory"
 PATHS = "model_budget_paths"
+ISOLATE_INI, TIMEOUT_INI, MEMORY_INI = "model_budget_isolate", "model_budget_timeout", "model_budget_memory"
 DEFAULT_PATHS = ["budgets"]
 
 
@@ -41,6 +45,16 @@ def add_options(parser: pytest.Parser) -> None:
         "(on GitHub's pull requests: the target branch)",
     )
     group.addoption(LOCK, choices=("check",), help="fail where a lock file is not what was measured")
+    group.addoption(
+        ISOLATE,
+        action="store_true",
+        help="measure every model in a process of its own: its crash, exit or hang is its own failure",
+    )
+    group.addoption(TIMEOUT, metavar="TIME", help="the longest that one step of such a process may take (60 s)")
+    group.addoption(MEMORY, metavar="SIZE", help="the most memory that such a process may take (4 GiB)")
+    parser.addini(ISOLATE_INI, f"as {ISOLATE}", type="bool", default=False)
+    parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="60 s")
+    parser.addini(MEMORY_INI, f"as {MEMORY}", default="4 GiB")
     parser.addini(
         PATHS,
         "where --model-budget looks for budgets, relative to rootdir (default: budgets)",
@@ -60,9 +74,11 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     """Options, as they were given, that do nothing without the switch."""
     for report, path in report_files(config):
         yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK):
+    for option in (UPDATE, BASE, LOCK, TIMEOUT, MEMORY):
         if value := config.getoption(option):
             yield f"{option}={value}"
+    if config.getoption(ISOLATE):
+        yield ISOLATE
 
 
 def require_packages(config: pytest.Config) -> None:
@@ -73,6 +89,21 @@ def require_packages(config: pytest.Config) -> None:
         if not report.is_installed:
             option = f"{report.option} {path}"
             raise pytest.UsageError(str(MissingExtraError(option, package=report.package, extra=report.extra)))
+
+
+def require_amounts(config: pytest.Config) -> None:
+    """Stop before anything is measured where a bound of processes of their own cannot be read."""
+    from pytest_modelbudget.errors import UnitError
+    from pytest_modelbudget.units import quantity
+
+    for option, ini, unit in ((TIMEOUT, TIMEOUT_INI, "s"), (MEMORY, MEMORY_INI, "B")):
+        text = config.getoption(option) or config.getini(ini)
+        try:
+            amount = quantity(text, unit)
+        except UnitError as error:
+            raise pytest.UsageError(f"{option}: {error}") from error
+        if amount <= 0:
+            raise pytest.UsageError(f"{option}: {text} leaves no room for any model")
 
 
 def selection(config: pytest.Config) -> list[str]:

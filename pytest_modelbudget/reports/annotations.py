@@ -11,17 +11,18 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.budget.budget import Address, path_of
 from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured, worst_first
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.sentences import evidence_lines, grown_lines, headline, largest_lines
-from pytest_modelbudget.reports.text import one_line
+from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.units import several
 
 MOST = 10  # annotations of one kind that GitHub keeps
 LAYERS = 3  # lines below a message
 NAMED = 30  # of those that have no annotation of their own
 ERROR, WARNING = "error", "warning"
+LOOSEN, UNFIT_LOCK = "loosen", "lock"  # names of items that fail for a change, or a lock, and for no limit
 _PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+: )?(?P<text>.*)", re.DOTALL)
 
 
@@ -54,8 +55,10 @@ def _annotations(report: Report, annotated: Collection[str]) -> Iterator[Annotat
     for broken in report.broken:
         if broken.id not in annotated:
             yield from (_of_problem(broken.id, problem) for problem in broken.problems)
-    yield from _changes(report, forbidden=True)
+    yield from _changes(report, forbidden=True, annotated=annotated)
     for lock in report.failing_locks:
+        if path_of(lock.file or "", UNFIT_LOCK) in annotated:
+            continue
         yield Annotation(ERROR, lock.file or "", 1, "lock file", one_line(lock.text))
     if sentence := unmeasured(report):
         yield Annotation(ERROR, "", 1, "model budget", sentence)
@@ -92,10 +95,10 @@ def _of_problem(node_id: str, problem: str) -> Annotation:
     return Annotation(ERROR, file, int(placed["line"]), "broken budget", placed["text"].strip())
 
 
-def _changes(report: Report, *, forbidden: bool) -> Iterator[Annotation]:
+def _changes(report: Report, *, forbidden: bool, annotated: Collection[str] = ()) -> Iterator[Annotation]:
     """Loosened limits and redefined models, on the lines that do so."""
     for word, change in changes(report):
-        if change.forbidden == forbidden:
+        if change.forbidden == forbidden and path_of(change.file, LOOSEN) not in annotated:
             kind = ERROR if forbidden else WARNING
             yield Annotation(kind, change.file, change.line, (change.address / word).title, one_line(change.text))
 
@@ -121,4 +124,4 @@ def _command(annotation: Annotation, root: str) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -37,6 +37,7 @@ def preformatted(text: str) -> str:
 
 MOST_BYTES = 1_000_000  # GitHub drops a summary of more than 1 MiB
 DETAILED = 25  # failures whose layers are shown, before the rest is rows alone
+DIGITS = 7  # of a commit's name
 SIGNS = {"over": "❌", "warn": "⚠️", "within": "✅", "unknown": "❓"}
 COLUMNS = "| | model | limit on | measured | limit | headroom | baseline | where |"
 RULE = "|---|---|---|--:|--:|--:|--:|---|"
@@ -97,9 +98,21 @@ def title(report: Report) -> str:
     return f"Model budget: {limits}, all within" if total else "Model budget: nothing measured"
 
 
+def commits(report: Report) -> str:
+    """One line: the commit that was measured, and what it was compared with; "" where there is no base."""
+    if not report.base_name:
+        return ""
+    measured = f"{code(report.head[:DIGITS])} measured" if report.head else "Measured"
+    if not report.base:
+        return f"{measured}, and not compared: the base {code(report.base_name)} is not known.\n"
+    return f"{measured}, compared with {code(report.base_name)} ({code(report.base[:DIGITS])}).\n"
+
+
 def sections(report: Report) -> Iterator[Section]:
     """All parts, in the order in which they give way last."""
     yield Section(f"## {title(report)}\n", [])
+    if sentence := commits(report):
+        yield Section(sentence, [])
     if sentence := reported.unmeasured(report):
         yield Section(f"❌ {sentence}.\n", [])
     if report.selected:
@@ -148,7 +161,8 @@ def comment(report: Report) -> str:
     if is_quiet(report):
         count = sum(changed(case) for case in reported.cases(report))
         moved = f", {count} changed since the baseline" if count else ""
-        return f"{MARKER}\n✅ {title(report)}{moved}\n"
+        below = f"\n{sentence}" if (sentence := commits(report)) else ""
+        return f"{MARKER}\n✅ {title(report)}{moved}\n{below}"
     return f"{MARKER}\n{summary(report, COMMENT_BYTES - nbytes(MARKER) - 1)}"
 
 

@@ -201,9 +201,10 @@ class Check(Addressed):
     def headroom(self) -> Fraction | None:
         """The distance of a number from its nearer bound, as a share of that bound; negative when over.
 
-        None where nobody knows: a lower bound may be anywhere above what it says.
+        None where nobody knows: a lower bound that breaks nothing may be anywhere above what it says.
         """
-        if self.actual is None or self.outcome is Outcome.UNKNOWN:
+        is_open = self.lower_bound and self.outcome is Outcome.WITHIN
+        if self.actual is None or self.outcome is Outcome.UNKNOWN or is_open:
             return None
         actual, most = Fraction(self.actual), self.maximum
         distances = [(most - actual) / most] if most else []
@@ -346,7 +347,8 @@ class BrokenFile(Addressed):
 class LockReport(Entry):
     """The state of a lock file, in the working tree or at the base, and whether that fails.
 
-    state is fresh, stale, missing, broken (unreadable), or of the base unreachable (it is not here; file is then None).
+    state is fresh, stale, missing, broken (unreadable), stray (its budget is gone), moved (a model is compared with
+    another lock of the base), or of the base unreachable (it is not here; file is then None).
     """
 
     file: str | None
@@ -370,11 +372,24 @@ class BudgetChange(Entry):
     file: str
     line: int
     id: str
+    forbidden: bool = False
+    text: str = ""
 
     @property
     def address(self) -> Address:
         """The node id in parts."""
         return Address.parse(self.id)
+
+    @property
+    def subject(self) -> str:
+        """The model, and variant or transform, as people read it; "" of a whole file."""
+        return self.address.title
+
+    @property
+    def sentence(self) -> str:
+        """What a terminal says of it: "net: budget loosened +20.0 %: params 50 -> 60 (forbidden)"."""
+        lead = f"{self.subject}: " if self.subject else ""
+        return f"{lead}{self.text}{' (forbidden)' if self.forbidden else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,8 +404,11 @@ class LoosenedLimit(BudgetChange):
     before: int | str | None = None
     after: int | str | None = None
     percent: str | None = None
-    forbidden: bool = False
-    text: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The model of a limit, and variant or transform; "" of a whole file."""
+        return self.address.title if self.metric is None else self.address.above.title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,8 +421,6 @@ class RedefinedModel(BudgetChange):
     what: str = ""
     before: str | None = None
     after: str | None = None
-    forbidden: bool = False
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +429,8 @@ class Report(Entry):
 
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
-    commit that was compared with. The same but for timings in every run.
+    commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
+    test merge, the change that it merges. The same but for timings in every run.
     """
 
     schema: Version
@@ -423,6 +440,8 @@ class Report(Entry):
     models: tuple[ModelReport, ...] = ()
     broken: tuple[BrokenFile, ...] = ()
     base: str | None = None
+    base_name: str = rare("")
+    head: str = rare("")
     lock: tuple[LockReport, ...] = ()
     loosened: tuple[LoosenedLimit, ...] = ()
     redefined: tuple[RedefinedModel, ...] = ()

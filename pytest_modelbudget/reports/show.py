@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from shlex import quote
 from textwrap import wrap
-from typing import Any
+from typing import Any, Union
 
 from pytest_modelbudget.formats.model import LayerCall, Model
 from pytest_modelbudget.graph.graph import Operand, scope_text
-from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.graph.tensor import Tensor, unbound_symbols
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.metrics.measurement import Measurement
@@ -35,7 +36,7 @@ Record = dict[str, Any]
 OWN_OPERATIONS = "(own operations)"
 OWN_PARAMETERS = "(own parameters)"
 
-Shape = tuple[int, ...]
+Shape = tuple[Union[int, str], ...]  # sizes, and names of symbols that nobody bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class LayerRow:
     """One line of the table; the numbers of all lines add up to the totals.
 
     params, macs and output_nbytes are None in a container whose layers stand below it. calls is
-    0 for a layer that was never called; shapes are those of the first call. unmeasured counts
+    0 for a layer of which no call is known; shapes are those of the first call. has_operations says that
+    some of it were recorded, with or without a cost: those of a file know no calls. unmeasured counts
     operations without a MAC formula, which makes macs a lower bound, and unwritten those whose
     bytes are not known, which makes output_nbytes one.
     """
@@ -60,6 +62,7 @@ class LayerRow:
     output_nbytes: int | None = None
     unmeasured: int = 0
     unwritten: int = 0
+    has_operations: bool = False
 
     @property
     def name(self) -> str:
@@ -69,7 +72,7 @@ class LayerRow:
     @property
     def never_called(self) -> bool:
         """Whether neither a call nor an operation of it was recorded."""
-        return self.params is not None and not (self.calls or self.macs or self.output_nbytes or self.unmeasured)
+        return self.params is not None and not (self.calls or self.has_operations or self.unmeasured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,7 @@ def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
             output_nbytes=sum(part.output_nbytes for part in covered),
             unmeasured=sum(part.unmeasured for part in covered),
             unwritten=sum(part.unwritten for part in covered),
+            has_operations=any(part.costs for part in covered),
         )
         return
     yield _described(layer, level)
@@ -212,7 +216,7 @@ def _described(layer: _Layer, level: int) -> LayerRow:
 
 
 def _shapes(tensors: Iterable[Tensor]) -> tuple[Shape, ...]:
-    return tuple(tensor.shape for tensor in tensors)
+    return tuple(tensor.shown_shape for tensor in tensors)
 
 
 # The layer table as text.
@@ -242,7 +246,7 @@ def _shapes_text(shapes: Sequence[Shape]) -> str:
     return shape_text(shapes[0]) + more if shapes else ""
 
 
-def _count(value: int | None, missing: int = 0) -> str:
+def _count(value: int | None, missing: int | bool = 0) -> str:
     """The count; ">=" says that operations are missing from it."""
     return "" if value is None else f"{'>= ' if missing else ''}{value:,}"
 
@@ -367,7 +371,7 @@ def _operand(operand: Operand) -> object:
 
 
 def _tensor(tensor: Tensor) -> Record:
-    return {"dtype": tensor.dtype.name, "shape": list(tensor.shape), "kind": tensor.storage.kind.value}
+    return {"dtype": tensor.dtype.name, "shape": list(tensor.shown_shape), "kind": tensor.storage.kind.value}
 
 
 def _plain(value: object) -> object:
@@ -398,6 +402,8 @@ def _op_lines(cost: OpCost) -> Iterator[str]:
     macs = f"{cost.macs:,} MAC" if isinstance(cost.macs, int) else f"unmeasured: {cost.macs.why}"
     yield f"{scope_text(op.scope)}: {op.name} ({cost.kind}){repeated}  {macs}"
     operands = ", ".join(operand_text(operand) for operand in op.operands)
+    if op.scales:
+        operands += f" by {', '.join(map(tensor_text, op.scales))}"
     yield f"    {operands or 'nothing'} -> {', '.join(map(tensor_text, op.outputs)) or 'nothing'}"
     moved = cost.traffic
     if isinstance(moved, Unknown):
@@ -411,7 +417,7 @@ def _op_lines(cost: OpCost) -> Iterator[str]:
 def tensor_text(tensor: Tensor) -> str:
     """Type and shape, and for stored tensors what they are: "float32 64x3x11x11 (parameter)"."""
     kind = "" if tensor.storage.is_activation else f" ({tensor.storage.kind.value})"
-    return f"{tensor.dtype.name} {shape_text(tensor.shape)}{kind}"
+    return f"{tensor.dtype.name} {shape_text(tensor.shown_shape)}{kind}"
 
 
 def operand_text(operand: Operand) -> str:
@@ -442,8 +448,9 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
         (
             key,
             ("" if number.complete else ">= ") + _figure(number),
-            readable(number.value, number.unit),
-            number.convention or ", ".join(f"{part} {value:,}" for part, value in number.parts.items()),
+            readable(number.value, number.unit) + ("" if number.complete else " or more"),
+            number.convention
+            or ", ".join(f"{part} {_count(value, not number.complete)}" for part, value in number.parts.items()),
         )
         for key, number in measurements.items()
     ]
@@ -453,10 +460,22 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
             lines.append(line)
         else:
             lines += [start, *wrap(summands, width, initial_indent="    ", subsequent_indent="    ")]
+    return "\n".join([*lines, *_unmeasured_lines(measurements)])
+
+
+def _unmeasured_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:
+    """A line for each operation that a number leaves out; one for all that wait for the sizes of symbols."""
+    waiting: dict[str, set[str]] = {}
     for (name, count, scope, why), keys in uncovered(measurements).items():
+        if unbound_symbols(why):
+            waiting.setdefault(why, set()).update(keys)
+            continue
         place = f" in {scope}" if scope else ""
-        lines.append(f"unmeasured: {count} x {name}{place} ({', '.join(keys)}): {why}")
-    return "\n".join(lines)
+        yield f"unmeasured: {count} x {name}{place} ({', '.join(keys)}): {why}"
+    for why, left_out in waiting.items():
+        named = ", ".join(key for key in measurements if key in left_out)
+        sizes = " ".join(f"--dims {quote(f'{symbol}=1')}" for symbol in unbound_symbols(why))
+        yield f"unmeasured: {named}: {why}; bind it: {sizes}"
 
 
 def _figure(measurement: Measurement) -> str:

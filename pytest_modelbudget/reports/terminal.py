@@ -24,7 +24,7 @@ from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.cases import Case, cases_of, changes_counted, counts
 from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
 from pytest_modelbudget.reports.sentences import costs, grown_lines, largest_shares, reservations
-from pytest_modelbudget.reports.text import aligned, cut_middle
+from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
 from pytest_modelbudget.units import readable, readable_pair, room, several
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
@@ -68,6 +68,10 @@ class Row(NamedTuple):
 
 def lines(report: Report, detail: int) -> Iterator[Line]:
     """The whole table, file by file, without the line that counts the verdicts."""
+    yield from (Line(printed_line(line.text), line.colour) for line in _lines(report, detail))
+
+
+def _lines(report: Report, detail: int) -> Iterator[Line]:
     by_file: dict[str, list[Row]] = {}
     for model in report.models:
         by_file.setdefault(model.file, []).extend(rows(model, detail))
@@ -106,7 +110,7 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
         tightest = [
             min(some, key=lambda case: (case.check.headroom is None, case.check.headroom or 0)) for _, some in by_owner
         ]
-        shown = [case for case in shown if case.outcome != "within" or case.check.is_claim or case in tightest]
+        shown = [case for case in shown if case.outcome != "within" or _must_be_seen(case.check) or case in tightest]
     last = {id(case.owner): case.id for case in shown}
     return [_row(case, detail, costed=model if last[id(case.owner)] == case.id else None) for case in shown]
 
@@ -133,6 +137,11 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     )
 
 
+def _must_be_seen(check: Check) -> bool:
+    """Whether a row stands there though its model has a tighter one: a claim, or a lower bound that was accepted."""
+    return check.is_claim or check.is_lower_bound
+
+
 def _wrapped(text: str, indent: str) -> list[str]:
     """A text below its row, on as many lines as it takes."""
     return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
@@ -144,7 +153,8 @@ def _bar(check: Check) -> str:
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
     most = check.maximum
-    if check.outcome is Outcome.UNKNOWN or check.actual is None or not most or _nearer_bound(check) != most:
+    is_open = check.outcome is Outcome.UNKNOWN or check.headroom is None
+    if is_open or check.actual is None or not most or _nearer_bound(check) != most:
         return ""
     used = BAR * Fraction(check.actual) / most
     if used > BAR:
@@ -161,7 +171,8 @@ def _figures(check: Check) -> tuple[str, str, str]:
         return check.measured or "-", str(check.allowed or "-"), ""
     actual, bound = check.actual, _nearer_bound(check)
     is_unknown = check.outcome is Outcome.UNKNOWN
-    left = NOBODY_KNOWS if is_unknown else check.headroom_text
+    is_open = is_unknown or (check.is_lower_bound and check.headroom is None)
+    left = NOBODY_KNOWS if is_open else check.headroom_text
     if actual is None:
         return "-", "-", left
     if bound is None:

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from torch import fx, nn
@@ -45,6 +47,7 @@ class ExportedSource:
         must_be(path, "exported")
         refusal = f"{path.name} is not an exported program: reading it"
         with silenced(), user_code(refusal, SourceError):
+            register_quantisers(path)
             program = torch.export.load(str(path))
         if source.dtype is not None:
             words = "dtype converts modules, not exported programs: export it in that type"
@@ -56,6 +59,14 @@ class ExportedSource:
 
     def reachable(self, model: TorchModel) -> nn.Module:
         return model.subject.model
+
+
+def register_quantisers(path: Path) -> None:
+    """Let torch know the operators of a quantised program, which it declares on import alone."""
+    with ZipFile(path) as archive:
+        texts = (archive.read(name) for name in archive.namelist() if name.endswith(".json"))
+        if any(b"quantized_decomposed" in text for text in texts):
+            import torch.ao.quantization.fx._decomposed  # noqa: F401  # registers them
 
 
 class NodeByNode(fx.Interpreter):

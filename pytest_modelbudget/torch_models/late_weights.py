@@ -1,7 +1,7 @@
 """Weights that only the recorded pass shows: layers that it makes, constants of frozen scripts."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import torch
 
@@ -25,16 +25,15 @@ def with_made_layers(
     """The graph with parameters that its pass has made as weights, as every later pass has them.
 
     What fills them is left out, as it is of any other weight. A parameter that is computed from
-    inputs or weights is an activation, whatever its class.
+    inputs or weights is an activation, whatever its class; one that nothing reads and no module
+    holds afterwards was thrown away.
     """
-    derived = _derived(graph)
+    derived, read = _derived(graph), _read(graph, made)
     stored = {
         storage: weight
-        for storage, weight in _named(made, values, before, after).items()
+        for storage, weight in _named(made, read, values, before, after).items()
         if storage.kind in PROVISIONAL and storage not in derived
     }
-    if not stored:
-        return graph
     weights = tuple(
         Weight(
             values.value(weight.tensor),
@@ -46,23 +45,24 @@ def with_made_layers(
     kept = (weight for weight in graph.weights if weight.tensor.storage not in stored)
     kinds = {storage: (weight.name, PARAMETER if weight.is_parameter else BUFFER) for storage, weight in stored.items()}
     moved = _moved(dataclasses.replace(graph, weights=(*kept, *weights)), kinds)
-    ops = (op for was, op in zip(graph.ops, moved.ops, strict=True) if not _only_fills(was, stored))
+    ops = (op for was, op in zip(graph.ops, moved.ops, strict=True) if not _only_fills(was, {*made, *stored} - derived))
     return dataclasses.replace(moved, ops=tuple(ops))
 
 
 def _named(
-    made: Mapping[Storage, torch.Tensor], values: TorchValues, before: ModuleTree, after: ModuleTree
+    made: Mapping[Storage, torch.Tensor], read: set[Storage], values: TorchValues, before: ModuleTree, after: ModuleTree
 ) -> dict[Storage, NamedWeight]:
     """Made parameters, and buffers of made layers, under their names; "made.0" without a module."""
     named = {
         storage: NamedWeight(f"made.{number}", tensor, True, True)
         for number, (storage, tensor) in enumerate(made.items())
+        if storage in read
     }
     known = {id(module) for _, module in before}
     for path, module in after:
         for weight in named_weights(((path, module),)):
             value = values.known(weight.tensor)
-            if value is not None and (value.storage in named or id(module) not in known):
+            if value is not None and (value.storage in made or id(module) not in known):
                 named[value.storage] = weight
     return named
 
@@ -78,7 +78,14 @@ def _derived(graph: Graph) -> set[Storage]:
     return derived
 
 
-def _only_fills(op: Op, stored: Mapping[Storage, NamedWeight]) -> bool:
+def _read(graph: Graph, made: Iterable[Storage]) -> set[Storage]:
+    """Memory that some operation reads for something else than to fill it."""
+    filled = set(made)
+    readers = (op for op in graph.ops if not _only_fills(op, filled))
+    return {tensor.storage for op in readers for tensor in op.tensors()} | {out.storage for out in graph.outputs}
+
+
+def _only_fills(op: Op, stored: Container[Storage]) -> bool:
     """Whether an operation makes, fills or views such memory and nothing else."""
     touched = [tensor.storage for tensor in (*op.tensors(), *op.outputs)]
     return bool(op.outputs) and all(storage in stored for storage in touched)

@@ -298,17 +298,17 @@ class TorchModel(models.RunnableModel):
             enter(user_code("running the model", TraceError))
             enter(grad())
             enter(scopes.watching())
-            if self.is_exact:
-                torch.set_default_dtype(torch.float64)
-                enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
-            if watch.layers is not None:
-                enter(layers_seen(subject.model, seen))
             if executed is not None:
                 enter(executed)
             for seeing in filter(None, (mode, reads)):
                 enter(seeing)
             if rewriting is not None:
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
+            if self.is_exact:  # above a rewrite, which then works on float64 alone
+                torch.set_default_dtype(torch.float64)
+                enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
+            if watch.layers is not None:
+                enter(layers_seen(subject.model, seen))
             arguments = upcast(inputs) if self.is_exact else inputs
             structure, tensors = result_of(subject.run(arguments, scopes))
         if reads is not None and watch.reads is not None:

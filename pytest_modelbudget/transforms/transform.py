@@ -85,6 +85,10 @@ class Transform:
         knows = format.engine in self.engines or ANY in self.engines
         return knows and (not self.formats or format.key in self.formats)
 
+    def module_for(self, format: Format) -> str:
+        """The module that applies it to models of a format that it takes."""
+        return self.engines.get(format.engine) or self.engines[ANY]
+
     def applied_to(self, format: Format) -> Apply:
         """What applies it to models of a format; raises TransformError for one it does not know.
 
@@ -94,8 +98,7 @@ class Transform:
             known = ", ".join(self.formats or self.engines)
             raise TransformError(f"{self.key} does not know {format.key} models: it knows {known}")
         try:
-            module = self.engines.get(format.engine) or self.engines[ANY]
-            apply: Apply = import_module(module).apply
+            apply: Apply = import_module(self.module_for(format)).apply
         except ModuleNotFoundError as error:
             if error.name not in EXTRAS:
                 raise

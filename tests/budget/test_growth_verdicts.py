@@ -111,3 +111,15 @@ def test_who_grew_is_told_within_the_scope() -> None:
     assert (only.scope, only.delta, verdict.blame.rest) == ("body.a", 3, 0)
     shrunk = Baseline(LockedValue(9, "MAC", (Part("body.a", 9),)))
     assert not with_blame(judge(limit, measured, baseline=shrunk), today).blame.differences
+
+
+@pytest.mark.parametrize(
+    "value", [LockedValue(Fraction(1, 2), "FLOP/B"), LockedValue(1000, "param"), LockedValue(1000, "")],
+)  # fmt: skip
+def test_n14_a_locked_number_of_another_unit_is_no_baseline(value: LockedValue) -> None:
+    """A ratio where a count is meant would let it grow without end."""
+    limit = Limit("macs", PLACE, grow=Fraction(2, 100))
+    verdict = judge(limit, macs(1000), baseline=Baseline(value))
+    assert verdict.outcome is UNKNOWN
+    assert "nothing to grow from: the lock holds macs in " in verdict.reason
+    assert judge(Limit("macs", PLACE, max=1000), macs(1000), baseline=Baseline(value)).outcome is WITHIN

@@ -148,3 +148,84 @@ def test_a_broken_lock_is_refused_in_a_sentence(text: str, told: str) -> None:
 def test_no_two_budgets_share_a_lock(budget: str, lock: str) -> None:
     """a.yaml and a.yml in one folder have locks of their own."""
     assert lock_path(PurePosixPath(budget)) == PurePosixPath(lock)
+
+
+def lock_of(number: str, *, name: str = "macs", model: str = "net") -> str:
+    """The text of a lock with one number, as its JSON."""
+    return f'{{"schema": "model-budget-lock/1", "models": {{"{model}": {{"{name}": {number}}}}}}}'
+
+
+GOOD = '"unit": "MAC", "with": {}'
+RATIO = '"unit": "FLOP/B", "with": {}'
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        pytest.param(f'{{"value": "0.5", {GOOD}}}', "the value '0.5' is no whole number", id="a fraction"),
+        pytest.param(f'{{"value": "5", {GOOD}}}', "the value '5' is no whole number", id="a whole one in quotes"),
+        pytest.param(f'{{"value": 0.5, {GOOD}}}', "the value '0.5' is no whole number", id="a float"),
+        pytest.param(f'{{"value": 5e3, {GOOD}}}', "the value '5000.0' is no whole number", id="an exponent"),
+        pytest.param(f'{{"value": -5, {GOOD}}}', "the value '-5' is below 0", id="negative"),
+        pytest.param(f'{{"value": true, {GOOD}}}', "the value 'true' is no whole number", id="a boolean"),
+        pytest.param(f'{{"value": null, {GOOD}}}', "the value 'null' is no whole number", id="nothing"),
+        pytest.param(f'{{"value": NaN, {GOOD}}}', "the value 'NaN' is no whole number", id="NaN"),
+        pytest.param(f'{{"value": Infinity, {GOOD}}}', "the value 'Infinity' is no whole number", id="infinite"),
+        pytest.param(f'{{"value": 1{"0" * 37}, {GOOD}}}', "larger than any model", id="larger than any model"),
+        pytest.param(f'{{"value": [5], {GOOD}}}', "the value '[5]' is no whole number", id="a list"),
+        pytest.param('{"unit": "MAC", "with": {}}', "the key value is missing", id="no value"),
+        pytest.param('{"value": 5, "with": {}}', "the key unit is missing", id="no unit"),
+        pytest.param('{"value": 5, "unit": "MAC"}', "the key with is missing", id="no versions"),
+        pytest.param('{"value": 5, "unit": 5, "with": {}}', "the unit '5' is no word", id="a unit that is none"),
+        pytest.param(f'{{"value": 5, "vlaue": 6, {GOOD}}}', "the key 'vlaue' is not known", id="unknown key"),
+        pytest.param(f'{{"value": 5, "value": 6, {GOOD}}}', "'value' stands there twice", id="a key twice"),
+        pytest.param(f'{{"value": 5, "cut": -1, {GOOD}}}', "the cut '-1' is below 0", id="negative cut"),
+        pytest.param(f'{{"value": 5, "parts": [["a", null, -1, null]], {GOOD}}}', "the parts '-1'", id="part"),
+        pytest.param(f'{{"value": 5, "parts": [["a"]], {GOOD}}}', "this is no locked number", id="short part"),
+        pytest.param(f'{{"value": "5", "exact": [5, 1], {GOOD}}}', "no whole number", id="a pair of a count"),
+        pytest.param(f'{{"value": "1e9999", {RATIO}}}', "the value '1e9999' is no decimal number", id="R1"),
+        pytest.param(f'{{"value": "-1.5", {RATIO}}}', "'-1.5' is no decimal number", id="negative ratio"),
+        pytest.param(f'{{"value": "1/3", {RATIO}}}', "'1/3' is no decimal number", id="a fraction as text"),
+        pytest.param(f'{{"value": "{"9" * 5000}", {RATIO}}}', "no decimal number", id="many digits"),
+        pytest.param(f'{{"value": "nan", {RATIO}}}', "'nan' is no decimal number", id="nan as text"),
+        pytest.param(f'{{"value": "9.0", "exact": [3, 2], {RATIO}}}', "not what its exact pair", id="two values"),
+        pytest.param(f'{{"value": "1.5", "exact": [-3, -2], {RATIO}}}', "the exact '-3' is below 0", id="-3/-2"),
+        pytest.param("5", "this is no locked number", id="a number alone"),
+        pytest.param("null", "this is no locked number", id="null"),
+    ],
+)
+def test_n14_r1_an_odd_number_breaks_the_lock_by_file_and_key(number: str, told: str) -> None:
+    """A count is a whole number from 0, only ratios have fractions, and a key stands there once."""
+    with pytest.raises(LockError) as refusal:
+        read_lock(lock_of(number), "a.lock.json")
+    text = str(refusal.value)
+    assert text.startswith("a.lock.json is no lock file of this version: ")
+    assert told in text
+    assert text.endswith("restore it from git, or delete it and run pytest --model-budget --model-budget-update=create")
+    assert "\n" not in text
+    if "twice" not in told:
+        assert "'net', 'macs': " in text
+
+
+def test_n14_a_name_that_stands_there_twice_breaks_the_lock() -> None:
+    """A badly resolved conflict leaves two numbers, and nobody knows which one is meant."""
+    text = lock_of('{"value": 5, "unit": "MAC", "with": {}}')
+    twice = text.replace('"net": ', '"net": {}, "net": ')
+    with pytest.raises(LockError, match="the key 'net' stands there twice"):
+        read_lock(twice, "a.lock.json")
+
+
+@pytest.mark.parametrize("mark", ["<<<<<<< HEAD", "=======", ">>>>>>> change", "||||||| base"])
+def test_n14_every_mark_of_a_merge_is_known(mark: str) -> None:
+    """Also the one that is left of three."""
+    with pytest.raises(LockError, match="the marks of an unfinished merge: take either side"):
+        read_lock(f"{{\n{mark}\n}}", "a.lock.json")
+
+
+@pytest.mark.parametrize(
+    "odd", [Measurement(-5, "MAC"), Measurement(Fraction(1, 2), "MAC"), Measurement(10**40, "MAC"),
+            Measurement(Fraction(-1, 2), "FLOP/B")],
+)  # fmt: skip
+def test_n14_what_could_not_be_read_back_is_not_locked(odd: Measurement) -> None:
+    """An extension's number below 0, or half a count, would break the lock that holds it."""
+    assert locked_value(odd, [], {}) is None

@@ -61,8 +61,12 @@ def test_the_merge_of_such_a_branch_has_grown_by_nothing(repository: Repository)
     assert (check(report)["baseline"], check(report)["actual"]) == (60, 60)
 
 
-def test_a_stale_base_blames_no_growth_of_main_on_the_change(repository: Repository) -> None:
-    """A base commit of yesterday is passed over for the merge's first parent."""
+def test_a_stale_base_blames_no_growth_of_main_on_the_change(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base commit of yesterday is passed over for the first parent of GitHub's test merge."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_REF", "refs/pull/1/merge")
     yesterday = repository.git("rev-parse", "main")
     behind_a_base_that_grew(repository)
     repository.merged("change")
@@ -174,7 +178,8 @@ def test_a_missing_base_is_unknown(repository: Repository, asked: str) -> None:
     assert report["base"] is None
     assert report["lock"][0]["state"] == "unreachable"
     result = repository.project.run(f"--model-budget-base={asked}")
-    result.stdout.fnmatch_lines([f"*the base {asked} is no commit in this clone: *fetch-depth: 2*"])
+    result.stdout.fnmatch_lines([f"*the base {asked} is no commit in this clone: *git fetch --unshallow*"])
+    result.stdout.no_fnmatch_line("*fetch-depth*")  # which are words of GitHub's
 
 
 @pytest.mark.parametrize(("depth", "outcome"), [("1", "unknown"), ("2", "over")])
@@ -190,7 +195,7 @@ def test_a_shallow_checkout_of_a_merge(
     repository.git("clone", "-q", "--depth", depth, "--branch", "pull", f"file://{repository.path}", str(clone))
     for name, value in (
         ("GITHUB_ACTIONS", "true"), ("GITHUB_EVENT_NAME", "pull_request"),
-        ("GITHUB_BASE_REF", "main"),
+        ("GITHUB_BASE_REF", "main"), ("GITHUB_REF", "refs/pull/1/merge"),
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(clone)

@@ -25,7 +25,7 @@ here="$(dirname "$0")"
 printf '%s\\n' "$*" | head -n 1 >> "$here/asked"
 case "$*" in
   *"repos/o/r/pulls "*) cat "$here/number" ;;
-  "run download"*) mkdir -p "$RUNNER_TEMP/reports"; cp "$here/comment.md" "$RUNNER_TEMP/reports" ;;
+  "run download"*) mkdir -p "$RUNNER_TEMP/reports"; cp "$here/comment.md" "$RUNNER_TEMP/reports" || exit 1 ;;
   *"--paginate"*) cat "$here/own" ;;
 esac
 """
@@ -130,13 +130,14 @@ def commented(tmp_path: Path) -> Any:
     (binary / "gh").write_text(GH)
     (binary / "gh").chmod(0o755)
 
-    def run(*, number: str = "7", own: str = "", comment: str) -> tuple[int, list[str]]:
-        for name, text in {"number": number, "own": own, "comment.md": comment}.items():
+    def run(*, number: str = "7", own: str = "", comment: str | None) -> tuple[int, list[str]]:
+        files = {"number": number, "own": own, **({"comment.md": comment} if comment is not None else {})}
+        for name, text in files.items():
             (binary / name).write_text(text, encoding="utf-8")
         environment = {
             "PATH": f"{binary}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path),
             "REPOSITORY": "o/r", "RUN": "1", "HEAD_OWNER": "fork", "HEAD_BRANCH": "b",
-            "HEAD_SHA": "abc",
+            "HEAD_SHA": "abcdef0123", "CONCLUSION": "failure", "URL": "https://example.org/runs/1",
         }  # fmt: skip
         ran = subprocess.run([*SHELL, step["run"]], env=environment, check=False)
         return ran.returncode, (binary / "asked").read_text().splitlines()
@@ -166,3 +167,37 @@ def test_a_text_that_is_no_comment_of_ours_is_refused(commented: Any, comment: s
     code, asked = commented(comment=comment)
     assert code == 1
     assert not [line for line in asked if "--method P" in line]
+
+
+@pytest.mark.parametrize("own", ["", "11\n"])
+def test_p10_a_run_without_a_report_replaces_an_older_all_within(commented: Any, tmp_path: Path, own: str) -> None:
+    """A failed install leaves no artifact: the comment says that this commit was not measured."""
+    code, asked = commented(comment=None, own=own)
+    assert code == 0
+    assert asked[-1].startswith(f"api --silent --method {'PATCH' if own else 'POST'} ")
+    assert (tmp_path / "reports" / "comment.md").read_text(encoding="utf-8") == (
+        f"{MARKER}\n❌ Model budget: abcdef0 was not measured: its [run](https://example.org/runs/1) "
+        "ended with failure and without a report\n"
+    )
+
+
+def test_p10_an_action_that_did_not_start_says_so_in_the_comment(project: Project, action: Any) -> None:
+    """A usage error writes no report: the comment is the action's, with the exit code."""
+    _, outputs = action(BUDGETS="nowhere")
+    text = (Path(outputs["reports"]) / "comment.md").read_text(encoding="utf-8")
+    assert text == f"{MARKER}\n❌ Model budget: nothing measured, pytest ended with exit code 4\n"
+
+
+def test_p11_a_second_use_knows_nothing_of_the_first(project: Project, action: Any) -> None:
+    """Its counts and reports are its own, and those of another artifact stay."""
+    project.budget("  net: {widths: net.widths, limits: {params: 47}}\n")
+    _, first = action()
+    assert first["over"] == "1"
+    (project.path / "output").unlink()
+    _, second = action(BUDGETS="nowhere")
+    assert "over" not in second
+    assert not (Path(second["reports"]) / "report.json").exists()
+    _, third = action(ARTIFACT="more")
+    _, fourth = action(BUDGETS="nowhere", ARTIFACT="other")
+    assert (Path(third["reports"]) / "report.json").exists()
+    assert third["reports"] != fourth["reports"]

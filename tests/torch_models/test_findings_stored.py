@@ -82,6 +82,38 @@ def test_made_layers_count_alike_in_a_run(needs_a_run: bool) -> None:
         assert measured[key].value == plain[key].value, key
 
 
+def replaced(model: Any) -> None:
+    """As BigBird turns to another attention: layers are made, and the old ones put in their place."""
+    old, model.head = model.head, nn.Sequential(nn.Linear(16, 1000), nn.Linear(1000, 8))
+    model.head = old
+
+
+def forgotten(model: Any) -> None:
+    """Made anew in every pass and never kept."""
+    nn.Linear(16, 1000).weight.requires_grad_(False)
+
+
+@pytest.mark.parametrize("throw_away", [replaced, forgotten])
+def test_n6_layers_that_forward_makes_and_throws_away_are_not_stored(throw_away: Callable[[Any], None]) -> None:
+    """After the pass the model has what it had before, and what filled the others is not its work."""
+
+    class Replaces(nn.Module):
+        def __init__(self, *, then: bool) -> None:
+            super().__init__()
+            self.head, self.then = nn.Linear(16, 8), then
+
+        def forward(self, x: torch.Tensor) -> Any:
+            if self.then:
+                throw_away(self)
+            return self.head(x)
+
+    thrown, plain = (measure(Replaces(then=then), "float32 4x16") for then in (True, False))
+    assert plain["params"].value == 16 * 8 + 8
+    assert {key: (n.value, n.complete) for key, n in thrown.items()} == {
+        key: (n.value, n.complete) for key, n in plain.items()
+    }
+
+
 def test_a_parameter_that_is_computed_is_an_activation() -> None:
     """N6: wrapping a result in nn.Parameter stores nothing."""
 

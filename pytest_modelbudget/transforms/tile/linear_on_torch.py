@@ -8,8 +8,6 @@ Operations are rewritten and not modules: nn.MultiheadAttention calls linear on 
 nn.Linear owns, and Swin reads the weights of the modules that it has.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 from typing import Any, cast
 
@@ -45,8 +43,7 @@ class TileLinear(products.TileRewrite):
             return self.leave(scope, call, products.WHOLE)
         rows = prod(linear.x.shape[:-1])
         self.note(scope, call, linear, rows=rows)
-        with one_thread():
-            return self._tiled(linear, rows)
+        return self._tiled(linear, rows)
 
     def _tiled(self, linear: products.Linear, rows: int) -> torch.Tensor:
         """All rows at once, or one tile of them after the other; leading axes are then one axis."""
@@ -74,17 +71,6 @@ class TileLinear(products.TileRewrite):
     def column(self, rows: products.Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """One tile's width of outputs: the sum of its products, on top of the bias."""
         return products.summed(rows, weight, bias, self.tile, F.linear)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread: for products this small, waking a second one takes longer than they do."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def linear_of(call: Call) -> products.Linear | None:

@@ -8,16 +8,20 @@ A linear operation has neither positions nor a kernel; · is its product, or a c
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.torch_models.rewriting import Call
 from pytest_modelbudget.transforms.tile.grid import Tile, became, cut, tiles_along
 
+LARGE = 2**21  # multiply-adds of a product that a thread of its own shortens: above 0.1 ms
 WHOLE = "no tiling is known for it"
 Tensors = Sequence[torch.Tensor]
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -75,11 +79,38 @@ def columns(linear: Linear, tile: Tile, column: Column, outputs: int) -> list[to
     biases: Sequence[torch.Tensor | None] = [None] * len(weights)
     if linear.bias is not None:
         biases = linear.bias.split_with_sizes(widths)
-    results = [column(parts, w, b) for w, b in zip(weights, biases, strict=True)]
+    results = computed(
+        [partial(column, parts, w, b) for w, b in zip(weights, biases, strict=True)],
+        is_large=linear.x.numel() // max(k, 1) * tile.k * tile.n >= LARGE,
+    )
     if outputs < n:
         last = results[-1].narrow(linear.axis, 0, widths[-1] - (n - outputs))
         results[-1] = last if len(results) > 1 else last.contiguous()  # a reader may take a view of it
     return results
+
+
+def computed(columns: Sequence[Callable[[], torch.Tensor]], *, is_large: bool) -> list[torch.Tensor]:
+    """All columns, each on one thread; of large products as many at once as there are threads.
+
+    Waking a second thread for a small product takes longer than the product. Modes see what their
+    own thread does, so that under one there may be but that thread.
+    """
+    threads = torch.get_num_threads()
+    in_turn = not is_large or threads == 1 or _get_current_dispatch_mode() is not None
+    keeps_grad, infers = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    def compute(column: Callable[[], torch.Tensor]) -> torch.Tensor:
+        with torch.inference_mode(infers), torch.set_grad_enabled(keeps_grad):
+            return column()
+
+    torch.set_num_threads(1)
+    try:
+        if in_turn:
+            return [column() for column in columns]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(compute, columns))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def joined(columns: Sequence[torch.Tensor], axis: int) -> torch.Tensor:

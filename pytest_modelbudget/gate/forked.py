@@ -1,0 +1,77 @@
+"""The server that processes are forked from: what each of them needs is loaded and made once, there.
+
+A model's own module is imported in its own process. What it imports of installed packages (torchvision takes a second)
+is imported here; joining the project's own rules takes longer than a small model does.
+"""
+
+import ast
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pytest_modelbudget.gate.isolation import LOADED
+from pytest_modelbudget.ops.table import builtin_ops
+
+
+def installed_modules(targets: Iterable[str], root: Path) -> list[str]:
+    """The modules of installed packages that some modules are, or import; none of them is imported for that."""
+    names: dict[str, None] = {}
+    waiting, met = list(targets), set()
+    while waiting:
+        name = waiting.pop()
+        if name in met:
+            continue
+        met.add(name)
+        file = _own_file(name, root)
+        if file is not None:
+            waiting += _imported(file)
+        elif name.partition(".")[0] not in sys.builtin_module_names:
+            names[name] = None
+    return sorted(names)
+
+
+def _own_file(name: str, root: Path) -> Path | None:
+    """The file of a module of the project's own, None of any other."""
+    stem = root.joinpath(*name.split("."))
+    for file in (stem.with_suffix(".py"), stem / "__init__.py"):
+        if file.is_file():
+            return file
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(name.partition(".")[0])  # which imports nothing
+        if spec is not None and spec.origin and "site-packages" not in spec.origin and not _is_pythons(spec.origin):
+            inside = Path(spec.origin).parent.joinpath(*name.split(".")[1:]).with_suffix(".py")
+            return inside if inside.is_file() else Path(spec.origin)
+    return None
+
+
+def _is_pythons(origin: str) -> bool:
+    return origin.startswith(os.path.dirname(os.__file__)) or origin in ("built-in", "frozen")
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """Names of the modules that a file imports at its top."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def _load(names: Iterable[str]) -> None:
+    """Import modules, each if it can be: what fails here fails again, aloud, in the process of its model."""
+    for name in names:
+        with suppress(Exception):
+            importlib.import_module(name)
+
+
+if names := os.environ.pop(LOADED, ""):
+    builtin_ops()
+    _load(names.split(","))

@@ -1,0 +1,523 @@
+"""Measuring in a process of its own: whatever a model does to that process, the session goes on.
+
+An ``OwnProcess`` belongs to one model: it measures it, applies transforms and compares outputs, step by step::
+
+    session  --- request, through a pipe ------------------------->  process
+    session  <-- answer, a file that has its name when it is whole --  process
+
+The session waits for the file, the end of the process, the timeout and the memory, whichever comes first, and trusts no
+byte that it did not check. Where systems can fork, processes are forked from a server that has the frameworks loaded.
+"""
+
+import builtins
+import faulthandler
+import hashlib
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import monotonic
+from types import ModuleType
+from typing import Any
+
+from pytest_modelbudget.budget.budget import TransformCheck
+from pytest_modelbudget.equivalence.claim import Claim, Outcome
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.errors import IsolationError, is_users_file
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate import measuring, transforming
+from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.units import quantity
+
+START = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of a loaded framework is safe on Linux alone
+FORKED = "pytest_modelbudget.gate.forked"
+LOADED = "MODEL_BUDGET_LOADED"  # variable by which that module learns what to load
+LOOK_SECONDS = 0.01  # between two looks at a process
+STARTING_SECONDS = 120.0  # for importing frameworks, where a process is not forked
+MOST_OUTPUT = 100_000  # bytes of what one step of a model prints
+DIGEST = hashlib.sha256().digest_size
+TRACED = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)  # a line of faulthandler's
+THREAD = re.compile(r"\n(?=(?:Current thread|Thread) 0x)")
+LIBRARY = os.path.dirname(os.__file__)
+CURRENT = "most recent call first"  # ends the heading of each thread there
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that one step of a process may take, as written: "60 s", "4 GiB"."""
+
+    timeout: str
+    memory: str
+
+    @property
+    def seconds(self) -> float:
+        """The timeout in seconds."""
+        return float(quantity(self.timeout, "s"))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory in bytes."""
+        return int(quantity(self.memory, "B"))
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A module that joins the tables, as another process finds it: by its name, or else by its file."""
+
+    name: str
+    file: str | None
+
+    @classmethod
+    def of(cls, module: object) -> "Extension":
+        """Raises IsolationError for what is no module."""
+        if not isinstance(module, ModuleType):
+            kind = type(module).__name__
+            raise IsolationError(
+                f"the extension of type {kind} cannot be handed to a process of its own: make it a module"
+            )
+        return cls(module.__name__, getattr(module, "__file__", None))
+
+    def loaded(self) -> ModuleType:
+        """The module, imported here; a conftest.py is loaded from its file."""
+        with suppress(ModuleNotFoundError):
+            module = importlib.import_module(self.name)
+            if getattr(module, "__file__", None) == self.file:
+                return module
+        spec = importlib.util.spec_from_file_location(self.name, str(self.file))
+        assert spec is not None, "a module's file is Python"
+        assert spec.loader is not None, "a module's file is Python"
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """All that a process needs to measure as the session would: its project, tables and surroundings."""
+
+    root: Path
+    extensions: tuple[Extension, ...] = ()
+    profile: measuring.Profile | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    filters: tuple[bytes, ...] = ()  # of warnings, each pickled: a category may be of a module that is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning that a model gave, to be given again by the session."""
+
+    text: str
+    category: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one request, and what was warned of on the way."""
+
+    value: Any
+    warned: tuple[Warned, ...] = ()
+
+
+# Requests: what the session asks of a process.
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Asks for the numbers of the model."""
+
+    source: ModelSource
+    with_parts: bool
+    doing = "measured it"
+
+    def carry_out(self, worker: "Worker") -> MeasuredModel:
+        """The measured model."""
+        return measuring.measure_model(
+            self.source,
+            worker.registry,
+            root=worker.setting.root,
+            with_parts=self.with_parts,
+            profile=worker.setting.profile,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """Asks for the numbers of the model after a transform."""
+
+    source: ModelSource
+    check: TransformCheck
+    with_parts: bool
+    doing = "transformed it"
+
+    def carry_out(self, worker: "Worker") -> transforming.TransformedModel:
+        """The changed model; both models stay in the process, for a comparison."""
+        return replace(worker.transformed(self), applied=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Asks whether a transformed model's outputs are still the same."""
+
+    transform: Transform
+    claim: Claim
+    doing = "compared its outputs"
+
+    def carry_out(self, worker: "Worker") -> Equivalence:
+        """The comparison."""
+        return transforming.verified(worker.transformed(self.transform), self.claim, root=worker.setting.root)
+
+
+Request = Measure | Transform | Verify
+
+
+class OwnProcess:
+    """The process of one model, started when it is first asked and again after it ended.
+
+    Raises IsolationError for a step that it did not live to answer; ``end`` leaves nothing of it.
+    """
+
+    def __init__(self, bounds: Bounds, setting: Callable[[], Setting]) -> None:
+        self.bounds = bounds
+        self._setting = setting
+        self._child: _Child | None = None
+
+    def measure(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel:
+        """The numbers of the model, or why there are none."""
+        began = monotonic()
+        try:
+            measured = self._asked(Measure(source, with_parts))
+        except IsolationError as error:
+            return MeasuredModel(source.format, failure=error, seconds=monotonic() - began)
+        assert isinstance(measured, MeasuredModel)
+        return measured
+
+    def transform(
+        self, source: ModelSource, check: TransformCheck, *, with_parts: bool = False
+    ) -> transforming.TransformedModel:
+        """The model after a transform, or why there is none."""
+        began = monotonic()
+        try:
+            changed = self._asked(Transform(source, check, with_parts))
+        except IsolationError as error:
+            failed = MeasuredModel(source.format, failure=error, seconds=monotonic() - began)
+            return transforming.TransformedModel(failed)
+        assert isinstance(changed, transforming.TransformedModel)
+        return changed
+
+    def verify(self, source: ModelSource, check: TransformCheck, claim: Claim) -> Equivalence:
+        """Whether the outputs are still the same; unknown where the process did not live to say so."""
+        try:
+            compared = self._asked(Verify(Transform(source, check, False), claim))
+        except IsolationError as error:
+            return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
+        assert isinstance(compared, Equivalence)
+        return compared
+
+    def end(self) -> None:
+        """End the process, and all that it started."""
+        if self._child is not None:
+            self._child.end()
+        self._child = None
+
+    def _asked(self, request: Request) -> object:
+        """The answer to a request; a process that gave none is no more."""
+        if self._child is None or not self._child.is_alive:
+            self.end()
+            self._child = _Child(self._setting())
+        try:
+            answer = self._child.answer(request, self.bounds)
+        except BaseException:  # an interruption, too, leaves no process behind
+            self.end()
+            raise
+        for warned in answer.warned:
+            warnings.warn_explicit(warned.text, _category(warned.category), warned.file, warned.line)
+        return answer.value
+
+
+class _Child:
+    """A running process and the folder of its answers."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="model-budget-"))
+        self.asked = 0
+        self._output = dict.fromkeys(("stdout", "stderr"), 0)  # bytes that were shown
+        context: Any = multiprocessing.get_context(START)
+        ours, self._requests = context.Pipe(duplex=False)
+        self.process = context.Process(target=_serve, args=(str(self.folder), ours, setting), name="model-budget")
+        try:
+            _start(self.process)
+        except (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError) as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise IsolationError(f"no process of its own could be started: {error}") from error
+        ours.close()
+        self._await(self.folder / "ready", STARTING_SECONDS, None)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can take another request."""
+        return bool(self.process.is_alive())
+
+    def answer(self, request: Request, bounds: Bounds) -> Answer:
+        """The answer to a request. Raises IsolationError, saying why there is none."""
+        self.asked += 1
+        file = self.folder / f"answer-{self.asked}"
+        with suppress(OSError):  # a process that ended says so below
+            self._requests.send((request, bounds.seconds))
+        try:
+            why = self._await(file, bounds.seconds, bounds)
+            if not why:
+                return _read(file)
+        finally:
+            shown = self._show_output()
+        raise IsolationError(f"the process that {request.doing} {why}{_place(shown)}")
+
+    def _await(self, file: Path, seconds: float, bounds: Bounds | None) -> str:
+        """Wait for a file; why it will never be there, or ""."""
+        deadline = monotonic() + seconds
+        while not file.exists():
+            if connection.wait([self.process.sentinel], LOOK_SECONDS):
+                self.process.join()
+                return "" if file.exists() else _ending(self.process.exitcode)
+            if bounds is not None and memory_of(self.process.pid) > bounds.nbytes:
+                return f"needed more than {bounds.memory}, and was stopped: 'memory' in the budget gives it more"
+            if monotonic() > deadline:
+                if bounds is None:
+                    raise IsolationError(f"no process of its own could be started within {seconds:.0f} s")
+                self._await_trace()
+                return f"was stopped after {bounds.timeout}: 'timeout' in the budget gives it longer"
+        return ""
+
+    def _await_trace(self) -> None:
+        """Give faulthandler, which the process runs beside itself, the time to write where it is."""
+        deadline, file = monotonic() + 1.0, self.folder / "stderr"
+        while monotonic() < deadline and not TRACED.search(file.read_text("utf-8", "replace")):
+            connection.wait([self.process.sentinel], LOOK_SECONDS)
+
+    def _show_output(self) -> str:
+        """Hand on what was printed, as if the model had been measured here; gives what went to stderr."""
+        texts = {}
+        for name, seen in self._output.items():
+            content = b""
+            with suppress(OSError), (self.folder / name).open("rb") as file:
+                file.seek(seen)
+                content = file.read()
+            self._output[name] += len(content)
+            texts[name] = content[-MOST_OUTPUT:].decode("utf-8", "replace")
+            getattr(sys, name).write(texts[name])
+        return texts["stderr"]
+
+    def end(self) -> None:
+        """End it and all that it started, and remove its folder."""
+        if hasattr(os, "killpg") and self.process.pid:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+        self._requests.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_FIRST: list[str] = []  # modules that processes are forked with, for the server that is not started yet
+
+
+def load_first(modules: Iterable[str]) -> None:
+    """Let processes be forked with these modules loaded; without effect once the first one was."""
+    _FIRST[:] = modules
+
+
+def _start(process: Any) -> None:
+    """Start a process. None imports the program that was started: it may be a script without a guard."""
+    if START == "forkserver":
+        multiprocessing.get_context(START).set_forkserver_preload([FORKED])
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ[LOADED] = ",".join(_FIRST)
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = main
+        os.environ.pop(LOADED, None)
+
+
+def _read(file: Path) -> Answer:
+    """An answer out of its file. Raises IsolationError for what is none."""
+    content = file.read_bytes()
+    if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
+        raise IsolationError("the process that measured it gave an answer that cannot be read")
+    answer = pickle.loads(content[DIGEST:])
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def _ending(exitcode: int | None) -> str:
+    """How a process ended, in words."""
+    if exitcode is None or exitcode >= 0:
+        return f"ended itself with exit code {exitcode}, and gave no answer"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    hint = ", as systems do that are short of memory" if name == "SIGKILL" else ""
+    return f"ended by {name}{hint}"
+
+
+def _place(stderr: str) -> str:
+    """The innermost line of the user's that faulthandler wrote of the thread that mattered: " (in f, nets.py:3)".
+
+    It writes other threads first. A line of Python's own library is taken only where there is no better one.
+    """
+    for block in reversed(THREAD.split(stderr)):
+        lines = [found for found in TRACED.findall(block) if is_users_file(found[0])]
+        own = [found for found in lines if not found[0].startswith(LIBRARY)] or lines
+        if CURRENT in block and own:
+            file, line, function = own[0]
+            return f" (in {function}, {'/'.join(Path(file).parts[-2:])}:{line})"
+    return ""
+
+
+def memory_of(pid: int | None) -> int:
+    """Bytes that a process has for itself and not only mapped from files; 0 where nobody can say."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return _memory_told_by_ps(pid)
+    kinds = ("RssAnon", "RssShmem", "VmSwap")
+    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(kinds))
+
+
+def _memory_told_by_ps(pid: int | None) -> int:
+    """The same on systems without /proc."""
+    if sys.platform == "linux" or not shutil.which("ps"):
+        return 0
+    told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return int(told) * 1024 if told.strip().isdigit() else 0
+
+
+def _category(name: str) -> type[Warning]:
+    """A category of warnings by its name; one that is not Python's own is a UserWarning."""
+    category = getattr(builtins, name, UserWarning)
+    return category if isinstance(category, type) and issubclass(category, Warning) else UserWarning
+
+
+def surroundings(setting: Setting) -> Setting:
+    """A setting with what the session's own process has now: variables, and filters of warnings."""
+    filters = []
+    for one in warnings.filters:
+        with suppress(pickle.PicklingError, AttributeError, TypeError):
+            filters.append(pickle.dumps(one))
+    return replace(setting, environ=dict(os.environ), filters=tuple(filters))
+
+
+# In the process.
+
+
+class Worker:
+    """The other side: carries requests out, and keeps what a comparison needs."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.registry: Tables = tables([extension.loaded() for extension in setting.extensions])
+        self._transformed: dict[str, transforming.TransformedModel] = {}
+
+    def transformed(self, request: Transform) -> transforming.TransformedModel:
+        """The model after a transform, applied once."""
+        name = request.check.name
+        if name not in self._transformed:
+            self._transformed[name] = transforming.transformed_model(
+                request.source, request.check, self.registry, root=self.setting.root, with_parts=request.with_parts
+            )
+        return self._transformed[name]
+
+
+def _serve(folder: str, requests: Connection, setting: Setting) -> None:
+    """The life of the process: answer requests until the session wants no more."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # what the model starts ends with it
+    threading.Thread(target=_end_with_session, name="model-budget-watch", daemon=True).start()
+    stderr = _redirected(Path(folder))
+    _surrounded(setting)
+    worker = Worker(setting)
+    (Path(folder) / "ready").touch()
+    for number in range(1, sys.maxsize):
+        try:
+            request, seconds = requests.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # without waiting for threads that the model left behind
+        faulthandler.dump_traceback_later(seconds, file=stderr)
+        with warnings.catch_warnings():
+            warned: list[Warned] = []
+            warnings.showwarning = _noting(warned)
+            value = request.carry_out(worker)
+        faulthandler.cancel_dump_traceback_later()
+        sys.stdout.flush()
+        _write(Path(folder) / f"answer-{number}", Answer(value, tuple(warned)))
+
+
+def _noting(warned: list[Warned]) -> Callable[..., None]:
+    """What shows a warning: it is kept for the session."""
+
+    def note(message: object, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+        warned.append(Warned(str(message), category.__name__, filename, lineno))
+
+    return note
+
+
+def _end_with_session() -> None:
+    """End this process when the session's does, however that came about."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _redirected(folder: Path) -> int:
+    """What is printed, by whatever means, goes to files; gives a descriptor of stderr that no model closes."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+        stream = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115  # it stays open as long as the process lives
+        setattr(sys, name, stream)
+    kept = os.dup(2)
+    faulthandler.enable(kept)
+    return kept
+
+
+def _surrounded(setting: Setting) -> None:
+    """Take on the session's variables and filters of warnings."""
+    os.environ.clear()
+    os.environ.update(setting.environ)
+    filters = []
+    for pickled in setting.filters:
+        with suppress(ImportError, AttributeError):  # a category that cannot be imported here
+            filters.append(pickle.loads(pickled))
+    warnings.filters[:] = filters  # type: ignore[index]
+
+
+def _write(file: Path, answer: Answer) -> None:
+    """An answer in its file, which has its name only when it is whole."""
+    content = pickle.dumps(answer)
+    unnamed = file.with_suffix(".new")
+    unnamed.write_bytes(hashlib.sha256(content).digest() + content)
+    os.replace(unnamed, file)

@@ -1,0 +1,130 @@
+"""The form in which every file is read: nodes in the order in which they run, functions written out where called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
+from typing import Any
+
+import onnx
+import onnx.inliner
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
+
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.onnx_models import program
+
+SORTED = "nodes do not stand in the order in which they run: read in that order"
+MOST_WRITTEN_OUT = 65_536  # nodes beyond four times those that the file holds
+MOST_BYTES = 2**28  # likewise
+DEEPEST_CALLS = 100  # functions that call one another
+
+
+def put_in_order(model: ModelProto) -> bool:
+    """Sort nodes that stand before those whose results they read, in bodies and functions too.
+
+    Whether there were any; all others keep their places. Nodes of a cycle stay as they are: the reader names them.
+    """
+    inner = (graph for function in model.functions for graph in program.graphs_in(function.node))
+    holders: Sequence[Any] = (*program.all_graphs(model.graph), *model.functions, *inner)
+    sorted_ones = [_sort(holder.node) for holder in reversed(holders)]  # inner ones first: outer ones are copied
+    return any(sorted_ones)
+
+
+def _sort(nodes: MutableSequence[NodeProto]) -> bool:
+    """Put each node behind those that make what it, or a body of it, reads."""
+    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    reads = [sorted({makers[name] for name in program.names_read((node,)) if name in makers}) for node in nodes]
+    if all(not places or places[-1] < place for place, places in enumerate(reads)):
+        return False
+    order = _order(reads)
+    if not order:
+        return False
+    ordered = [NodeProto.FromString(nodes[place].SerializeToString()) for place in order]
+    del nodes[:]
+    nodes.extend(ordered)
+    return True
+
+
+def _order(reads: list[list[int]]) -> list[int]:
+    """Places such that each comes behind those that it reads; none where some go round in a circle."""
+    order: list[int] = []
+    done, begun = set[int](), set[int]()
+    for first in range(len(reads)):
+        waiting = [first]
+        while waiting:
+            place = waiting[-1]
+            open_reads = [read for read in reads[place] if read not in done] if place not in done else []
+            if open_reads and place in begun:
+                return []
+            begun.add(place)
+            if open_reads:
+                waiting += reversed(open_reads)
+                continue
+            if place not in done:
+                done.add(place)
+                order.append(place)
+            waiting.pop()
+    return order
+
+
+def written_out(model: ModelProto, file: str) -> ModelProto:
+    """A model without functions of its own: each is written out where it is called; raises as below."""
+    refuse_endless_calls(model, file)
+    return onnx.inliner.inline_local_functions(model) if model.functions else model
+
+
+def refuse_endless_calls(model: ModelProto, file: str) -> None:
+    """Raise SourceError where functions call each other in a circle, or would become too much to read."""
+    if not model.functions:
+        return
+    calls = Calls(model, file)
+    nodes, nbytes = calls.extent(model.graph.node, ())
+    held = sum(1 for node in calls.all_nodes(model.graph.node)) + sum(
+        len(function.node) for function in model.functions
+    )
+    if nodes > 4 * held + MOST_WRITTEN_OUT or nbytes > 4 * model.ByteSize() + MOST_BYTES:
+        raise SourceError(
+            f"{file}: its functions call each other so often that {held:,} nodes become {nodes:,}: "
+            "export it with fewer functions, or written out"
+        )
+
+
+class Calls:
+    """How much the functions of a model become where they are called."""
+
+    def __init__(self, model: ModelProto, file: str) -> None:
+        self._file = file
+        self._functions: Mapping[tuple[str, str, str], FunctionProto] = {
+            (function.domain, function.name, function.overload): function for function in model.functions
+        }
+        self._extents: dict[tuple[str, str, str], tuple[int, int]] = {}
+        self._largest_body = model.graph.ByteSize()
+
+    def all_nodes(self, nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+        """Nodes, and those of every body inside them."""
+        yield from nodes
+        yield from (node for graph in program.graphs_in(nodes) for node in graph.node)
+
+    def extent(self, nodes: Iterable[NodeProto], callers: tuple[str, ...]) -> tuple[int, int]:
+        """(nodes, bytes) that these nodes are with all that they call."""
+        count = nbytes = 0
+        for node in self.all_nodes(nodes):
+            key = node.domain, node.op_type, node.overload
+            called = self._called(key, callers) if key in self._functions else (0, 0)
+            count, nbytes = count + 1 + called[0], nbytes + node.ByteSize() + called[1]
+            handed = any(a.ref_attr_name and a.type in _GRAPHS for a in node.attribute)
+            if handed:  # a body that the caller gives
+                count, nbytes = count + self._largest_body, nbytes + self._largest_body
+        return count, nbytes
+
+    def _called(self, key: tuple[str, str, str], callers: tuple[str, ...]) -> tuple[int, int]:
+        name = "::".join(filter(None, key))
+        if name in callers:
+            raise SourceError(f"{self._file}: the function {name} calls itself, which ONNX does not permit")
+        if len(callers) == DEEPEST_CALLS:
+            raise SourceError(f"{self._file}: functions call each other more than {DEEPEST_CALLS} deep, as {name} does")
+        if key not in self._extents:
+            self._extents[key] = self.extent(self._functions[key].node, (*callers, name))
+        return self._extents[key]
+
+
+_GRAPHS = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})

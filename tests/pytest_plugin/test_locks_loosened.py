@@ -1,0 +1,504 @@
+"""A lock file is a part of what can be loosened: raised, removed or moved numbers are told, and may be forbidden."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.builders.project import Project
+from tests.builders.repository import Repository
+
+BASE = "--model-budget-base=main"
+ALONE = ("-p", "no:pytest_github_actions_annotate_failures")
+GROW = "{grow: 2%}"
+RAISED = "budget loosened +941.7 %: params baseline raised 48 -> 500 (48 measured)"  # 500 / 48 - 1
+
+
+def budget(limits: str = f"params: {GROW}", *, loosen: str = "warn", name: str = "net") -> str:
+    return (
+        f"model_budget: 1\nloosen: {loosen}\nmodels:\n  {name}:\n    widths: net.widths\n"
+        f"    inputs: float32 1x4\n    limits:\n      {limits}\n"
+    )
+
+
+def on_branch(project: Project, text: str, *more: tuple[str, str]) -> Repository:
+    """Main has a budget with its lock, and what else is given; the branch is where a test changes that."""
+    project.write("budgets/a.yaml", text)
+    for name, other in more:
+        project.write(name, other)
+    repository = Repository(project)
+    repository.locked()
+    repository.branch("change")
+    return repository
+
+
+def rewrite(path: Path, *changes: tuple[str, str]) -> None:
+    text = path.read_text(encoding="utf-8")
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    path.write_text(text, encoding="utf-8")
+
+
+def lock(repository: Repository, name: str = "a.lock.json") -> Path:
+    return repository.path / "budgets" / name
+
+
+def raise_it(repository: Repository) -> None:
+    rewrite(lock(repository), ('"value": 48', '"value": 500'))
+
+
+def drop_model(repository: Repository) -> None:
+    lock(repository).write_text('{\n "schema": "model-budget-lock/1",\n "models": {\n }\n}\n')
+
+
+def drop_number(repository: Repository) -> None:
+    record = json.loads(lock(repository).read_text())
+    del record["models"]["net"]["params"]
+    lock(repository).write_text(json.dumps(record))
+
+
+def rename_model(repository: Repository) -> None:
+    rewrite(lock(repository), ('"net"', '"other"'))
+
+
+def other_unit(repository: Repository) -> None:
+    rewrite(lock(repository), ('"unit": "param"', '"unit": "MAC"'))
+
+
+def delete(repository: Repository) -> None:
+    lock(repository).unlink()
+
+
+def move(repository: Repository) -> None:
+    lock(repository).rename(lock(repository, "b.lock.json"))
+
+
+def empty(repository: Repository) -> None:
+    lock(repository).write_text("")
+
+
+def conflict(repository: Repository) -> None:
+    text = lock(repository).read_text()
+    lock(repository).write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> change\n")
+
+
+REMOVED = "budget loosened: params baseline removed, was 48"
+GONE = "budget loosened: budgets/a.lock.json is gone, or cannot be read, with 1 baseline"
+CHANGES = [
+    pytest.param(raise_it, "baseline raised", RAISED, id="raised"),
+    pytest.param(drop_model, "baseline removed", REMOVED, id="emptied of models"),
+    pytest.param(drop_number, "baseline removed", REMOVED, id="a number removed"),
+    pytest.param(rename_model, "baseline removed", REMOVED, id="moved to another model"),
+    pytest.param(other_unit, "baseline removed", REMOVED, id="turned into another unit"),
+    pytest.param(delete, "lock removed", GONE, id="deleted"),
+    pytest.param(move, "lock removed", GONE, id="moved to another file"),
+    pytest.param(empty, "lock removed", GONE, id="an empty file"),
+    pytest.param(conflict, "lock removed", GONE, id="in conflict"),
+]
+
+
+@pytest.mark.parametrize("loosen", ["warn", "forbid"])
+@pytest.mark.parametrize(("change", "what", "text"), CHANGES)
+def test_p2_p5_a_lock_that_lets_grow_further_is_loosening(
+    project: Project, page: Path, change: Callable[[Repository], None], what: str, text: str, loosen: str
+) -> None:
+    """48 parameters are locked and measured: told in terminal, annotation, comment and JSON, red where forbidden."""
+    repository = on_branch(project, budget(loosen=loosen))
+    change(repository)
+    repository.commit()
+    result = project.run(BASE, *ALONE, "--model-budget-comment=c.md", "--model-budget-json=out.json")
+    forbidden = loosen == "forbid"
+    assert result.ret == forbidden
+    (found,) = json.loads((project.path / "out.json").read_text())["loosened"]
+    assert (found["what"], found["text"], found["forbidden"]) == (what, text, forbidden)
+    assert found["file"] == "budgets/a.yaml"
+    end = " (forbidden)" if forbidden else ""
+    subject = "" if what == "lock removed" else "net: "
+    result.stdout.fnmatch_lines([f"model budget: {subject}{text}{end}   budgets/a.yaml:*"])
+    (command,) = [line for line in result.outlines if line.startswith("::") and "loosened" in line]
+    assert command.startswith("::error" if forbidden else "::warning")
+    comment = (project.path / "c.md").read_text(encoding="utf-8")
+    assert "1 loosened" in comment.splitlines()[1]
+    assert "✅ Model budget" not in comment
+    assert "1 loosened" in page.read_text(encoding="utf-8")
+
+
+def test_p2_two_green_changes_cannot_free_a_model(project: Project) -> None:
+    """The first raises the number, the second grows into it: the first one fails."""
+    repository = on_branch(project, budget(loosen="forbid"))
+    raise_it(repository)
+    assert project.run(BASE).ret == 1
+    repository.git("checkout", "-q", "--", ".")
+    repository.locked("4 9 2")  # grow and lock at once: judged by the base's 48
+    assert project.run(BASE).ret == 1
+
+
+def test_p2_a_lock_that_says_what_is_measured_loosens_nothing(project: Project) -> None:
+    """48 -> 54 within a floor of 6: growth is judged by the base, and the lock may say so."""
+    repository = on_branch(project, budget("params: {grow: 2%, floor: 6}", loosen="forbid"))
+    repository.write("budgets/net.widths", "4 9 2")
+    assert project.run("--model-budget-update=fix").ret == 0
+    assert '"value": 54' in lock(repository).read_text()
+    repository.commit()
+    assert project.report(BASE)["loosened"] == []
+    assert project.run(BASE).ret == 0
+
+
+def test_p2_a_lock_between_base_and_measurement_loosens_nothing(project: Project) -> None:
+    """It is stale, but tells less than there is."""
+    repository = on_branch(project, budget("params: {grow: 50%}", loosen="forbid"))
+    repository.write("budgets/net.widths", "4 9 2")  # 54
+    rewrite(lock(repository), ('"value": 48', '"value": 50'))
+    assert project.report(BASE)["loosened"] == []
+
+
+def test_p2_a_model_that_shrank_may_not_lock_more(project: Project) -> None:
+    """42 measured, 48 at the base, 50 locked: above both."""
+    repository = on_branch(project, budget(loosen="forbid"))
+    repository.write("budgets/net.widths", "4 7 2")  # 7 x 4 + 2 x 7 = 42
+    rewrite(lock(repository), ('"value": 48', '"value": 50'))
+    (found,) = project.report(BASE)["loosened"]
+    assert found["text"] == "budget loosened +4.2 %: params baseline raised 48 -> 50 (42 measured)"
+
+
+def test_p2_of_a_minimum_the_lowered_number_loosens(project: Project) -> None:
+    """Where more is better, a baseline below the base's and below what is measured."""
+    repository = on_branch(project, budget("params: {min: 10}", loosen="forbid"))
+    raise_it(repository)
+    assert project.report(BASE)["loosened"] == []
+    rewrite(lock(repository), ('"value": 500', '"value": 5'))
+    (found,) = project.report(BASE)["loosened"]
+    assert found["what"] == "baseline lowered"
+    assert found["text"].endswith("params baseline lowered 48 -> 5 (48 measured)")
+    assert project.run(BASE).ret == 1
+
+
+def test_p2_selection_tells_and_leaves_the_verdict_to_the_whole(project: Project) -> None:
+    """What -k leaves out is not measured: an honest number cannot be told from a raised one."""
+    repository = on_branch(project, budget(f"params: {GROW}\n      macs: {GROW}", loosen="forbid"))
+    rewrite(lock(repository), ('"value": 48, "unit": "param"', '"value": 500, "unit": "param"'))
+    (found,) = project.report(BASE, "-k", "macs")["loosened"]
+    assert (found["text"], found["forbidden"]) == (RAISED.replace("48 measured", "not measured here"), False)
+    (found,) = project.report(BASE)["loosened"]
+    assert (found["text"], found["forbidden"]) == (RAISED, True)
+
+
+def test_p2_a_limit_that_is_gone_takes_its_number_along(project: Project) -> None:
+    """The removed limit is told, once; trim then removes its number."""
+    repository = on_branch(project, budget(f"params: {GROW}\n      macs: {GROW}"))
+    repository.write("budgets/a.yaml", budget(f"macs: {GROW}"))
+    project.run("--model-budget-update=trim")
+    assert '"params"' not in lock(repository).read_text()
+    assert [found["what"] for found in project.report(BASE)["loosened"]] == ["metric removed"]
+
+
+def test_p2_workers_tell_the_same(project: Project) -> None:
+    """Numbers come from any process; the record is the same."""
+    repository = on_branch(project, budget(f"params: {GROW}\n      macs: {GROW}", loosen="forbid"))
+    raise_it(repository)
+    texts = []
+    for words in (("-n0",), ("-n2", "--dist=load")):
+        result = project.run_apart(BASE, "--model-budget-json=out.json", *words)
+        assert result.ret == 1
+        texts.append((project.path / "out.json").read_text().partition('"timings"')[0])
+    assert texts[0] == texts[1]
+    assert texts[0].count('"baseline raised"') == 2
+
+
+# Renamed and moved budgets.
+
+
+def moved(repository: Repository, file: str, *, widths: str = "4 20 2", name: str = "net") -> None:
+    """The budget under another name, its lock written anew, of a model that grew to 20 x 4 + 2 x 20 = 120."""
+    target = repository.path / file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (repository.path / "budgets" / "a.yaml").unlink()
+    lock(repository).unlink()
+    target.write_text(budget(name=name))
+    (target.parent / "net.widths").write_text(widths)
+    repository.project.run(file.split("/")[0], "--model-budget-update=create")
+    repository.commit()
+
+
+@pytest.mark.parametrize("file", ["budgets/b.yaml", "budgets/a.yml", "budgets/A.yaml", "nets/budgets/a.yaml"])
+def test_p6_a_renamed_budget_keeps_its_base(project: Project, file: str) -> None:
+    """The model of that name stood in a file that is gone: its number there is the baseline."""
+    repository = on_branch(project, budget())
+    moved(repository, file)
+    report = project.report(BASE, file.split("/")[0])
+    ((check,),) = [model["checks"] for model in report["models"]]
+    assert (check["outcome"], check["baseline"], check["actual"]) == ("over", 48, 120)
+    (text,) = [each["text"] for each in report["lock"] if each["state"] == "moved"]
+    assert text.startswith(f"net of {file} compared with budgets/a.lock.json at main (")
+
+
+def test_p6_a_renamed_budget_without_growth_is_within(project: Project) -> None:
+    """Renamed alone, the dropped model is told and nothing is over."""
+    repository = on_branch(project, budget())
+    moved(repository, "budgets/b.yaml", widths="4 8 2")
+    report = project.report(BASE)
+    assert report["models"][0]["checks"][0]["outcome"] == "within"
+    assert [found["what"] for found in report["loosened"]] == ["model dropped"]
+
+
+def test_p6_a_raised_number_in_a_renamed_lock_is_told(project: Project) -> None:
+    """Moved with its budget, and raised on the way."""
+    repository = on_branch(project, budget())
+    for suffix in ("yaml", "lock.json"):
+        lock(repository, f"a.{suffix}").rename(lock(repository, f"b.{suffix}"))
+    rewrite(lock(repository, "b.lock.json"), ('"value": 48', '"value": 500'))
+    assert [found["what"] for found in project.report(BASE)["loosened"]] == ["model dropped", "baseline raised"]
+
+
+def test_p6_a_model_that_moves_to_another_file_keeps_its_base(project: Project) -> None:
+    """The file that it leaves stays, with another model."""
+    two = budget() + budget(name="twin").partition("models:\n")[2]
+    repository = on_branch(project, two)
+    repository.write("budgets/a.yaml", budget(name="twin"))
+    repository.write("budgets/b.yaml", budget())
+    repository.write("budgets/net.widths", "4 20 2")
+    project.run("--model-budget-update=create")
+    checks = {model["id"]: model["checks"][0] for model in project.report(BASE)["models"]}
+    assert checks["budgets/b.yaml::net"]["baseline"] == 48
+    assert checks["budgets/b.yaml::net"]["outcome"] == "over"
+
+
+def test_p6_a_copy_is_new(project: Project) -> None:
+    """Its model stands where it stood, too: nothing has moved."""
+    repository = on_branch(project, budget())
+    repository.write("budgets/more.widths", "4 20 2")
+    repository.write("budgets/b.yaml", budget().replace("net.widths", "more.widths"))
+    project.run("--model-budget-update=create")
+    report = project.report(BASE)
+    checks = {model["id"]: model["checks"][0] for model in report["models"]}
+    assert checks["budgets/b.yaml::net"]["baseline"] == 120
+    assert "has no budgets/b.lock.json" in report["lock"][-1]["text"]
+
+
+def test_p6_of_several_files_that_are_gone_the_least_number_counts(project: Project) -> None:
+    """Nobody knows which of them it was; one of the same name is taken first."""
+    more = [("budgets/wide.widths", "4 30 2"), ("budgets/w.yaml", budget().replace("net.widths", "wide.widths"))]
+    repository = on_branch(project, budget(), *more)  # 30 x 4 + 2 x 30 = 180
+    for name in ("w.yaml", "w.lock.json"):
+        lock(repository, name).unlink()
+    moved(repository, "budgets/b.yaml")
+    assert project.report(BASE)["models"][0]["checks"][0]["baseline"] == 48
+
+
+def test_p6_a_renamed_model_in_a_renamed_file_is_new_and_the_old_one_told(project: Project) -> None:
+    """Nobody can tell that it is the same: the dropped model is said, and fails where loosening is forbidden."""
+    repository = on_branch(project, budget(loosen="forbid"))
+    moved(repository, "budgets/b.yaml", name="other")
+    report = project.report(BASE)
+    assert report["models"][0]["checks"][0]["baseline"] == 120
+    ((what, forbidden),) = [(found["what"], found["forbidden"]) for found in report["loosened"]]
+    assert (what, forbidden) == ("model dropped", True)
+    assert project.run(BASE).ret == 1
+
+
+@pytest.mark.parametrize("link", ["file", "folder"])
+def test_p6_a_linked_budget_has_its_base(project: Project, link: str) -> None:
+    """A link is followed as it was at the base."""
+    project.write("conf/a.yaml", budget())
+    project.write("conf/net.widths", "4 8 2")
+    if link == "folder":
+        (project.path / "budgets" / "net.widths").unlink()
+        (project.path / "budgets").rmdir()
+        (project.path / "budgets").symlink_to("conf")
+    else:
+        (project.path / "budgets" / "a.yaml").symlink_to("../conf/a.yaml")
+    repository = Repository(project)
+    repository.locked()
+    repository.branch("change")
+    repository.write("conf/a.yaml", budget("params: {grow: 500%}"))
+    repository.write("budgets/net.widths", "4 20 2")
+    report = project.report(BASE)
+    assert report["models"][0]["checks"][0]["baseline"] == 48
+    assert [found["what"] for found in report["loosened"]] == ["grow raised"]
+
+
+def test_p6_a_submodule_is_not_taken_for_new(project: Project) -> None:
+    """A budget in a repository of its own has no base here: unknown, and said."""
+    inner = project.path / "budgets" / "sub"
+    project.write("budgets/sub/a.yaml", budget())
+    project.write("budgets/sub/net.widths", "4 8 2")
+    repository = Repository(project)
+    project.run("--model-budget-update=create")
+    repository.git("init", "-q", folder=inner)
+    for words in (("add", "-A"), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x")):
+        repository.git(*words, folder=inner)
+    repository.git("add", "-A")
+    repository.commit()
+    repository.branch("change")
+    report = project.report(BASE)
+    assert report["models"][0]["checks"][0]["outcome"] == "unknown"
+    assert "lies in a submodule" in report["models"][0]["checks"][0]["reason"]
+
+
+# What is said besides.
+
+
+@pytest.mark.parametrize("args", [(), ("-n2",), ("-q",), ("-x",)], ids=str)
+def test_p7_a_broken_ban_is_a_failing_item(project: Project, args: tuple[str, ...]) -> None:
+    """No green "1 passed" above an exit code of 1; pytest's own JUnit has it, too."""
+    repository = on_branch(project, budget("params: 50", loosen="forbid"))
+    repository.write("budgets/a.yaml", budget("params: 60", loosen="forbid"))
+    result = project.run_apart(BASE, *ALONE, "-rf", "--junitxml=own.xml", *args)
+    assert result.ret == 1
+    assert result.parseoutcomes() == {"passed": 1, "failed": 1}
+    line = "net: budget loosened +20.0 %: params 50 -> 60 (forbidden)"
+    result.stdout.fnmatch_lines(["_* model budget: loosen _*", line + "*", "FAILED budgets/a.yaml::loosen - net: *"])
+    result.stdout.no_fnmatch_line("*200%*")
+    own = (project.path / "own.xml").read_text(encoding="utf-8")
+    assert 'failures="1"' in own
+    assert 'name="loosen"' in own
+    assert project.report(BASE, "-rf")["models"][0]["checks"][0]["outcome"] == "within"
+
+
+def test_p7_an_unfit_lock_is_a_failing_item(project: Project) -> None:
+    """Where locks are checked."""
+    project.write("budgets/a.yaml", budget("params: 60"))
+    Repository(project).locked()
+    project.write("budgets/net.widths", "4 9 2")
+    result = project.run("--model-budget-lock=check", "-rf")
+    assert result.ret == 1
+    assert result.parseoutcomes() == {"passed": 1, "failed": 1}
+    result.stdout.fnmatch_lines(["FAILED budgets/a.lock.json::lock - lock stale: *"])
+
+
+def test_p7_a_ban_that_holds_fails_nothing(project: Project) -> None:
+    """Told, and green."""
+    repository = on_branch(project, budget("params: 50"))
+    repository.write("budgets/a.yaml", budget("params: 60"))
+    assert project.run(BASE).parseoutcomes() == {"passed": 1}
+
+
+def test_p9_terminal_lines_name_the_model(project: Project) -> None:
+    """Two models loosened alike are two lines that differ."""
+    two = budget("params: 50") + budget("params: 50", name="twin").partition("models:\n")[2]
+    project.write("budgets/a.yaml", two)
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    repository.write("budgets/a.yaml", two.replace("params: 50", "params: 60").replace("1x4", "2x4"))
+    lines = [line for line in project.run(BASE).outlines if "loosened +" in line or "model changed" in line]
+    assert [re.sub(r"   .*", "", line.removeprefix("model budget: ")) for line in lines] == [
+        "net: budget loosened +20.0 %: params 50 -> 60",
+        "twin: budget loosened +20.0 %: params 50 -> 60",
+        *(f"{name}: model changed: inputs float32 1x4 -> float32 2x4: its limits are held on something else"
+          for name in ("net", "twin")),
+    ]  # fmt: skip
+
+
+def test_p13_a_lock_without_its_budget_is_said(project: Project) -> None:
+    """A deleted budget leaves it behind; others' lock files are none of ours."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    project.write("budgets/old.lock.json", '{"schema": "model-budget-lock/1", "models": {}}')
+    project.write("budgets/old.yml.lock.json", '{"schema": "model-budget-lock/1", "models": {}}')
+    project.write("budgets/composer.lock.json", "{}")
+    found = [each for each in project.report()["lock"] if each["state"] == "stray"]
+    assert [each["file"] for each in found] == ["budgets/old.lock.json", "budgets/old.yml.lock.json"]
+    result = project.run("--model-budget-comment=c.md")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*budgets/old.lock.json is left of old.yaml, which is gone: delete it"])
+    project.write("budgets/old.yml", "models: {}\n")
+    assert [each["file"] for each in project.report()["lock"]] == ["budgets/old.lock.json"]
+
+
+VANISH = "import os\ndef pytest_model_budget_judged(item, verdict):\n    os.path.exists({0!r}) and os.remove({0!r})\n"
+
+
+@pytest.mark.parametrize("head", ["", "loosen: forbid\n"])
+@pytest.mark.parametrize("args", [(), ("--model-budget-update=fix",), ("-n2",), (BASE,)], ids=str)
+def test_r2_a_budget_that_goes_is_a_broken_file(project: Project, head: str, args: tuple[str, ...]) -> None:
+    """As a checkout does it during the run: reports are written, and the session fails."""
+    project.write("budgets/a.yaml", f"model_budget: 1\n{head}{budget().partition('warn')[2].lstrip()}")
+    Repository(project).locked()
+    project.configure(VANISH.format(str(project.path / "budgets" / "a.yaml")))
+    run = project.run_apart if "-n2" in args else project.run
+    result = run("--model-budget-json=out.json", "--model-budget-junit=j.xml", "--model-budget-comment=c.md", *args)
+    assert result.ret == 1
+    (broken,) = json.loads((project.path / "out.json").read_text())["broken"]
+    assert broken["id"] == "budgets/a.yaml::budget"
+    assert broken["problems"][0].startswith("budgets/a.yaml:1: the file cannot be read any more: ")
+    assert "broken file" in (project.path / "c.md").read_text(encoding="utf-8")
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+
+
+@pytest.mark.parametrize("how", ["gone", "a folder", "broken"])
+def test_r2_a_lock_that_goes_fails(project: Project, how: str) -> None:
+    """Growth was told from it, and nobody can tell it again."""
+    project.write("budgets/a.yaml", budget())
+    repository = Repository(project)
+    repository.locked()
+    then = {"a folder": "os.mkdir(LOCK)", "broken": "open(LOCK, 'w').close()"}.get(how, "None")
+    project.configure(
+        f"import os\nLOCK = {str(lock(repository))!r}\n"
+        f"def pytest_model_budget_judged(item, verdict):\n    os.remove(LOCK)\n    {then}\n"
+    )
+    result = project.run("--model-budget-json=out.json")
+    assert result.ret == 1
+    report = json.loads((project.path / "out.json").read_text())
+    assert report["lock"][0]["fails"] is True
+    assert report["lock"][0]["state"] == ("missing" if how == "gone" else "broken")
+
+
+@pytest.mark.parametrize(
+    ("mark", "line"), [("<<<<<<< HEAD", 3), ("=======", 3), (">>>>>>> change", 3), ("||||||| 1a2b3c4", 3)]
+)
+def test_p14_marks_of_a_merge_in_a_budget(project: Project, mark: str, line: int) -> None:
+    """In good words, and on the line of the first mark."""
+    text = budget().splitlines()
+    text.insert(2, mark)
+    project.write("budgets/a.yaml", "\n".join(text))
+    result = project.run()
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([f"budgets/a.yaml:{line}:1: the marks of an unfinished merge: keep one side, *"])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "large"])
+def test_r1_a_lock_that_never_ends_is_broken(project: Project, kind: str) -> None:
+    """Not read: unknown, with reports."""
+    project.write("budgets/a.yaml", budget())
+    path = project.path / "budgets" / "a.lock.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(100_000_001)  # a hole: it takes no room
+    report = project.report()
+    assert report["models"][0]["checks"][0]["outcome"] == "unknown"
+    assert report["lock"][0]["state"] == "broken"
+
+
+@pytest.mark.parametrize("value", ["0.5", "1e9999", "-3"])
+def test_n14_r1_an_odd_lock_is_unknown_and_never_a_traceback(project: Project, value: str) -> None:
+    """By file and key, with reports; at the base alike."""
+    project.write("budgets/a.yaml", budget("params: {grow: 2%, min: 1}"))
+    repository = Repository(project)
+    repository.locked()
+    rewrite(lock(repository), ('"value": 48', f'"value": "{value}"'))
+    for words in ((), (BASE,)):
+        report = project.report(*words)
+        assert report["models"][0]["checks"][0]["outcome"] == "unknown"
+        assert f"budgets/a.lock.json{' at main' if words else ''}" in report["models"][0]["checks"][0]["reason"]
+        assert f"'net', 'params': the value '{value}' is no whole number" in report["lock"][0]["text"]
+        repository.commit()
+
+
+def test_v5_the_words_on_a_lock_do_not_depend_on_the_order_of_tests(project: Project) -> None:
+    """Stale numbers in one order, whichever came first."""
+    limits = "\n      ".join(f"{name}: 9 G" for name in ("weight_memory", "params", "macs", "bandwidth"))
+    project.write("budgets/a.yaml", budget(limits))
+    Repository(project).locked()
+    project.write("budgets/net.widths", "4 9 2")
+    texts = {project.report()["lock"][0]["text"]}
+    project.configure("def pytest_collection_modifyitems(items):\n    items.reverse()\n")
+    texts.add(project.report()["lock"][0]["text"])
+    assert len(texts) == 1

@@ -1,0 +1,124 @@
+"""Several projects in one repository: no row is shared, and nothing is left lying about."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.builders.project import Project
+from tests.builders.repository import Repository
+
+FOLDERS = {"audio": 40, "video": 60, "vision": 50}  # limits on 48 parameters
+
+
+@pytest.fixture
+def monorepo(project: Project) -> Project:
+    """Three folders with a budget of one name and a model of one name; pytest takes vision for its rootdir."""
+    (project.path / "pytest.ini").rename(project.write("vision/pytest.ini", ""))
+    for folder, most in FOLDERS.items():
+        project.write(f"{folder}/budgets/net.widths", "4 8 2")
+        project.budget(f"  net: {{widths: net.widths, limits: {{params: {most}}}}}\n", f"{folder}/budgets/net.yaml")
+    return project
+
+
+PATHS = [f"{folder}/budgets" for folder in ("vision", "audio", "video")]
+
+
+@pytest.mark.parametrize("paths", [PATHS, [f"{path}/net.yaml" for path in PATHS], ["vision/budgets", "."]], ids=str)
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_p4_budgets_outside_of_rootdir_are_a_usage_error(monorepo: Project, paths: list[str], workers: str) -> None:
+    """pytest would call each of them net.yaml::net; the way out is named."""
+    result = monorepo.run_apart("--rootdir=vision", workers, *paths)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*net.yaml lies outside of pytest's rootdir */vision, *: give --rootdir=."])
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_p4_the_way_out_leads_out(monorepo: Project, page: Path, workers: str) -> None:
+    """With it every budget has rows of its own in JSON, JUnit, comment and annotations."""
+    reports = ("--model-budget-json=out.json", "--model-budget-junit=j.xml", "--model-budget-comment=c.md")
+    result = monorepo.run_apart("--rootdir=.", "-p", "no:pytest_github_actions_annotate_failures",
+                                workers, *reports, *PATHS)  # fmt: skip
+    assert result.ret == 1
+    models = json.loads((monorepo.path / "out.json").read_text())["models"]
+    outcomes = {model["id"]: (model["checks"][0]["limit"], model["checks"][0]["outcome"]) for model in models}
+    assert outcomes == {
+        "audio/budgets/net.yaml::net": (40, "over"),
+        "video/budgets/net.yaml::net": (60, "within"),
+        "vision/budgets/net.yaml::net": (50, "within"),
+    }
+    for name in ("j.xml", "c.md"):
+        text = (monorepo.path / name).read_text(encoding="utf-8")
+        assert all(f"{folder}/budgets/net" in text for folder in FOLDERS)
+    commands = [line for line in result.outlines if line.startswith("::error")]
+    assert [command.partition(",")[0] for command in commands] == ["::error file=audio/budgets/net.yaml"]
+
+
+def test_p4_configured_paths_may_not_lead_out_either(monorepo: Project) -> None:
+    """model_budget_paths with ../ in it."""
+    monorepo.write("vision/pytest.ini", "[pytest]\nmodel_budget_paths = budgets ../audio/budgets ../video/budgets\n")
+    result = monorepo.run_apart("--rootdir=vision", "-c", "vision/pytest.ini")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*video/budgets/net.yaml lies outside of pytest's rootdir *: give --rootdir=."])
+
+
+def test_p4_a_budget_in_rootdir_itself_has_a_bare_name_too(monorepo: Project) -> None:
+    """Which one outside of it would share."""
+    (monorepo.path / "vision" / "budgets" / "net.yaml").rename(monorepo.path / "vision" / "net.yaml")
+    result = monorepo.run_apart("--rootdir=vision", "vision", "audio/budgets")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*audio/budgets/net.yaml lies outside of *from */vision/net.yaml: give *"])
+
+
+def test_p4_other_files_may_lie_outside(monorepo: Project) -> None:
+    """Ordinary tests, and YAML files that are no budgets."""
+    monorepo.write("other/test_a.py", "def test_a(): pass\n")
+    monorepo.write("other/net.yaml", "models: {}\n")
+    monorepo.write("other/ci.yml", "jobs: {}\n")
+    monorepo.write("vision/conftest.py", (monorepo.path / "conftest.py").read_text())
+    result = monorepo.run_apart("--rootdir=vision", "vision/budgets", "other")
+    assert result.parseoutcomes() == {"passed": 2}
+
+
+@pytest.fixture
+def dead() -> int:
+    """The number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def test_r8_what_killed_updates_left_is_said_and_removed(project: Project, dead: int) -> None:
+    """Of budget and lock, as folder and as the file of older versions; not of a process that lives, or of others."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    left = [project.write(f"budgets/.a.yaml.{dead}.new", "x").name]
+    left.append(project.write(f"budgets/.a.lock.json.{dead}.new/a.lock.json", "x").parent.name)
+    kept = [project.write(f"budgets/.a.yaml.{os.getppid()}.new", "x").name]
+    kept += [project.write(f"budgets/{name}", "x").name for name in (f".b.yaml.{dead}.new", f"a.yaml.{dead}.new")]
+    result = project.run()
+    assert result.ret == 0
+    result.stdout.fnmatch_lines_random([f"*budgets/{name} is left of a killed update: delete it*" for name in left])
+    result = project.run("--model-budget-update=trim")
+    result.stdout.fnmatch_lines_random([f"*budgets/{name} removed: a killed update had left it" for name in left])
+    names = os.listdir(project.path / "budgets")
+    assert not set(left) & set(names)
+    assert set(kept) <= set(names)
+    result.stdout.no_fnmatch_line(f"*{kept[0]}*")
+
+
+def test_r8_git_adds_nothing_of_an_update_that_is_killed(project: Project) -> None:
+    """Killed while a file is put in place: what is left is ignored without any .gitignore of the project's."""
+    project.budget("  net: {widths: net.widths, limits: {params: auto}}\n")
+    repository = Repository(project)
+    repository.write(".gitignore", "__pycache__/\nbudgets/loads\n")
+    repository.commit()
+    project.configure("import os\nos.replace = lambda *paths: os.kill(os.getpid(), 9)\n")
+    repository.commit()
+    project.run_apart("--model-budget-update=create", "-p", "no:cacheprovider")
+    assert list((project.path / "budgets").glob(".*.new"))
+    assert repository.git("status", "--porcelain", "--", "budgets") == ""

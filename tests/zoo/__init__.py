@@ -1,0 +1,1 @@
+"""Models of other packages, measured and counted a second time."""
