@@ -58,7 +58,7 @@ CARRIERS = frozenset({"aten::_to_copy", "aten::clone", "aten::to", "aten::contig
 COMPARISONS = frozenset({"aten::eq", "aten::ne"})
 INDEXED: Mapping[str, int] = {  # where an operator takes indices of rows
     "aten::embedding": 1, "aten::embedding_bag": 1, "aten::_embedding_bag": 1,
-    "aten::_embedding_bag_forward_only": 1, "aten::index_select": 2,
+    "aten::_embedding_bag_forward_only": 1, "aten::embedding_renorm_": 1, "aten::index_select": 2,
 }  # fmt: skip
 
 

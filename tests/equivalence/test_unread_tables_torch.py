@@ -111,6 +111,17 @@ def test_e1_a_range_is_known_where_a_table_alone_reads(forward: Any, is_known: b
     assert any("integers 0 and 1 for '0'" in note for note in found.notes) is not is_known
 
 
+def test_e1_a_table_that_runs_shorten_is_the_same_in_every_run() -> None:
+    """max_norm writes into the rows that are read, and each run starts from the same table."""
+    model = nn.Embedding(ROWS, 8, max_norm=1.0)
+    before = model.weight.detach().clone()
+    assert check_equivalence(model, copy.deepcopy(model), "int64 1x12", seeds=(0,), kind="custom",
+                             bounds={"max_abs": 0}).outcome == "within"  # fmt: skip
+    assert torch.equal(model.weight, before)
+    found = check_equivalence(model, changed(model, "weight", ROWS - 1), "int64 1x12")
+    assert found.outcome == "over"
+
+
 def test_e1_a_range_that_is_given_stays() -> None:
     """low and high of an input are the user's word."""
     model = nn.Embedding(50, 4)

@@ -33,7 +33,7 @@ SCOPES = ("", "head", "body.0", "body.1")
     ],
 )
 def test_e11_a_glob_behind_an_exclamation_mark_leaves_out(layers: Sequence[str], chosen: Sequence[str]) -> None:
-    """ "(model)" is what stands in no module, and has no path."""
+    """A glob named "(model)" is what stands in no module, and has no path."""
     assert tuple(scope for scope in SCOPES if is_chosen(scope, layers)) == tuple(chosen)
 
 
