@@ -162,8 +162,9 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
             if _is_strided(result):
                 self._memory.setdefault(_key(result), _Memory(result, sources))
 
+    @torch.inference_mode()
     def add_to(self, reads: Reads) -> None:
-        """Hand over what was read, after the run."""
+        """Hand over what was read, after the run, under the mode that flags may have been made in."""
         for memory in reversed(self._memory.values()):  # a computed one comes after its sources
             for source in memory.sources:
                 self._hand_down(memory, source)

@@ -35,6 +35,12 @@ class Words(nn.Module):
         return self.read(self.table, ids) + self.places[:, : ids.shape[1]]
 
 
+def half(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Columns of a copy: a part of what was made of the table."""
+    copied = table * 1.0
+    return torch.cat((copied[:, :4][ids], copied[:, 4:][ids]), -1)
+
+
 READERS = {
     "embedding": lambda table, ids: functional.embedding(ids, table),
     "index": lambda table, ids: table[ids],
@@ -47,6 +53,7 @@ READERS = {
     "scaled": lambda table, ids: functional.embedding(ids, table * 8**0.5),
     "normed": lambda table, ids: functional.normalize(table, dim=-1)[ids],
     "copied": lambda table, ids: functional.embedding(ids, table.t().contiguous().t()),
+    "halves of a copy": half,
     "a view": lambda table, ids: table.view(ROWS, 2, 4)[ids].flatten(-2),
 }
 
