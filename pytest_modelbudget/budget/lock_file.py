@@ -103,14 +103,14 @@ def budgets_of(lock: AnyPath) -> tuple[AnyPath, ...]:
     return (lock.with_name(f"{stem}.yaml"), *([lock.with_name(stem)] if stem.endswith(".yml") else []))
 
 
-def _holds(text: str, model: str) -> bool:
-    """Whether the text of a budget file has a model of that name; broken YAML has none."""
+def models_in(text: str) -> frozenset[str]:
+    """The names of the models in the text of a budget file; broken YAML has none."""
     try:
         node, _ = tree(text, "")
     except BudgetFileError:
-        return False
+        return frozenset()
     models = next((value for key, value in _entries(node) if key.text == "models"), None)
-    return any(key.text == model for key, _ in _entries(models))
+    return frozenset(key.text for key, _ in _entries(models))
 
 
 def _entries(node: Node | None) -> tuple[tuple[Text, Node], ...]:
@@ -383,14 +383,14 @@ class Baselines:
             return False
         try:
             is_there = home.name in os.listdir(home.parent)  # in this very case, which a file system may not tell
-            return not (is_there and _holds(home.read_bytes().decode("utf-8-sig"), model))
+            return not (is_there and model in models_in(home.read_bytes().decode("utf-8-sig")))
         except (OSError, UnicodeDecodeError):
             return True
 
     def _held_at_base(self, budget: Path, model: str) -> bool:
         assert self.base is not None  # only asked for where there is one
         text = text_at(self.base, budget)
-        return text is not None and _holds(text, model)
+        return text is not None and model in models_in(text)
 
     def _locked_budgets(self) -> tuple[Path, ...]:
         """Every budget file of the repository at the base that has a lock beside it."""

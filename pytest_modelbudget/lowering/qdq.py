@@ -11,12 +11,12 @@ relu(conv(x)) of a file that ONNX Runtime's quantiser wrote, before and after::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight, scope_text
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unsized
-from pytest_modelbudget.lowering.groups import DEQUANTIZE, QUANTIZE, Grid, Groups, grid_of, listed
+from pytest_modelbudget.lowering.groups import DEQUANTIZE, FORM_OF, QUANTIZE, Grid, Groups, grid_of, listed
 from pytest_modelbudget.ops.role import BIAS
 from pytest_modelbudget.ops.table import OpTable
 
@@ -40,8 +40,53 @@ def read_qdq(graph: Graph, rules: OpTable) -> Read:
     dequantizing = {name for name, rule in rules.items() if rule.kind == DEQUANTIZE}
     if not any(op.name in dequantizing for op in graph.ops):
         return Read(graph, {})
-    rewriting = _Rewriting(Groups(graph, rules))
+    steps = _steps_in_place(graph, rules)
+    groups = Groups(_out_of_place(graph, steps), rules)
+    if steps - groups.members:  # some stay floating, and with them in place
+        groups = Groups(_out_of_place(graph, steps & groups.members), rules)
+    rewriting = _Rewriting(groups)
     return Read(rewriting.graph(), rewriting.became, tuple(rewriting.notes()))
+
+
+def _steps_in_place(graph: Graph, rules: OpTable) -> set[int]:
+    """Positions of activations that write over a result which nothing else has seen: relu_ behind a convolution."""
+    touching: dict[Storage, list[int]] = defaultdict(list)
+    names: dict[Storage, set[Tensor]] = defaultdict(set)
+    for at, op in enumerate(graph.ops):
+        for tensor in dict.fromkeys((*op.tensors(), *op.outputs)):
+            names[tensor.storage].add(tensor)
+            if not touching[tensor.storage] or touching[tensor.storage][-1] != at:
+                touching[tensor.storage].append(at)
+    steps = set()
+    for at, op in enumerate(graph.ops):
+        form = FORM_OF[rules[op.name].kind] if op.name in rules and rules[op.name].kind in FORM_OF else None
+        if form and form.steps and op.mutates and op.outputs == op.tensors()[:1]:
+            (result,) = op.outputs
+            if touching[result.storage][1:2] == [at] and names[result.storage] == {result}:
+                steps.add(at)
+    return steps
+
+
+def _out_of_place(graph: Graph, steps: Collection[int]) -> Graph:
+    """The graph in which these activations write tensors of their own."""
+    if not steps:
+        return graph
+    now: dict[Tensor, Tensor] = {}
+
+    def renamed(operand: Operand) -> Operand:
+        if isinstance(operand, tuple):
+            return tuple([now.get(inner, inner) if inner else inner for inner in operand])
+        return now.get(operand, operand) if operand else operand
+
+    ops = []
+    for at, op in enumerate(graph.ops):
+        op = replace(op, operands=tuple(map(renamed, op.operands))) if now else op
+        if at in steps:
+            (result,) = op.outputs
+            now[result] = replace(result, storage=replace(result.storage))
+            op = replace(op, outputs=(now[result],), mutates=False)
+        ops.append(op)
+    return replace(graph, ops=tuple(ops), outputs=tuple(now.get(output, output) for output in graph.outputs))
 
 
 class _Rewriting:

@@ -119,6 +119,7 @@ _SHAPED_BY_VALUES = frozenset({
     "onnx::Compress", "onnx::NonZero", "onnx::SequenceAt", "onnx::SequenceConstruct",
     "onnx::SplitToSequence", "onnx::Unique",
 })  # fmt: skip
+_FOLDED = _WORKED_OUT | _SHAPED_BY_VALUES
 # Operators whose results have sizes that are sums or products of sizes, operands and attributes.
 _OUTGROWING = frozenset({
     "onnx::Col2Im", "onnx::Concat", "onnx::ConvTranspose", "onnx::DepthToSpace", "onnx::MaxUnpool",
@@ -157,7 +158,7 @@ class Folding:
     def _worked_out(self, name: str, frame: Frame) -> program.Node | None:
         """The node that makes a value, where the values of its operands may give it."""
         node = None if name in frame.body.stored else frame.body.makers.get(name)
-        return node if node and node.operator in _WORKED_OUT | _SHAPED_BY_VALUES else None
+        return node if node and node.operator in _FOLDED else None
 
     def _value(self, name: str, frame: Frame) -> TensorProto | None:
         stored = frame.body.stored.get(name)
@@ -171,7 +172,7 @@ class Folding:
         if node.operator in {"onnx::Shape", "onnx::Size"}:
             sizes = frame.type(node.inputs[0]).sizes
             return _shape_value(node, sizes, frame) if sizes is not None else {}
-        if node.operator not in _WORKED_OUT | _SHAPED_BY_VALUES:
+        if node.operator not in _FOLDED:
             return {}
         operands = {name: self._known(name, frame) for name in node.inputs if name}
         known = {name: value for name, value in operands.items() if value is not None}

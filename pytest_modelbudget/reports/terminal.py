@@ -116,13 +116,13 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
 
 
 def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
-    """A limit; below the last one of a transform stands what it costs beside its model."""
+    """A limit; below the last one of a model stand its notes, of a transform what it costs."""
     indent, check = " " * OUTCOME_WIDTH, case.check
     layers = [line for text in reservations(case) for line in _wrapped(text, indent)]
     if detail >= Detail.LAYERS:
         layers += _layers(case)
-    if costed and isinstance(case.owner, TransformReport):
-        for text in costs(costed, case.owner):
+    if costed:
+        for text in costs(costed, case.owner) if isinstance(case.owner, TransformReport) else costed.notes:
             layers += _wrapped(text, indent)
     measured, limit, left = _figures(check)
     return Row(

@@ -54,6 +54,14 @@ class ConvReluConv(nn.Module):
         return on_grid(self.second(x), 0.3)
 
 
+class InPlace(ConvReluConv):
+    """The same, its activation written over the convolution's result, as torchvision's models do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = on_grid(torch.relu_(self.first(on_grid(x))), 0.2)
+        return on_grid(self.second(x), 0.3)
+
+
 class Moved(nn.Module):
     """A convolution's result permuted, quantised again on the same grid, and copied into another order."""
 
@@ -91,6 +99,10 @@ def test_s10_what_training_emulates_stays_floating() -> None:
         pytest.param(
             ConvReluConv, IN_AND_OUT + 2 * (2 * ELEMENTS + WEIGHTS),
             {"quantize": 1, "convolution": 2, "dequantize": 1}, id="layers",
+        ),
+        pytest.param(
+            InPlace, IN_AND_OUT + 2 * (2 * ELEMENTS + WEIGHTS),
+            {"quantize": 1, "convolution": 2, "dequantize": 1}, id="in place",
         ),
         pytest.param(  # the permutation is a view, and so is the copy's result under another shape
             Moved, IN_AND_OUT + 2 * ELEMENTS + WEIGHTS,

@@ -238,6 +238,18 @@ def test_p6_a_renamed_budget_keeps_its_base(project: Project, file: str) -> None
     assert text.startswith(f"net of {file} compared with budgets/a.lock.json at main (")
 
 
+@pytest.mark.parametrize("limits", ["params: 900", f"params: {GROW}"])
+def test_p6_a_budget_that_leaves_its_folder_is_told_there(project: Project, limits: str) -> None:
+    """Also where only the new folder is asked for: no ban and no limit is lost on the way."""
+    repository = on_branch(project, budget(f"params: {GROW}\n      macs: 50", loosen="forbid"))
+    moved(repository, "nets/budgets/a.yaml")
+    repository.write("nets/budgets/a.yaml", budget(limits))
+    result = project.run(BASE, "nets", "--model-budget-json=out.json")
+    found = json.loads((project.path / "out.json").read_text())["loosened"]
+    assert ("budgets/a.yaml", "model dropped", True) in [(one["file"], one["what"], one["forbidden"]) for one in found]
+    assert result.ret == 1
+
+
 def test_p6_a_renamed_budget_without_growth_is_within(project: Project) -> None:
     """Renamed alone, the dropped model is told and nothing is over."""
     repository = on_branch(project, budget())
