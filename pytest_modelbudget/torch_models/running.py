@@ -179,16 +179,20 @@ class TorchModel(models.RunnableModel):
         return models.DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)), notes=notes)
 
     def _index_ranges(self) -> Mapping[str, int]:
-        """The rows of the tables that integer inputs without a range ask for, seen in a run on zeros."""
+        """The rows of the tables that integer inputs without a range ask for, seen in one run."""
         lacking = [name for name, spec in leaf_specs(self.specs).items() if _lacks_range(spec)]
         if not lacking:
             return {}
-        inputs = call_inputs(self.specs, lambda spec: torch.zeros(spec.shape, dtype=dtype_named(spec.dtype)))
+
+        def smallest(spec: TensorSpec) -> torch.Tensor:
+            return torch.full(spec.shape, spec.low or 0, dtype=dtype_named(spec.dtype))
+
+        inputs = call_inputs(self.specs, smallest)
         named = dict(inputs.tensors())
         ranges = IndexRanges({name: named[name] for name in lacking if named[name].numel()})
         try:
             self._run(inputs, models.UNWATCHED, ranges)
-        except TraceError:  # zeros may be no inputs of this model
+        except TraceError:  # which may be no inputs of this model
             return {}
         return ranges.ranges
 
