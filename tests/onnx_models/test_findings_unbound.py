@@ -40,10 +40,7 @@ def counted_by_its_shape() -> onnx.ModelProto:
         [value("i", code=TensorProto.INT64), value("c", code=TensorProto.BOOL), value("v", 1, 64)],
         [value("c2", code=TensorProto.BOOL), value("v2", 1, 64), value("m", 1, 100)],
     )
-    nodes = [
-        node("Shape", "x", "s", start=0, end=1),
-        node("Loop", "s - v0", "v1 y", body=body),
-    ]
+    nodes = [node("Shape", "x", "s", start=0, end=1), node("Loop", "s - v0", "v1 y", body=body)]
     inputs = [value("x", "batch", 64), value("v0", 1, 64)]
     return model(nodes, inputs, [value("y", None, 1, 100)], [WEIGHT])
 
