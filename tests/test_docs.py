@@ -158,6 +158,13 @@ FLOPS_CASES = {
     "comparison": (cost("aten::lt", X, X, out=tensor(2, 3, 4, 4)).flops, 96),
     "batch_norm": (cost("aten::batch_norm", X, None, None, tensor(3), tensor(3), out=tensor(2, 3, 4, 4)).flops, 96),
     "own statistics of batch_norm": (cost("aten::batch_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),
+    "sort": (cost("aten::sort", X, out=tensor(2, 3, 4, 4), dim=1).flops, 96 * 2),  # 3 along the axis: 2 comparisons
+    "histogram": (cost("aten::histc", X, out=tensor(10)).flops, 96),
+    "grid_sample": (
+        cost("aten::grid_sampler", X, tensor(2, 5, 5, 2), out=tensor(2, 3, 5, 5), interpolation_mode=0).flops,
+        (2 * 3 * 5 * 5) * 4,
+    ),
+    "weight_norm": (cost("aten::_weight_norm", X, tensor(2, 1, 1, 1), out=tensor(2, 3, 4, 4)).flops, 96),
     "interpolation": (cost("aten::upsample_bilinear2d", X, out=tensor(2, 3, 8, 8)).flops, (2 * 3 * 8 * 8) * 4),
     "layer_norm": (cost("aten::layer_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),
     "group_norm": (cost("aten::group_norm", X, out=tensor(2, 3, 4, 4)).flops, 96),

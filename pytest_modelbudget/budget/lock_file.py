@@ -36,6 +36,7 @@ from pytest_modelbudget.units import Number, decimal_text, unit_named
 SCHEMA = "model-budget-lock/1"
 SUFFIX = ".lock.json"
 MOST_PARTS = 1000  # of one number; the smallest others are counted and left out
+LARGEST = 100_000_000  # bytes of a lock file; one number with all its parts takes some 60 kB
 MOST = 10**36  # no count of a model is near it
 DECIMAL = re.compile(r"[0-9]{1,40}(\.[0-9]{1,400})?")
 # What reading JSON of another form raises.
@@ -102,14 +103,14 @@ def budgets_of(lock: AnyPath) -> tuple[AnyPath, ...]:
     return (lock.with_name(f"{stem}.yaml"), *([lock.with_name(stem)] if stem.endswith(".yml") else []))
 
 
-def _holds(text: str, model: str) -> bool:
-    """Whether the text of a budget file has a model of that name; broken YAML has none."""
+def models_in(text: str) -> frozenset[str]:
+    """The names of the models in the text of a budget file; broken YAML has none."""
     try:
         node, _ = tree(text, "")
     except BudgetFileError:
-        return False
+        return frozenset()
     models = next((value for key, value in _entries(node) if key.text == "models"), None)
-    return any(key.text == model for key, _ in _entries(models))
+    return frozenset(key.text for key, _ in _entries(models))
 
 
 def _entries(node: Node | None) -> tuple[tuple[Text, Node], ...]:
@@ -382,14 +383,14 @@ class Baselines:
             return False
         try:
             is_there = home.name in os.listdir(home.parent)  # in this very case, which a file system may not tell
-            return not (is_there and _holds(home.read_bytes().decode("utf-8-sig"), model))
+            return not (is_there and model in models_in(home.read_bytes().decode("utf-8-sig")))
         except (OSError, UnicodeDecodeError):
             return True
 
     def _held_at_base(self, budget: Path, model: str) -> bool:
         assert self.base is not None  # only asked for where there is one
         text = text_at(self.base, budget)
-        return text is not None and _holds(text, model)
+        return text is not None and model in models_in(text)
 
     def _locked_budgets(self) -> tuple[Path, ...]:
         """Every budget file of the repository at the base that has a lock beside it."""
@@ -405,10 +406,17 @@ class Baselines:
         """The lock file beside a budget file."""
         path = lock_path(budget)
         if budget not in self._here:
-            self._here[budget] = _looked_up(
-                lambda: path.read_bytes().decode("utf-8-sig") if path.exists() else None, self.shown(path)
-            )
+            self._here[budget] = _looked_up(lambda: self._text(path), self.shown(path))
         return self._here[budget]
+
+    def _text(self, path: Path) -> str | None:
+        if not path.exists():
+            return None
+        if not path.is_file():  # a pipe, say, which would never end
+            raise LockError(f"{self.shown(path)} is no file: restore it from git")
+        if path.stat().st_size > LARGEST:
+            raise LockError(f"{self.shown(path)} has more than {LARGEST:,} bytes: restore it from git")
+        return path.read_bytes().decode("utf-8-sig")
 
     def at_base(self, budget: Path) -> FoundLock:
         """The lock file that stood beside a budget file at the base, which must be known."""

@@ -258,7 +258,7 @@ def target_form(model_format: Format) -> Form[str]:
     problem_of = partial(_path_problem, model_format) if is_path_format(model_format) else _no_attribute
 
     def meaning(word: Text, key: str, reading: Reading) -> str:
-        problem = problem_of(word.text, reading)
+        problem = problem_of(word.text, reading) if word.text.strip() else f"{key}: names nothing"
         if problem is not None:
             raise BudgetError(problem)
         return word.text

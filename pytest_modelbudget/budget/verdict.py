@@ -284,7 +284,8 @@ def _binding(ops: Sequence[UnmeasuredOp]) -> str:
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
     end, held = ("max", limit.max) if limit.max is not None else ("min", limit.min)
     if held is None:
-        return f"{_label(limit)} {readable(part.value, part.unit)} or more   unmeasured: {_named(missing)}{_binding(missing)}"
+        least = readable(part.value, part.unit)
+        return f"{_label(limit)} {least} or more   unmeasured: {_named(missing)}{_binding(missing)}"
     actual, bound = readable_pair(part.value, held, part.unit)
     return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}{_way_out(missing)}"
 

@@ -13,7 +13,7 @@ from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import diff, record, typed_json
-from pytest_modelbudget.reports.text import one_line
+from pytest_modelbudget.reports.text import one_line, printable
 
 DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130  # exit codes
 COMPARISONS = {"text": diff.comparison_text, "markdown": diff.comparison_markdown}
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk can still be said in a sentence
         return DONE if is_complete else UNMEASURED
     except ModelBudgetError as error:
-        print(f"modelbudget: error: {one_line(str(error))}", file=sys.stderr)
+        print(f"modelbudget: error: {printable(one_line(str(error)))}", file=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         _forget_output()
@@ -76,7 +76,7 @@ def add_diff(command: argparse.ArgumentParser) -> None:
 def print_diff(options: argparse.Namespace) -> bool:
     """Print what changed; incomplete where a number of either report is only a lower bound."""
     changed = diff.changes(_report(options.base), _report(options.head))
-    print(COMPARISONS[options.format](changed))
+    print(printable(COMPARISONS[options.format](changed)))
     return all(number.complete for change in changed for number in change.numbers)
 
 
@@ -86,7 +86,7 @@ def _report(name: str) -> record.Report:
         document = json.loads(Path(name).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{name} is no JSON: write it with --model-budget-json") from error
     try:
         return typed_json.from_json(record.Report, document)

@@ -26,6 +26,7 @@ from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
+from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.units import quantity
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
@@ -53,7 +54,7 @@ def show_model(options: argparse.Namespace) -> bool:
     """Print a model's layers (or operations) and totals."""
     registry = tables()
     model = measure_source(source_of(options, registry), registry)
-    print(_show_json(model, options) if options.format == "json" else _show_table(model, options))
+    print(_show_json(model, options) if options.format == "json" else printable(_show_table(model, options)))
     return model.is_complete
 
 
@@ -100,7 +101,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     if scope and not any(is_in_scope(name, scope) for name in known):
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print(explain.explanation(metric, measurement, model.costed, scope))
+    print(printable(explain.explanation(metric, measurement, model.costed, scope)))
     return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 

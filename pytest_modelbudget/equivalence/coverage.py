@@ -104,8 +104,11 @@ class _Partial:
 
     @property
     def axis(self) -> int:
-        """The first axis that has more than one row."""
-        return next(axis for axis, size in enumerate(self.values.shape) if size > 1)
+        """The axis along which rows were read or not; the first one that has any where parts of all were."""
+        sizes = self.values.shape
+        axes = [axis for axis, size in enumerate(sizes) if size > 1]
+        others = {axis: tuple(other for other in range(len(sizes)) if other != axis) for axis in axes}
+        return next((axis for axis in axes if not self.mask.any(others[axis]).all()), axes[0])
 
     def by_row(self, values: Values) -> Values:
         """Values with the rows first, all else of a row behind one another."""
@@ -117,7 +120,8 @@ class _Partial:
     def count(self) -> str:
         """How much was read: "36 of 30,522 rows of 'e.weight'"."""
         read = int(self.by_row(self.mask).any(1).sum())
-        return f"{read:,} of {self.values.shape[self.axis]:,} rows of '{self.name}'"
+        known = "" if read else " (as far as is known)"
+        return f"{read:,} of {self.values.shape[self.axis]:,} rows of '{self.name}'{known}"
 
     def gap(self, partner: Values) -> Values:
         """The absolute error of each element; inf where NaN or Inf are others."""

@@ -1,6 +1,5 @@
 """Where a model comes from and what it is run on, as plain data."""
 
-import importlib
 import os
 import re
 import sys
@@ -82,7 +81,8 @@ def resolved(target: str) -> object:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
     with user_code(f"importing {module_name}", SourceError), _changes_of_import(module_name):
         try:
-            named: object = importlib.import_module(module_name)
+            __import__(module_name)  # the built-in, which engines follow
+            named: object = sys.modules[module_name]
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise

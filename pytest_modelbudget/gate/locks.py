@@ -81,14 +81,19 @@ def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[recor
     """Lock files in these folders whose budget is gone, which nothing reads."""
     for folder in sorted(set(folders)):
         for path in sorted(folder.glob(f"*{SUFFIX}")):
-            file = baselines.shown(path)
-            try:
-                is_ours = SCHEMA.encode() in path.read_bytes()[:HEAD]
-            except OSError:
-                continue  # not ours to read, and nothing is compared with it
-            if is_ours and not any(budget.exists() for budget in budgets_of(path)):
+            if path.is_file() and not any(budget.exists() for budget in budgets_of(path)) and _is_lock(path):
+                file = baselines.shown(path)
                 text = f"{file} is left of {budgets_of(path)[0].name}, which is gone: delete it"
                 yield record.LockReport(file=file, state="stray", text=text)
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether a file begins as our lock files do; others end in .lock.json, too."""
+    try:
+        with path.open("rb") as file:
+            return SCHEMA.encode() in file.read(HEAD)
+    except OSError:
+        return False  # not ours to read, and nothing is compared with it
 
 
 def _state(path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines) -> tuple[str, str]:

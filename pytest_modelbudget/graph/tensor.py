@@ -93,7 +93,8 @@ class Tensor:
     the storage. Tensors on one storage (views, in-place results, tied weights) share memory and
     are paid for once; dimensions of stride 0 are touched once. Two tensors are never equal.
     unsized says why the shape is not known, and is empty for all others; shape is then () and no
-    claim, and declared is what a file says of it: sizes, names of symbols, "?". Of a slice that stands for all slices which the runs of a body read, sweeps is the whole.
+    claim, and declared is what a file says of it: sizes, names of symbols, "?". Of a slice that
+    stands for all slices which the runs of a body read, sweeps is the whole.
     """
 
     name: str
@@ -152,9 +153,7 @@ def dense(name: str, shape: tuple[int, ...], dtype: DType, storage: Storage) -> 
     return Tensor(name, shape, dtype, storage, 0, contiguous_strides(shape))
 
 
-def unsized(
-    name: str, dtype: DType, storage: Storage, why: str, declared: tuple[int | str, ...] = ("...",)
-) -> Tensor:
+def unsized(name: str, dtype: DType, storage: Storage, why: str, declared: tuple[int | str, ...] = ("...",)) -> Tensor:
     """A tensor whose shape is not known; what reads or writes it is unmeasured."""
     return Tensor(name, (), dtype, storage, 0, (), why, declared=declared)
 

@@ -140,12 +140,18 @@ class Groups:
         op, rule = self.graph.ops[at], self.rules.get(self.graph.ops[at].name)
         if rule is None or rule.kind != QUANTIZE or not any(role.quantises for role in rule.roles[op.name]):
             return False
-        return len(op.outputs) == 1 and not any(scale.storage.is_activation for scale in op.tensors()[1:])
+        if len(op.outputs) != 1 or not op.tensors() or is_floating(op.outputs[0]):
+            return False
+        return not any(scale.storage.is_activation for scale in op.tensors()[1:])
 
     def is_dequantize(self, at: int) -> bool:
         """Whether it gives floating values of integers, which nothing changes afterwards."""
         op = self.graph.ops[at]
-        return self.kind(at) == DEQUANTIZE and len(op.outputs) == 1 and op.outputs[0].storage not in self._mutated
+        if self.kind(at) != DEQUANTIZE or len(op.outputs) != 1 or not op.tensors():
+            return False
+        if is_floating(op.tensors()[0]) or not is_floating(op.outputs[0]):
+            return False  # an emulation: values on the grid, kept as floats
+        return not self.is_mutated(op.outputs[0])
 
     def stored_behind(self, integers: Tensor) -> Tensor:
         """The stored tensor that integers are, or are quantised from before the run; else themselves."""
@@ -207,7 +213,11 @@ class Groups:
 
     def is_needed(self, tensor: Tensor) -> bool:
         """Whether a floating tensor is seen from outside, or changed in place."""
-        return tensor in self._returned or tensor.storage in self._mutated
+        return tensor in self._returned or self.is_mutated(tensor)
+
+    def is_mutated(self, tensor: Tensor) -> bool:
+        """Whether an operation writes into its memory after it was made."""
+        return tensor.storage in self._mutated
 
     def _goal_at(self, at: int, tensor: Tensor, goals: Mapping[Tensor, Grid]) -> Grid | None:
         op = self.graph.ops[at]

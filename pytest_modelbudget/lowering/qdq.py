@@ -11,12 +11,12 @@ relu(conv(x)) of a file that ONNX Runtime's quantiser wrote, before and after::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight, scope_text
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unsized
-from pytest_modelbudget.lowering.groups import DEQUANTIZE, QUANTIZE, Grid, Groups, grid_of, listed
+from pytest_modelbudget.lowering.groups import DEQUANTIZE, FORM_OF, QUANTIZE, Grid, Groups, grid_of, listed
 from pytest_modelbudget.ops.role import BIAS
 from pytest_modelbudget.ops.table import OpTable
 
@@ -40,8 +40,53 @@ def read_qdq(graph: Graph, rules: OpTable) -> Read:
     dequantizing = {name for name, rule in rules.items() if rule.kind == DEQUANTIZE}
     if not any(op.name in dequantizing for op in graph.ops):
         return Read(graph, {})
-    rewriting = _Rewriting(Groups(graph, rules))
+    steps = _steps_in_place(graph, rules)
+    groups = Groups(_out_of_place(graph, steps), rules)
+    if steps - groups.members:  # some stay floating, and with them in place
+        groups = Groups(_out_of_place(graph, steps & groups.members), rules)
+    rewriting = _Rewriting(groups)
     return Read(rewriting.graph(), rewriting.became, tuple(rewriting.notes()))
+
+
+def _steps_in_place(graph: Graph, rules: OpTable) -> set[int]:
+    """Positions of activations that write over a result which nothing else has seen: relu_ behind a convolution."""
+    touching: dict[Storage, list[int]] = defaultdict(list)
+    names: dict[Storage, set[Tensor]] = defaultdict(set)
+    for at, op in enumerate(graph.ops):
+        for tensor in dict.fromkeys((*op.tensors(), *op.outputs)):
+            names[tensor.storage].add(tensor)
+            if not touching[tensor.storage] or touching[tensor.storage][-1] != at:
+                touching[tensor.storage].append(at)
+    steps = set()
+    for at, op in enumerate(graph.ops):
+        form = FORM_OF[rules[op.name].kind] if op.name in rules and rules[op.name].kind in FORM_OF else None
+        if form and form.steps and op.mutates and op.outputs == op.tensors()[:1]:
+            (result,) = op.outputs
+            if touching[result.storage][1:2] == [at] and names[result.storage] == {result}:
+                steps.add(at)
+    return steps
+
+
+def _out_of_place(graph: Graph, steps: Collection[int]) -> Graph:
+    """The graph in which these activations write tensors of their own."""
+    if not steps:
+        return graph
+    now: dict[Tensor, Tensor] = {}
+
+    def renamed(operand: Operand) -> Operand:
+        if isinstance(operand, tuple):
+            return tuple([now.get(inner, inner) if inner else inner for inner in operand])
+        return now.get(operand, operand) if operand else operand
+
+    ops = []
+    for at, op in enumerate(graph.ops):
+        op = replace(op, operands=tuple(map(renamed, op.operands))) if now else op
+        if at in steps:
+            (result,) = op.outputs
+            now[result] = replace(result, storage=replace(result.storage))
+            op = replace(op, outputs=(now[result],), mutates=False)
+        ops.append(op)
+    return replace(graph, ops=tuple(ops), outputs=tuple(now.get(output, output) for output in graph.outputs))
 
 
 class _Rewriting:
@@ -52,6 +97,7 @@ class _Rewriting:
         self.became: dict[Tensor, Tensor] = {}
         self._ops: list[tuple[int, Op]] = []
         self._integers: dict[Tensor, tuple[Tensor, Tensors]] = {}  # of a floating tensor, and their scales
+        self._quantised: dict[tuple[Tensor, Grid], Tensor] = {}  # what a tensor is on a grid
         self._absorbed: set[int] = set()  # activations that are part of the operation before them
         self._moved: dict[Storage, tuple[Tensor, Tensor]] = {}  # memory that is gone: what lay there, and lies where
         self._kinds: dict[Storage, StorageKind] = {}  # what memory is for, where that is another thing by now
@@ -76,8 +122,8 @@ class _Rewriting:
         """Write one operation, as a member of a group or as it stands."""
         if self.groups.is_dequantize(at):
             self._dequantize(at, op)
-        elif self.groups.is_quantize(at) and op.tensors()[0] in self._integers:
-            self._requantize(at, op)
+        elif self.groups.is_quantize(at):
+            self._quantize(at, op)
         elif at in self.groups.members:
             self._compute(at, op)
         else:
@@ -98,11 +144,19 @@ class _Rewriting:
             return (integers, *scales)
         return (scale,)
 
-    def _requantize(self, at: int, op: Op) -> None:
-        """From one grid to another; nothing where the integers are on that grid already."""
+    def _quantize(self, at: int, op: Op) -> None:
+        """From floats or from one grid to another; nothing where the integers are on that grid already."""
         x, result = op.tensors()[0], op.outputs[0]
+        grid = grid_of(op, result)
+        before = self._quantised.setdefault((x, grid), result)
+        if before is not result and not self.groups.is_mutated(x):
+            self._replaced(result, self._now(before))
+            return
+        if x not in self._integers:
+            self._as_written(at, op)
+            return
         integers, scales = self._integers[x]
-        if self.groups.grids.get(x) == grid_of(op, result) and integers.dtype == result.dtype:
+        if self.groups.grids.get(x) == grid and integers.dtype == result.dtype:
             if self._now(result) is not integers:
                 self._replaced(result, integers)
         else:
@@ -135,7 +189,7 @@ class _Rewriting:
     def _read_integers(self, at: int, *, stored_only: bool = False) -> tuple[dict[Tensor, Tensor], Tensors]:
         """What stands for each floating operand, and the scales that are read with them.
 
-        The scale of a bias is the product of those of input and weight, and is not read again.
+        The scale of a bias of integers is the product of those of input and weight, and is not read again.
         """
         stands_for: dict[Tensor, Tensor] = {}
         scales: list[Tensor] = []
@@ -143,7 +197,7 @@ class _Rewriting:
             if tensor in self._integers and (not stored_only or self.groups.is_known(tensor)):
                 integers, beside = self._integers[tensor]
                 stands_for[tensor] = integers
-                scales.extend(() if role.word == BIAS.word else beside)
+                scales.extend(() if role.word == BIAS.word and not stored_only else beside)
                 if role.weight or role.learnt:
                     self._keep_as_weight(integers, beside)
         return stands_for, tuple(scales)
@@ -189,7 +243,9 @@ class _Rewriting:
             if self.groups.is_quantize(at):
                 return self._now(self.groups.graph.ops[at].outputs[0])
         if output.unsized:
-            return unsized(output.name, grid.dtype, _memory(output.name, 0, output.unsized), output.unsized)
+            return unsized(
+                output.name, grid.dtype, _memory(output.name, 0, output.unsized), output.unsized, output.declared
+            )
         return dense(
             output.name, output.shape, grid.dtype, _memory(output.name, nbytes_of(output.elements, grid.dtype))
         )
@@ -321,7 +377,7 @@ def _memory(name: str, nbytes: int, unsized: str = "") -> Storage:
 def _on(base: Tensor, before: Tensor, output: Tensor, dtype: DType) -> Tensor | None:
     """A view of a tensor that stood on another one, on this one; None where the two are laid out differently."""
     if output.unsized:
-        return unsized(output.name, dtype, base.storage, output.unsized)
+        return unsized(output.name, dtype, base.storage, output.unsized, output.declared)
     if (base.shape, base.strides) != (before.shape, before.strides):
         return None
     offset = base.offset + output.offset - before.offset

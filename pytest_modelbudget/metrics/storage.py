@@ -29,7 +29,7 @@ def weight_memory(costed: CostedGraph) -> Measurement:
 
 
 def model_size(costed: CostedGraph) -> Measurement:
-    """Bytes of all that a saved model holds: parameters and persistent buffers."""
+    """Bytes of all that a saved model holds: weight_memory, and persistent buffers; so never less than that."""
     return _stored("B", saved_nbytes(costed))
 
 
@@ -99,7 +99,7 @@ def _by_weight(counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weig
 parameter_elements = _by_weight(lambda weight: weight.kind is StorageKind.PARAMETER, elements_of)
 trainable_elements = _by_weight(lambda weight: weight.trainable, elements_of)
 weight_nbytes = _by_weight(lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
-saved_nbytes = _by_weight(lambda weight: weight.persistent, nbytes_of)
+saved_nbytes = _by_weight(lambda weight: weight.persistent or weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
 
 PARAMS = Metric(
     "params",

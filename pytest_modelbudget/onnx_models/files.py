@@ -19,7 +19,7 @@ from pytest_modelbudget.onnx_models.normal_form import put_in_order
 from pytest_modelbudget.onnx_models.weights import masks
 from pytest_modelbudget.ops.table import OpTable
 
-MOST_ELEMENTS_COUNTED = 2**63 - 1  # runtimes count in 64 bits
+LARGEST = 2**63 - 1  # runtimes count in 64 bits
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 
@@ -82,7 +82,7 @@ def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
         raise SourceError(
             f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: {list(tensor.dims)}"
         )
-    if prod(tensor.dims) > MOST_ELEMENTS_COUNTED:
+    if prod(tensor.dims) > LARGEST:
         raise SourceError(
             f"{path.name}: the stored tensor '{tensor.name}' has {prod(tensor.dims):,} elements, "
             "more than 64 bits count"

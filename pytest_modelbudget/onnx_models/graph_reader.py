@@ -7,23 +7,33 @@ from dataclasses import dataclass
 from math import prod
 
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import AttributeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
-from pytest_modelbudget.onnx_models.inference import LARGEST, Folding, Frame, find_types, result_types, with_shapes
+from pytest_modelbudget.onnx_models.files import LARGEST, ReadModel, bind_dims, read_model, weightless
+from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types, result_types, with_shapes
 from pytest_modelbudget.onnx_models.normal_form import SORTED, put_in_order
-from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor, ValueType, weight_name
+from pytest_modelbudget.onnx_models.program import (
+    CONSTANT,
+    Body,
+    Node,
+    Program,
+    StoredTensor,
+    ValueType,
+    dtype_of,
+    weight_name,
+)
 from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
 from pytest_modelbudget.ops.table import OpTable
 
+TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
 
 
@@ -289,6 +299,9 @@ class GraphReader:
         for name, stored in self._graph.stored.items():
             if name not in frame.tensors:
                 self._stored(stored, frame, "")
+        for node in self._graph.nodes:
+            if node.bodies:
+                self._take_bodies(node, frame, node.scope)
         if self._symbols:
             self.notes.append(unbound(self._symbols))
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights))
@@ -354,9 +367,7 @@ class GraphReader:
         if home is None:
             raise SourceError(f"{reader} reads '{name}', which no input, weight or node gives")
         if name not in home.body.stored:
-            raise SourceError(
-                f"{reader} reads '{name}' before the node that makes it: the nodes form a cycle"
-            )
+            raise SourceError(f"{reader} reads '{name}' before the node that makes it: the nodes form a cycle")
         return self._stored(home.body.stored[name], home, reader)
 
     def _stored(self, stored: StoredTensor, frame: Frame, place: str) -> Tensor:
@@ -379,6 +390,22 @@ class GraphReader:
         operands = self._operands(node, scope, frame)
         outputs = self._results(node, operands, result_types(node, frame, self.folding), frame)
         self.ops.append(Op(node.operator, operands, outputs, node.attributes, scope, times=frame.times))
+        if node.rule is None:
+            self._take_attributes(node, scope)
+
+    def _take_attributes(self, node: Node, scope: str) -> None:
+        """What an operator without a rule stores in its attributes, which may be its weights."""
+        for attribute in node.proto.attribute:
+            protos = {TENSOR: [attribute.t], TENSORS: attribute.tensors, SPARSE: [attribute.sparse_tensor.values]}
+            for at, proto in enumerate(protos.get(attribute.type, ())):
+                if proto.dims:
+                    path = weight_name(
+                        f"{attribute.name}{at or ''}", f"{scope}.{node.result}" if scope else node.result
+                    )
+                    dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
+                    storage = Storage(path, nbytes_of(prod(shape), dtype), StorageKind.CONSTANT)
+                    reader = Reader(node.operator, "")
+                    self._weights.append(Weight(dense(path, shape, dtype, storage), unknown_reader=reader))
 
     def _operands(self, node: Node, scope: str, frame: Frame) -> tuple[Operand, ...]:
         """Operands in order; what only says how large or where is left out."""
@@ -433,10 +460,14 @@ class GraphReader:
         if known.container:
             return f"{node.operator} gives a {known.container}, whose size the data decide"
         place = node.proto.name or node.outputs[0]
-        return self._unbound(known.symbols) or self._behind(node, frame) or (
-            f"{node.operator} '{place}': the shape of its result is decided by the data"
-            if node.rule
-            else f"{node.operator} '{place}': nothing says which shape its result has"
+        return (
+            self._unbound(known.symbols)
+            or self._behind(node, frame)
+            or (
+                f"{node.operator} '{place}': the shape of its result is decided by the data"
+                if node.rule
+                else f"{node.operator} '{place}': nothing says which shape its result has"
+            )
         )
 
     def opaque(self, node: Node, frame: Frame, why: str) -> None:
@@ -452,10 +483,9 @@ class GraphReader:
             frame.place(name, unsized(name, known.dtype, storage, reason, declared.declared), known)
             outputs.append(frame.tensors[name])
         self.ops.append(Op(node.operator, operands, tuple(outputs), {}, scope, times=frame.times))
-        self._take_bodies(node, frame, scope)
 
     def _take_bodies(self, node: Node, frame: Frame, scope: str) -> None:
-        """What bodies store that are not written out, which the file holds all the same."""
+        """What bodies store that are not written out, or do not read it: the file holds it all the same."""
         for body in node.bodies.values():
             inside = frame.inside(body)
             for name, stored in body.stored.items():

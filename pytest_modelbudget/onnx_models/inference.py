@@ -16,8 +16,7 @@ from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types
-from pytest_modelbudget.onnx_models.files import MOST_ELEMENTS_COUNTED as LARGEST
-from pytest_modelbudget.onnx_models.files import ReadModel, weightless
+from pytest_modelbudget.onnx_models.files import LARGEST, ReadModel, weightless
 from pytest_modelbudget.onnx_models.normal_form import written_out
 
 
@@ -101,23 +100,31 @@ MOST_AXES = 64  # as many as numpy has
 REFUSALS = (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 # What shapes are worked out with: each takes a time that its elements bound. Of the second, data decide the shape of
 # the result, which has no more elements than the operands; a sequence stands as the stack of its elements.
-_WORKED_OUT = frozenset(
-    f"onnx::{name}"
-    for name in (
-        "Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Concat "
-        "ConstantOfShape CumSum Div Equal Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater "
-        "GreaterOrEqual Identity Less LessOrEqual Log Max Mean Min Mod Mul Neg Not OneHot Or Pad Pow Range Reciprocal "
-        "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round "
-        "ScatterElements ScatterND Sign Slice Split Sqrt Squeeze Sub Sum Tile TopK Transpose Trilu Unsqueeze Where Xor"
-    ).split()
-)
-_SHAPED_BY_VALUES = frozenset(
-    f"onnx::{name}" for name in "Compress NonZero SequenceAt SequenceConstruct SplitToSequence Unique".split()
-)
+_WORKED_OUT = frozenset({
+    "onnx::Abs", "onnx::Add", "onnx::And", "onnx::ArgMax", "onnx::ArgMin", "onnx::BitShift",
+    "onnx::BitwiseAnd", "onnx::BitwiseNot", "onnx::BitwiseOr", "onnx::BitwiseXor", "onnx::Cast",
+    "onnx::CastLike", "onnx::Ceil", "onnx::Clip", "onnx::Concat", "onnx::ConstantOfShape", "onnx::CumSum",
+    "onnx::Div", "onnx::Equal", "onnx::Exp", "onnx::Expand", "onnx::EyeLike", "onnx::Flatten",
+    "onnx::Floor", "onnx::Gather", "onnx::GatherElements", "onnx::GatherND", "onnx::Greater",
+    "onnx::GreaterOrEqual", "onnx::Identity", "onnx::Less", "onnx::LessOrEqual", "onnx::Log", "onnx::Max",
+    "onnx::Mean", "onnx::Min", "onnx::Mod", "onnx::Mul", "onnx::Neg", "onnx::Not", "onnx::OneHot",
+    "onnx::Or", "onnx::Pad", "onnx::Pow", "onnx::Range", "onnx::Reciprocal", "onnx::ReduceL1",
+    "onnx::ReduceL2", "onnx::ReduceMax", "onnx::ReduceMean", "onnx::ReduceMin", "onnx::ReduceProd",
+    "onnx::ReduceSum", "onnx::ReduceSumSquare", "onnx::Relu", "onnx::Reshape", "onnx::Round",
+    "onnx::ScatterElements", "onnx::ScatterND", "onnx::Sign", "onnx::Slice", "onnx::Split", "onnx::Sqrt",
+    "onnx::Squeeze", "onnx::Sub", "onnx::Sum", "onnx::Tile", "onnx::TopK", "onnx::Transpose",
+    "onnx::Trilu", "onnx::Unsqueeze", "onnx::Where", "onnx::Xor",
+})  # fmt: skip
+_SHAPED_BY_VALUES = frozenset({
+    "onnx::Compress", "onnx::NonZero", "onnx::SequenceAt", "onnx::SequenceConstruct",
+    "onnx::SplitToSequence", "onnx::Unique",
+})  # fmt: skip
+_FOLDED = _WORKED_OUT | _SHAPED_BY_VALUES
 # Operators whose results have sizes that are sums or products of sizes, operands and attributes.
-_OUTGROWING = frozenset(
-    f"onnx::{name}" for name in "Col2Im Concat ConvTranspose DepthToSpace MaxUnpool Pad Resize Tile Upsample".split()
-)
+_OUTGROWING = frozenset({
+    "onnx::Col2Im", "onnx::Concat", "onnx::ConvTranspose", "onnx::DepthToSpace", "onnx::MaxUnpool",
+    "onnx::Pad", "onnx::Resize", "onnx::Tile", "onnx::Upsample",
+})  # fmt: skip
 
 
 class Folding:
@@ -151,7 +158,7 @@ class Folding:
     def _worked_out(self, name: str, frame: Frame) -> program.Node | None:
         """The node that makes a value, where the values of its operands may give it."""
         node = None if name in frame.body.stored else frame.body.makers.get(name)
-        return node if node and node.operator in _WORKED_OUT | _SHAPED_BY_VALUES else None
+        return node if node and node.operator in _FOLDED else None
 
     def _value(self, name: str, frame: Frame) -> TensorProto | None:
         stored = frame.body.stored.get(name)
@@ -165,7 +172,7 @@ class Folding:
         if node.operator in {"onnx::Shape", "onnx::Size"}:
             sizes = frame.type(node.inputs[0]).sizes
             return _shape_value(node, sizes, frame) if sizes is not None else {}
-        if node.operator not in _WORKED_OUT | _SHAPED_BY_VALUES:
+        if node.operator not in _FOLDED:
             return {}
         operands = {name: self._known(name, frame) for name in node.inputs if name}
         known = {name: value for name, value in operands.items() if value is not None}
@@ -177,10 +184,13 @@ class Folding:
         """Whether a node is worked out here, which the work that is left then pays."""
         read = made = sum(prod(value.dims) for value in operands.values())
         if node.operator not in _SHAPED_BY_VALUES:
-            shapes = [frame.type(name).sizes or known.sizes for name, known in self._named_types(node, frame)]
-            if None in shapes:
+            types = [frame.type(name) for name in node.outputs if name]
+            if any(known.sizes is None for known in types):
+                types = [known for name, known in zip(node.outputs, self._inferred(node, frame), strict=True) if name]
+            sizes = [known.sizes for known in types if known.sizes is not None]
+            if len(sizes) < len(types):
                 return False
-            made = sum(prod(sizes) for sizes in shapes if sizes is not None)
+            made = sum(map(prod, sizes))
         work = max(read + made, LEAST_WORK)
         if made > MOST_ELEMENTS or work > self._work_left:
             why = f"{node.operator} '{node.result}': {made:,} values are more than are worked out before the run"
@@ -188,12 +198,6 @@ class Folding:
             return False
         self._work_left -= work
         return True
-
-    def _named_types(self, node: program.Node, frame: Frame) -> list[tuple[str, program.ValueType]]:
-        """Results by name, with their types from those of the operands; declared ones are not asked again."""
-        is_declared = all(frame.type(name).sizes is not None for name in node.outputs if name)
-        types = (program.NOTHING_KNOWN,) * len(node.outputs) if is_declared else self._inferred(node, frame)
-        return [(name, known) for name, known in zip(node.outputs, types, strict=True) if name]
 
     def _computed(
         self, node: program.Node, operands: Mapping[str, TensorProto], frame: Frame
@@ -258,7 +262,7 @@ class Folding:
         return {name: value for name, value in values.items() if value is not None}
 
     def outgrown(self, node: program.Node, types: Sequence[program.ValueType], frame: Frame) -> str:
-        """Why the sizes of results are no claim: they, or what they come from, do not fit in 64 bits; "" where they do."""
+        """Why the sizes of results are no claim: they, or what makes them, do not fit in 64 bits; "" where they do."""
         for name in node.inputs:
             why = frame.hidden_reason(name)
             if why and ((sizes := frame.type(name).sizes) is None or prod(sizes) > LARGEST):
@@ -312,14 +316,13 @@ def _domain(node: program.Node) -> str:
 
 
 _CASTS = frozenset({"onnx::Cast", "onnx::CastLike"})
-_ONLY_MOVING = frozenset(
-    f"onnx::{name}"
-    for name in (
-        "Compress Concat ConstantOfShape Expand EyeLike Flatten Gather GatherElements GatherND Identity NonZero OneHot "
-        "Pad Reshape SequenceAt SequenceConstruct Slice Split SplitToSequence Squeeze Tile Transpose Trilu Unique "
-        "Unsqueeze Where"
-    ).split()
-)
+_ONLY_MOVING = frozenset({
+    "onnx::Compress", "onnx::Concat", "onnx::ConstantOfShape", "onnx::Expand", "onnx::EyeLike",
+    "onnx::Flatten", "onnx::Gather", "onnx::GatherElements", "onnx::GatherND", "onnx::Identity",
+    "onnx::NonZero", "onnx::OneHot", "onnx::Pad", "onnx::Reshape", "onnx::SequenceAt",
+    "onnx::SequenceConstruct", "onnx::Slice", "onnx::Split", "onnx::SplitToSequence", "onnx::Squeeze",
+    "onnx::Tile", "onnx::Transpose", "onnx::Trilu", "onnx::Unique", "onnx::Unsqueeze", "onnx::Where",
+})  # fmt: skip
 
 
 def _agrees(result: Any, real: Any) -> bool:
@@ -377,7 +380,7 @@ def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[pr
     return types
 
 
-def inferred_types(model: onnx.ModelProto) -> Mapping[str, program.ValueType]:
+def inferred_types(model: onnx.ModelProto) -> program.Types:
     """The types of a model's values, as far as they can be worked out before the run."""
     inferred = onnx.shape_inference.infer_shapes(weightless(model))
     whole = program.Program(inferred)

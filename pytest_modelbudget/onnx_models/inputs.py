@@ -9,6 +9,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import DrawnInputs, Output
 from pytest_modelbudget.formats.source import TensorSpec
+from pytest_modelbudget.graph.tensor import unbound
 from pytest_modelbudget.onnx_models.program import Body, Node, Program, ValueType
 
 Feeds = Mapping[str, Any]  # arrays by name
@@ -37,13 +38,13 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def drawn_inputs(program: Program, dims: Mapping[str, int]) -> DrawnInputs:
     """Types, shapes and ranges of what a model must be given, and whether rows may be stacked.
 
-    A first axis that dims leaves open is 1. Rows may be stacked where every first axis is a symbol in the file; notes
+    A first axis that dims leaves open is 1. Rows may be stacked where the file fixes no first axis; notes
     name integer inputs for which it says no range. Raises InputError for another axis that is open, and for what is no
     tensor.
     """
     ranges, types = index_ranges(program.graph), program.graph.types
     specs = {name: replace(spec_of(name, types[name], dims), high=ranges.get(name)) for name in program.inputs}
-    stacks = bool(specs) and all(isinstance((types[name].shape or (0,))[0], str) for name in specs)
+    stacks = bool(specs) and not any(isinstance((types[name].shape or (0,))[0], int) for name in specs)
     unknown = ", ".join(f"'{name}'" for name, spec in specs.items() if "int" in spec.dtype and name not in ranges)
     notes = (f"integers 0 and 1 for {unknown}: the file says no range",) if unknown else ()
     return DrawnInputs(specs, stacks, resizes=stacks, notes=notes)
@@ -98,7 +99,7 @@ def _size(name: str, axis: int, size: int | str | None, dims: Mapping[str, int])
         return dims[symbol]
     if axis == 0:
         return 1
-    raise InputError(f"not bound by dims: {symbol} (of {name})")
+    raise InputError(f"{unbound({symbol: [name]})}: write dims: {{{symbol}: 1}}, or another size")
 
 
 def declared_dtypes(names: Sequence[str], graph: Body) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
-from pytest_modelbudget.onnx_models.program import DeclaredTypes, Node, Program, bound, with_graph
+from pytest_modelbudget.onnx_models.program import Node, Program, Types, bound, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
@@ -145,7 +145,11 @@ class OnnxModel(formats.RunnableModel):
 
     @cached_property
     def _partial_reads(self) -> PartialReads:
-        return partial_reads(self.program.graph)
+        return partial_reads(self.program.graph, lambda name: self._inferred[name].sizes)
+
+    @cached_property
+    def _inferred(self) -> Types:
+        return inferred_types(bound(self.proto, self.source.dims))
 
     @property
     def dtype(self) -> str:
@@ -177,7 +181,9 @@ class OnnxModel(formats.RunnableModel):
     def _over(
         self, proto: onnx.ModelProto, *, weights: str, is_exact: bool = False, copy_of: OnnxModel | None = None
     ) -> OnnxModel:
-        source = InMemory(proto, self.source.name, self.source.dims)
+        open_sizes = symbols_of(proto.graph)  # a change may have fixed some
+        dims = {name: size for name, size in self.source.dims.items() if name in open_sizes}
+        source = InMemory(proto, self.source.name, dims)
         return OnnxModel(source, self.rules, weights=weights, is_exact=is_exact, copy_of=copy_of)
 
     def run(self, inputs: formats.Arrays, watch: formats.Watch = formats.UNWATCHED) -> formats.Run:
@@ -315,7 +321,7 @@ def layer_pairs(original: OnnxModel, changed: OnnxModel) -> Iterator[formats.Lay
             yield formats.LayerPair(before[name].scope, *cuts)
 
 
-def _cut_out(model: OnnxModel, output: str, borders: Collection[str], types: DeclaredTypes) -> onnx.ModelProto:
+def _cut_out(model: OnnxModel, output: str, borders: Collection[str], types: Types) -> onnx.ModelProto:
     """The nodes that lead from border values to an output, fed with those in their true shapes."""
     graph = model.program.graph
     stored = {tensor.name: tensor.proto for tensor in graph.initializers if not tensor.is_sparse}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import onnx
@@ -24,8 +24,9 @@ def put_in_order(model: ModelProto) -> bool:
     Whether there were any; all others keep their places. Nodes of a cycle stay as they are: the reader names them.
     """
     inner = (graph for function in model.functions for graph in program.graphs_in(function.node))
-    holders: Iterable[Any] = (*program.all_graphs(model.graph), *model.functions, *inner)
-    return any([_sort(holder.node) for holder in reversed(holders)])  # inner ones first: outer ones are copied
+    holders: Sequence[Any] = (*program.all_graphs(model.graph), *model.functions, *inner)
+    sorted_ones = [_sort(holder.node) for holder in reversed(holders)]  # inner ones first: outer ones are copied
+    return any(sorted_ones)
 
 
 def _sort(nodes: MutableSequence[NodeProto]) -> bool:
@@ -77,7 +78,9 @@ def refuse_endless_calls(model: ModelProto, file: str) -> None:
         return
     calls = Calls(model, file)
     nodes, nbytes = calls.extent(model.graph.node, ())
-    held = sum(1 for node in calls.all_nodes(model.graph.node)) + sum(len(function.node) for function in model.functions)
+    held = sum(1 for node in calls.all_nodes(model.graph.node)) + sum(
+        len(function.node) for function in model.functions
+    )
     if nodes > 4 * held + MOST_WRITTEN_OUT or nbytes > 4 * model.ByteSize() + MOST_BYTES:
         raise SourceError(
             f"{file}: its functions call each other so often that {held:,} nodes become {nodes:,}: "

@@ -118,6 +118,7 @@ class DeclaredTypes:
 
 
 NO_TYPES = DeclaredTypes({})
+Types = Mapping[str, ValueType]
 
 
 def declared_types(graph: onnx.GraphProto) -> DeclaredTypes:
@@ -595,8 +596,27 @@ def _read_from_outside(body: onnx.GraphProto) -> set[str]:
 def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:
     """A copy whose inputs and outputs have sizes in place of symbols."""
     made = with_graph(model, model.graph.node, model.graph.initializer)
+    name_open_axes(made.graph)
     write_sizes(made.graph, dims)
     return made
+
+
+def name_open_axes(graph: onnx.GraphProto) -> None:
+    """Call an input's dimension that has neither a name nor a size "input.axis"."""
+    for value in graph.input:
+        for axis, size in enumerate(value.type.tensor_type.shape.dim):
+            if not size.dim_param and not size.HasField("dim_value"):
+                size.dim_param = f"{value.name}.{axis}"
+
+
+def symbols_of(graph: onnx.GraphProto) -> set[str]:
+    """Names by which dims may bind the sizes of inputs that are still open."""
+    return {
+        size.dim_param or f"{value.name}.{axis}"
+        for value in graph.input
+        for axis, size in enumerate(value.type.tensor_type.shape.dim)
+        if not size.HasField("dim_value")
+    }
 
 
 def write_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:

@@ -7,7 +7,7 @@ where no input fell, an If the tensors of the branch that it does not take.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from pytest_modelbudget.onnx_models.program import Body, Node
 
 Values = Any
 ValueOf = Callable[[str], Values]
+Shape = Union["tuple[int, ...]", None]
 Mark = Callable[[Values, ValueOf], None]  # of a mask in the shape of what is read
 
 
@@ -85,11 +86,14 @@ class _Table:
 
     name: str
     shape: tuple[int, ...]
-    picks: tuple[tuple[tuple[int, ...], Mark], ...]
+    picks: tuple[tuple[Shape, Mark], ...]
 
     def mask(self, value_of: ValueOf) -> Values:
+        """What one run has read, by the values that it had."""
         mask = np.zeros(self.shape, bool)
         for shape, mark in self.picks:
+            if shape is None:
+                continue
             read = np.zeros(shape, bool)
             mark(read, value_of)
             if shape == self.shape:
@@ -121,14 +125,17 @@ class PartialReads:
             reads.add(name, np.full(stored_everywhere(self.graph)[name].shape, is_taken))
 
 
-def partial_reads(graph: Body) -> PartialReads:
+Sizes = Callable[[str], "tuple[int, ...] | None"]  # of a value that is computed from stored tensors
+
+
+def partial_reads(graph: Body, sizes: Sizes) -> PartialReads:
     """Every stored tensor of a graph that is read in parts, every tree and every branch."""
     tables, watched = [], dict[str, None]()
     for name, stored in graph.stored.items():
         is_shape = name in graph.shaping and not stored.is_floating
         if stored.is_sparse or not stored.shape or is_shape:
             continue
-        picks = _picks_of(name, graph)
+        picks = _picks_of(name, graph, sizes)
         if picks:
             tables.append(_Table(name, stored.shape, tuple((shape, mark) for shape, _, mark in picks)))
             watched.update(dict.fromkeys(value for _, values, _ in picks for value in values))
@@ -144,25 +151,24 @@ def stored_everywhere(graph: Body) -> Mapping[str, Any]:
     return {name: stored for body in graph.everything() for name, stored in body.stored.items()}
 
 
-def _picks_of(name: str, graph: Body) -> list[tuple[tuple[int, ...], tuple[str, ...], Mark]]:
+def _picks_of(name: str, graph: Body, sizes: Sizes) -> list[tuple[Shape, tuple[str, ...], Mark]]:
     """(shape, values, mark) of every part of a tensor that is read; none where all of it is.
 
-    What is computed from stored tensors alone is read where something else reads it. A table that is
-    picked from has been read as far as that, whoever else reads all of it.
+    What is computed from stored tensors alone is read where something else reads it; the shape is
+    None where nobody knows which of its rows are whose. A table that is picked from has been read
+    as far as that, whoever else reads all of it.
     """
-    rows = graph.stored[name].shape[0]
+    own = graph.stored[name].shape
+    known = {*graph.makers, *graph.inputs, *graph.stored}  # outside of bodies
     names, picks = [name], []
     for made in names:  # which grows
-        shape = graph.stored[made].shape if made in graph.stored else graph.types[made].sizes
-        if shape is None or (made != name and shape[:1] != (rows,)):
-            continue
+        shape = own if made == name else None
         for use in graph.uses.get(made, ()):
             node = use.node
             pick = next((_pick(node, at) for at, read in enumerate(node.inputs) if read == made), None)
-            if pick is not None and all(
-                value in graph.makers or value in (*graph.inputs, *graph.stored) for value in pick[0]
-            ):
-                picks.append((tuple(shape), *pick))
+            if pick is not None and known.issuperset(pick[0]):
+                shape = shape or sizes(made)
+                picks.append((shape if shape and shape[0] == own[0] else None, *pick))
             elif node.result in graph.constants and not node.bodies:
                 names.extend(result for result in node.outputs if result and result not in names)
     return picks

@@ -1,9 +1,11 @@
 """Running an ONNX model as it is written: no optimisation, one thread, large graphs in pieces."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from math import erf, pi
@@ -22,6 +24,7 @@ from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.normal_form import refuse_endless_calls, written_out
+from pytest_modelbudget.onnx_models.recurrent import RECURRENT
 
 RUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 CPU = "CPUExecutionProvider"
@@ -35,10 +38,12 @@ def runtime(node: NodeProto) -> str:
 def float64_engine(node: NodeProto) -> str:
     """The engine for a node of a float64 copy.
 
-    ONNX Runtime's CPU has no float64 kernel for Conv, average pooling, Erf and a few more, and
-    none of its own for operators that are defined by others.
+    ONNX Runtime's CPU has no float64 kernel for Conv, average pooling, Erf and a few more, and none of its own for
+    operators that are defined by others. Of some it only declares one, as of recurrent layers: see other_ways.
     """
     domain = "" if node.domain in program.STANDARD else node.domain
+    if not domain and node.op_type in ONLY_DECLARED:
+        return REFERENCE
     types = _kernel_types().get((domain, node.op_type), frozenset())
     knows = bool(types) and ("tensor(double)" in types or "tensor(float)" not in types)
     bodies = (attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
@@ -59,6 +64,7 @@ def _kernel_types() -> Mapping[tuple[str, str], frozenset[str]]:
     return {name: frozenset(types) for name, types in known.items()}
 
 
+ONLY_DECLARED = frozenset(operator.__name__ for operator in RECURRENT)  # their sessions are made, and then throw
 MOST_NODES = 400
 
 
@@ -227,7 +233,7 @@ def _erf(x: Any) -> Any:
     return values.reshape(x.shape).astype(x.dtype)
 
 
-OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Erf, Gelu]
+OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Erf, Gelu, *RECURRENT]
 
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
@@ -263,12 +269,12 @@ class OnnxRun:
         self._results = tuple(dict.fromkeys((*(value.name for value in model.graph.output), *watched)))
         results, stored = frozenset(self._results), self._weights.tensors.keys()
         nodes = needed(model.graph.node, results, given) if given else model.graph.node
-        self._pieces = pieces(nodes, results, stored, float64_engine if float64 else runtime, most_nodes=most_nodes)
-        self._engines: dict[int, Any] = {}
+        cut = pieces(nodes, results, stored, float64_engine if float64 else runtime, most_nodes=most_nodes)
+        self._steps = [Step(piece) for piece in cut]
 
     def executed(self) -> Counter[str]:
         """How often each operator stands in the pieces that are run, by its name in rules."""
-        return Counter(program.op_name(node) for piece in self._pieces for node in piece.nodes)
+        return Counter(program.op_name(node) for step in self._steps for node in step.piece.nodes)
 
     def __call__(self, inputs: Feeds) -> Feeds:
         """Outputs in the graph's order, then watched values, by name.
@@ -276,17 +282,66 @@ class OnnxRun:
         Raises TransformError, with the engine's own words, where a node cannot run.
         """
         values = dict(inputs)
-        for position, piece in enumerate(self._pieces):
-            feeds = {name: values[name] for name in piece.inputs}
-            if position not in self._engines:
-                with user_code(f"preparing the run on {piece.engine}", TransformError):
-                    self._engines[position] = _engine(piece, feeds, self._frame, self._weights)
-            with user_code(f"running on {piece.engine}", TransformError):
-                results = self._engines[position].run(list(piece.outputs), feeds)
-            values.update(zip(piece.outputs, results, strict=True))
+        self._steps = self._run(self._steps, values)
         stored = (name for name in self._results if name not in values)  # an output may be an input or a stored tensor
         values.update({name: self._weights.array(name) for name in stored})
         return {name: values[name] for name in self._results}
+
+    def _run(self, steps: Iterable[Step], values: dict[str, Any]) -> list[Step]:
+        """Run steps one after the other, and add to the values; the steps that it came down to."""
+        ran = []
+        for step in steps:
+            try:
+                self._run_one(step, values)
+                ran.append(step)
+            except TransformError as error:
+                if not self._weights.float64:
+                    raise
+                ran += self._run(step.other_ways(error), values)
+        return ran
+
+    def _run_one(self, step: Step, values: dict[str, Any]) -> None:
+        piece = step.piece
+        feeds = {name: values[name] for name in piece.inputs}
+        if step.engine is None:
+            with user_code(f"preparing the run on {piece.engine}", TransformError):
+                step.engine = _engine(piece, feeds, self._frame, self._weights)
+        with user_code(f"running on {piece.engine}", TransformError):
+            results = step.engine.run(list(piece.outputs), feeds)
+        values.update(zip(piece.outputs, results, strict=True))
+
+
+@dataclass(slots=True)
+class Step:
+    """A piece of a run, and what runs it once that is made. refused says why another engine did not."""
+
+    piece: Piece
+    engine: Any = None
+    refused: str = ""
+
+    def other_ways(self, error: TransformError) -> list[Step]:
+        """Steps in place of one that failed in float64: its halves, and of a single node the other engine.
+
+        What an engine declares of its kernels is no promise. Raises TransformError, with the operator, where no way
+        is left.
+        """
+        piece = self.piece
+        if len(piece.nodes) > 1:
+            stored = frozenset(piece.stored)
+            halves = pieces(
+                piece.nodes,
+                frozenset(piece.outputs),
+                stored,
+                lambda node: piece.engine,
+                most_nodes=-(-len(piece.nodes) // 2),
+            )
+            return [Step(half) for half in halves]
+        node = piece.nodes[0]
+        if self.refused:
+            name = program.op_name(node)
+            raise TransformError(f"{name} '{program.scope_of(node)}' does not run in float64: {self.refused}; {error}")
+        other = REFERENCE if piece.engine == RUNTIME else RUNTIME
+        return [Step(replace(piece, engine=other), refused=str(error))]
 
 
 def needed(nodes: Sequence[NodeProto], results: AbstractSet[str], given: AbstractSet[str]) -> list[NodeProto]:

@@ -51,6 +51,12 @@ UNARY = {
     "isnan": "isnan isinf isfinite isposinf isneginf IsNaN IsInf",
     "nan_to_num": "nan_to_num",
 }
+# The gradient of an activation: torch.func and autograd inside a forward pass call these.
+GRADIENTS = (
+    "tanh_backward sigmoid_backward silu_backward gelu_backward threshold_backward "
+    "leaky_relu_backward elu_backward hardtanh_backward hardswish_backward hardsigmoid_backward "
+    "mish_backward softplus_backward log_sigmoid_backward logit_backward"
+)
 ARITHMETIC = {
     "add": "add Add",
     "sub": "sub subtract rsub Sub",
@@ -77,7 +83,7 @@ REDUCTIONS = {
     "maximum_over": "max amax min amin aminmax argmax argmin ReduceMax ReduceMin ArgMax ArgMin",
     "norm": "norm linalg_vector_norm linalg_norm frobenius_norm ReduceL1 ReduceL2 ReduceSumSquare",
     "logsumexp": "logsumexp special_logsumexp ReduceLogSumExp ReduceLogSum",
-    "any_all": "any all",
+    "any_all": "any all _is_all_true _is_any_true",
     "cumulative": "cumsum cumprod cummax cummin logcumsumexp cumsum_ cumprod_ CumSum CumProd",
     "count_nonzero": "count_nonzero",
     "trace": "trace",
@@ -157,6 +163,12 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         shares_storage_of="x",
         computes_where="training",
     ),
+    OpRule(
+        "activation_gradient",
+        under(" ".join(f"aten::{name}" for name in GRADIENTS.split()), "gradient", "x", "buffer"),
+        "one value of the derivative for each element, counted as one operation",
+        flops=one_per_element,
+    ),
     one_each(
         "add",
         under("com.microsoft::BiasAdd", X, BIAS, Role("residual", learnt=True)),
@@ -167,6 +179,9 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         under("col2im", "x") | under("Col2Im", "x", shapes("shape sizes")),
         "adds up overlapping windows: sums, no products of pairs",
         flops=one_per_input,
+    ),
+    OpRule(
+        "segments", under("aten::segment_reduce", "x", "lengths", "indices", "offsets"), REDUCED, flops=one_per_input
     ),
     *(_reduction(kind, names) for kind, names in REDUCTIONS.items()),
     OpRule("mean", under("com.microsoft::QLinearReduceMean", REQUANTISED), REDUCED, flops=one_per_input),

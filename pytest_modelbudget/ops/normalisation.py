@@ -76,11 +76,11 @@ NORMALISATION: tuple[OpRule, ...] = (
     _norm("group_norm", 5, under("group_norm native_group_norm GroupNormalization com.microsoft::GroupNorm", LAYER)),
     _norm("instance_norm", 5, under("instance_norm", NORM) | under("InstanceNormalization", LAYER)),
     _norm("rms_norm", 4, under("rms_norm _fused_rms_norm RMSNormalization SimplifiedLayerNormalization", "x", WEIGHT)),
-    OpRule(
+    _norm(
         "weight_norm",
+        3,
         under("_weight_norm _weight_norm_interface", "x magnitude"),
-        "a norm and a quotient per weight: nothing is contracted",
-        flops=None,
+        "a square and its sum per weight for the norm, and one quotient",
     ),
     _norm(
         "softmax",

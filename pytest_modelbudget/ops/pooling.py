@@ -49,6 +49,15 @@ def resize_flops(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
     return 2 * out.elements * int((4 if mode == "cubic" else 2) ** resized)
 
 
+def grid_flops(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
+    """One operation per neighbour, as an interpolation of as many dimensions: x (n, c, ...) → out (n, c, ...)."""
+    mode = str(attributes.get("interpolation_mode", attributes.get("mode", "linear")))
+    if mode in {"1", "nearest"}:
+        return 0
+    neighbours = 4 if mode in {"2", "cubic", "bicubic"} else 2
+    return out.elements * int(neighbours ** (len(x.shape) - 2))
+
+
 def affine_macs(*, theta: Tensor, out: Tensor) -> int:
     """theta (n, d, d + 1) maps points that only its shape gives → out (n, ..., d)."""
     return out.elements * theta.shape[-1]
@@ -127,7 +136,7 @@ POOLING: tuple[OpRule, ...] = (
             "x grid",
         ),
         "interpolation at positions that the data gives: nothing is contracted",
-        flops=None,
+        flops=grid_flops,
     ),
     OpRule(
         "affine_grid",

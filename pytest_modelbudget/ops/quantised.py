@@ -161,6 +161,15 @@ QUANTISED: tuple[OpRule, ...] = (
         under("fake_quantize_per_tensor_affine fake_quantize_per_channel_affine", ("x", SCALE, ZERO_POINT)),
         "rounds each element to the grid, counted as one operation",
     ),
+    one_each(
+        "fake_quantize",
+        under(
+            "fused_moving_avg_obs_fake_quant _fused_moving_avg_obs_fq_helper",
+            ("x", "observer_on", "fake_quant_on", Role("running_min", statistic=True)),
+            (Role("running_max", statistic=True), SCALE, ZERO_POINT),
+        ),
+        "rounds each element to the grid, counted as one operation; the observer is of training",
+    ),
     free("int_representation", under("int_repr", "x"), "the stored integers under another type"),
     convolution(under("QLinearConv com.microsoft::QLinearConv", INTEGER_PRODUCT, BIAS), INTEGERS),
     convolution(under("ConvInteger", UNSCALED), INTEGERS, flops=nothing),

@@ -10,6 +10,7 @@ from pytest_modelbudget.ops.convolution import CONVOLUTION
 from pytest_modelbudget.ops.dense import DENSE
 from pytest_modelbudget.ops.elementwise import ELEMENTWISE
 from pytest_modelbudget.ops.indexing import INDEXING
+from pytest_modelbudget.ops.linear_algebra import LINEAR_ALGEBRA
 from pytest_modelbudget.ops.movement import MOVEMENT
 from pytest_modelbudget.ops.normalisation import NORMALISATION
 from pytest_modelbudget.ops.pooling import POOLING
@@ -18,7 +19,7 @@ from pytest_modelbudget.ops.recurrent import RECURRENT
 from pytest_modelbudget.ops.rule import OpRule
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
-    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, INDEXING, MOVEMENT, NORMALISATION,
+    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, INDEXING, LINEAR_ALGEBRA, MOVEMENT, NORMALISATION,
     POOLING, QUANTISED, RECURRENT,
 )  # fmt: skip
 

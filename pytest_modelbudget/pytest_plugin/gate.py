@@ -10,10 +10,12 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
+from pytest_modelbudget.budget.yaml_text import replace_file
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.pytest_plugin import items, locks, options
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
+from pytest_modelbudget.reports.text import printable, printed_line
 from pytest_modelbudget.units import several
 
 
@@ -28,15 +30,16 @@ class BudgetPaths:
         self.config = config
         self.missing: list[Path] = []
         self.remarks: list[str] = []
+        self.unfit: list[str] = []  # budgets that are not held for their names
         self.roots = self._configured()
-        self._must_lie_inside()
+        self._must_differ()
 
     def claims(self, path: Path) -> bool:
         """Whether a file is a budget of this session: named itself, or found and marked."""
         if path.suffix not in SUFFIXES:
             return False
         if path in self.roots:
-            return True
+            return not self._is_unfit(path)
         if not any(path.is_relative_to(root) for root in self.roots):
             return False
         try:
@@ -44,10 +47,20 @@ class BudgetPaths:
         except OSError:
             return True  # a file that cannot be read may be a budget
         if is_budget(content):
-            return True
+            return not self._is_unfit(path)
         if (key := misspelt_marker(content)) is not None:
             self.remarks.append(f"{path.name} is not held: its key '{key}' is not model_budget")
         return False
+
+    def _is_unfit(self, path: Path) -> bool:
+        """Whether the name of a budget would write more than a name wherever it is shown; noted once."""
+        name = os.path.relpath(path, self.config.rootpath)
+        if name.isprintable():
+            return False
+        if (shown := printed_line(name)) not in self.unfit:
+            self.unfit.append(shown)
+            self.remarks.append(f"{shown} is not held: no terminal can be given such a name: rename the file")
+        return True
 
     def why_nothing(self) -> str:
         """A sentence where no budget was found."""
@@ -74,17 +87,20 @@ class BudgetPaths:
         config.args.extend(str(path) for path in existing if not self._is_visited(path))
         return existing
 
-    def _must_lie_inside(self) -> None:
-        """Refuse budgets outside of rootdir: pytest names them by file alone, and so several alike."""
+    def _must_differ(self) -> None:
+        """Refuse budgets that pytest would give one id: those outside of rootdir it names by their file alone."""
         top = self.config.rootpath
         outside = [root for root in self.roots if not root.is_relative_to(top)]
+        known = {path.name: path for path in (top.iterdir() if outside else ()) if self.claims(path)}
         for path in (file for root in outside for file in _yaml_files(root)):
-            if not path.is_relative_to(top) and self.claims(path):
-                around = os.path.relpath(os.path.commonpath([top, *outside]), self.config.invocation_params.dir)
-                raise pytest.UsageError(
-                    f"{path} lies outside of pytest's rootdir {top}, where budgets of one name could not be told "
-                    f"apart: give --rootdir={around}"
-                )
+            if path.is_relative_to(top) or not self.claims(path) or known.setdefault(path.name, path) == path:
+                continue
+            around = os.path.relpath(os.path.commonpath([top, *outside]), self.config.invocation_params.dir)
+            raise pytest.UsageError(
+                f"{path} lies outside of pytest's rootdir {top}, where it could not be told from "
+                f"{known[path.name]}: give --rootdir={around}"
+            )
+        self.remarks.clear()  # which collecting the files makes again
 
     def _is_visited(self, path: Path) -> bool:
         """Whether pytest comes by this path anyway.
@@ -183,14 +199,14 @@ class Gate:
         """Learn from an xdist worker how much there was to select from."""
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
-            self.budgets, self.declared, self.collected, self.paths.remarks = counts
+            self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit = counts
 
     # The end of the session.
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        counts = (self.budgets, self.declared, self.collected, self.paths.remarks)
+        counts = (self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit)
         if hasattr(self.config, "workerinput"):
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
@@ -238,7 +254,7 @@ class Gate:
     def _exit_status(self, exitstatus: int) -> int:
         """Pytest's own exit code, unless a limit stayed without an answer and nobody asked so."""
         answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
-        if unanswered > 0 or self.locks.fails:
+        if unanswered > 0 or self.locks.fails or self.paths.unfit:
             return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
@@ -264,7 +280,7 @@ class Gate:
                 with user_code(f"rendering {file_report.option} {file}", ExtensionError):
                     text = file_report.render(report)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
+                write_whole(path, text)
         except ModelBudgetError as error:
             self.remarks.append(f"no report: {error}")
             return pytest.ExitCode.TESTS_FAILED
@@ -297,9 +313,23 @@ class Gate:
                 f"{left_out} left out by {', '.join(options.selection(self.config)) or 'selection'}"
             )
         for remark in (*self.paths.remarks, *self.remarks):
-            terminalreporter.write_line(f"model budget: {remark}", yellow=True)
+            terminalreporter.write_line(printable(f"model budget: {remark}"), yellow=True)
         if self.assembly.answered:
             terminalreporter.write_line(terminal.counted(self.report))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A report in its file, whole or not at all: a run that is killed leaves the file that was there.
+
+    What is no plain file, or stands where nothing can take its place, such as one that is mounted, is written into.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    try:
+        replace_file(path, text)
+    except OSError:
+        path.write_text(text, encoding="utf-8")
 
 
 def _first_line(report: pytest.TestReport) -> str:

@@ -40,7 +40,7 @@ from pytest_modelbudget.pytest_plugin.options import (
 )
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import assembly, record, sentences, typed_json
-from pytest_modelbudget.reports.text import one_line
+from pytest_modelbudget.reports.text import one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
@@ -150,11 +150,11 @@ def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[
     """A failure as lines, with a budget's own line as its place."""
     shown = excinfo.getrepr(style="value")
     entry = shown.reprtraceback.reprentries[0]
-    entry.lines = list(lines)
+    entry.lines = [printed_line(line) for line in lines]  # also what xdist can send
     if shown.reprcrash is not None:
-        shown.reprcrash.path = place.file
+        shown.reprcrash.path = printed_line(place.file)
         shown.reprcrash.lineno = place.line
-        shown.reprcrash.message = lines[0].removesuffix(f"   {place}")
+        shown.reprcrash.message = printed_line(lines[0].removesuffix(f"   {place}"))
     return shown
 
 

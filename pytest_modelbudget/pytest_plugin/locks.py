@@ -116,7 +116,7 @@ class SessionLocks:
         budgets: list[Path], gone_from: Iterable[Path],
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
-        gone = tuple(self._gone(base, gone_from)) if base.commit else ()
+        gone = tuple(dict.fromkeys((*self._gone(base, gone_from), *self._left(base, budgets)))) if base.commit else ()
         try:
             registry = models_of(self.config).registry
         except ModelBudgetError as error:  # a broken extension: no budget could be read
@@ -146,6 +146,19 @@ class SessionLocks:
                         yield file
             except revision.BaseError as error:
                 self.remarks.append(f"budgets at {revision.short(base)} were not listed: {error}")
+
+    def _left(self, base: revision.BaseRevision, budgets: list[Path]) -> Iterator[Path]:
+        """Budget files of the base, in whichever folder, that are gone and held a model of a file that is new."""
+        try:
+            new = [path for path in budgets if revision.text_at(base, path) is None]
+            names = {name for path in new for name in lock_file.models_in(path.read_bytes().decode("utf-8", "replace"))}
+            for file in revision.all_files_at(base) if names else ():
+                is_here = file.suffix in SUFFIXES and file.is_relative_to(self.config.rootpath) and not file.exists()
+                text = (revision.text_at(base, file) or "") if is_here else ""
+                if is_budget(text) and names & lock_file.models_in(text):
+                    yield file
+        except (revision.BaseError, OSError) as error:
+            self.remarks.append(f"budgets at {revision.short(base)} were not listed: {error}")
 
     def _updated(
         self, mode: UpdateMode, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]

@@ -15,7 +15,7 @@ from pytest_modelbudget.budget.budget import Address, path_of
 from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured, worst_first
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.sentences import evidence_lines, grown_lines, headline, largest_lines
-from pytest_modelbudget.reports.text import one_line
+from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.units import several
 
 MOST = 10  # annotations of one kind that GitHub keeps
@@ -124,4 +124,4 @@ def _command(annotation: Annotation, root: str) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.markdown import plain
 from pytest_modelbudget.reports.record import MeasuredMetric, Report, SubjectReport
@@ -106,6 +107,8 @@ def _number(key: str, then: SubjectReport, now: SubjectReport) -> NumberChange:
 def _value(number: MeasuredMetric | None) -> Number | None:
     if number is None:
         return None
+    if number.exact and number.exact[1] == 0:
+        raise InputError(f"a report divides {number.exact[0]} by 0: write it again with --model-budget-json")
     return Fraction(*number.exact) if number.exact else number.value
 
 

@@ -402,6 +402,8 @@ def _op_lines(cost: OpCost) -> Iterator[str]:
     macs = f"{cost.macs:,} MAC" if isinstance(cost.macs, int) else f"unmeasured: {cost.macs.why}"
     yield f"{scope_text(op.scope)}: {op.name} ({cost.kind}){repeated}  {macs}"
     operands = ", ".join(operand_text(operand) for operand in op.operands)
+    if op.scales:
+        operands += f" by {', '.join(map(tensor_text, op.scales))}"
     yield f"    {operands or 'nothing'} -> {', '.join(map(tensor_text, op.outputs)) or 'nothing'}"
     moved = cost.traffic
     if isinstance(moved, Unknown):

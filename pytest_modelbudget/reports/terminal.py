@@ -24,7 +24,7 @@ from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.cases import Case, cases_of, changes_counted, counts
 from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
 from pytest_modelbudget.reports.sentences import costs, grown_lines, largest_shares, reservations
-from pytest_modelbudget.reports.text import aligned, cut_middle
+from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
 from pytest_modelbudget.units import readable, readable_pair, room, several
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
@@ -68,6 +68,10 @@ class Row(NamedTuple):
 
 def lines(report: Report, detail: int) -> Iterator[Line]:
     """The whole table, file by file, without the line that counts the verdicts."""
+    yield from (Line(printed_line(line.text), line.colour) for line in _lines(report, detail))
+
+
+def _lines(report: Report, detail: int) -> Iterator[Line]:
     by_file: dict[str, list[Row]] = {}
     for model in report.models:
         by_file.setdefault(model.file, []).extend(rows(model, detail))
@@ -112,13 +116,13 @@ def rows(model: ModelReport, detail: int) -> list[Row]:
 
 
 def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
-    """A limit; below the last one of a transform stands what it costs beside its model."""
+    """A limit; below the last one of a model stand its notes, of a transform what it costs."""
     indent, check = " " * OUTCOME_WIDTH, case.check
     layers = [line for text in reservations(case) for line in _wrapped(text, indent)]
     if detail >= Detail.LAYERS:
         layers += _layers(case)
-    if costed and isinstance(case.owner, TransformReport):
-        for text in costs(costed, case.owner):
+    if costed:
+        for text in costs(costed, case.owner) if isinstance(case.owner, TransformReport) else costed.notes:
             layers += _wrapped(text, indent)
     measured, limit, left = _figures(check)
     return Row(
@@ -149,7 +153,8 @@ def _bar(check: Check) -> str:
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
     most = check.maximum
-    if check.outcome is Outcome.UNKNOWN or check.headroom is None or not most or _nearer_bound(check) != most:
+    is_open = check.outcome is Outcome.UNKNOWN or check.headroom is None
+    if is_open or check.actual is None or not most or _nearer_bound(check) != most:
         return ""
     used = BAR * Fraction(check.actual) / most
     if used > BAR:

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from itertools import count
 from unicodedata import category
 
-PLAIN = re.compile(r"[\n\t -~]*")  # most text, which needs no look at each letter
-UNPRINTABLE = frozenset({"Cc", "Cs", "Cn"})  # control characters, surrogates, no characters at all
+PLAIN = re.compile(r"(?:[\t -~]{0,2000}(?:\n|\Z))*")  # most text, which needs no look at each letter
+UNPRINTABLE = frozenset({"Cc", "Cs", "Cn", "Zl", "Zp"})  # control, surrogates, no characters, ends of lines
+TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # bidi marks
+LONGEST_LINE = 2000  # characters of a name or message that anybody reads
 _COLUMN = re.compile(r"{(?::([<>])(\d*))?}")
 
 
@@ -30,6 +32,7 @@ def aligned(layout: str, rows: Sequence[Sequence[str]]) -> list[str]:
         width = max([int(column[2] or 0), *(len(row[place]) for row in rows)])
         return f"{{:{column[1]}{width}}}"
 
+    rows = [tuple(map(printed_line, row)) for row in rows]
     widths = _COLUMN.sub(widened, layout)
     return [widths.format(*row).rstrip() for row in rows]
 
@@ -43,12 +46,22 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Text in which what no file can hold as text is written out, as Python would write it."""
+    """Text that a terminal, a file or a page can be given, whoever wrote it.
+
+    What no file can hold, what moves a cursor and what turns the direction of reading is written out, as Python would
+    write it; the middle of an endless line is left out.
+    """
     if PLAIN.fullmatch(text):
         return text
-    return "".join(
-        letter
-        if letter in "\n\t" or category(letter) not in UNPRINTABLE
-        else letter.encode("unicode_escape").decode("ascii")
-        for letter in text
-    )
+    return "\n".join(cut_middle("".join(map(_shown, line)), LONGEST_LINE) for line in text.split("\n"))
+
+
+def printed_line(text: str) -> str:
+    """The same as one line, whatever it holds: a line break in a name starts no line of its own."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _shown(letter: str) -> str:
+    if letter == "\t" or (category(letter) not in UNPRINTABLE and letter not in TURNING):
+        return letter
+    return letter.encode("unicode_escape").decode("ascii")

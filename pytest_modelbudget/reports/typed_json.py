@@ -14,6 +14,7 @@ says something; any other is always written. Keys that nobody declared are kept,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from decimal import Context, Decimal
@@ -116,13 +117,25 @@ def _plain(accepted: type, schema: Schema) -> Codec:
     return Codec(lambda value: type(value) is accepted, _same, _same, lambda _: schema)
 
 
+LONGEST = 400  # bits of a whole number, characters of a ratio and the largest exponent of ten: all that text can show
+_RATIO = re.compile(r"-?\d+(?:\.\d+)?(?:[eE]([+-]?\d{1,6}))?")
+
+
+def _is_ratio(value: Any) -> bool:
+    """Whether it is a decimal string that can be worked with."""
+    match = _RATIO.fullmatch(value) if type(value) is str and len(value) <= LONGEST else None
+    return match is not None and abs(int(match[1] or 0)) <= LONGEST
+
+
 _DECIMAL = {"type": "string", "pattern": r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$"}
 _PLAIN: Mapping[Any, Codec] = {
     str: _plain(str, {"type": "string"}),
-    int: _plain(int, {"type": "integer"}),
+    int: Codec(
+        lambda value: type(value) is int and value.bit_length() <= LONGEST, _same, _same, lambda _: {"type": "integer"}
+    ),
     bool: _plain(bool, {"type": "boolean"}),
     NoneType: _plain(NoneType, {"type": "null"}),
-    Fraction: Codec(lambda value: type(value) is str, WrittenRatio, number_json, lambda _: _DECIMAL),
+    Fraction: Codec(_is_ratio, WrittenRatio, number_json, lambda _: _DECIMAL),
     Any: Codec(lambda value: True, _same, _same, lambda _: {}),
 }
 

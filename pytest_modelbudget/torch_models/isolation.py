@@ -1,5 +1,6 @@
-"""Guards around foreign torch code: what it may change is as before when it ends."""
+"""The state of the process around a model: kept, and what a model left of it kept for it alone."""
 
+import builtins
 import logging
 import os
 import random
@@ -7,128 +8,396 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from importlib.util import resolve_name
+from itertools import chain
+from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.backends.opt_einsum as opt_einsum
+from torch import nn
+from torch.utils import _device, _python_dispatch
+from torch.utils.weak import WeakIdKeyDictionary
 
-from pytest_modelbudget.torch_models.weights import CONTAINERS, CONTENTLESS, ModuleTree
+functions: Any = torch.overrides  # these three keep modes; torch gives no types for that
+dispatch: Any = _python_dispatch
+devices: Any = _device
+Patch = tuple[Any, str, Any]  # owner, name, what stands there
+LAYERS = {kind for layer in vars(nn).values() if isinstance(layer, type) for kind in layer.__mro__}
+# Where libraries put functions of their own in place of torch's.
+WATCHED: tuple[Any, ...] = (
+    *(torch, nn, nn.functional, nn.init, torch.Tensor),
+    *sorted((kind for kind in LAYERS if kind.__module__.startswith("torch.nn")), key=repr),
+)
+DICTS: tuple[Mapping[str, Any], ...] = tuple(map(vars, WATCHED))  # as they are now, always
+VALUES = methodcaller("values")
+HOOKS: dict[str, dict[Any, Any]] = {
+    name: hooks
+    for name, hooks in vars(nn.modules.module).items()
+    if name.startswith("_global_") and isinstance(hooks, dict)
+}
+Hooks = tuple[dict[Any, Any], ...]  # the content of each of them
+NO_HOOKS: Hooks = tuple({} for _ in HOOKS)
+AUTOCAST = ("cpu", "cuda")
+Autocast = tuple[tuple[bool, torch.dtype], ...]  # whether it is on, and its type
+ABSENT = object()
+OF_DTYPE = "Storage"  # torch.Storage is the class of the default type
+CALMED = sys.stdlib_module_names | {"torch", "numpy", "torchvision"}  # whose import changes nothing of torch
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What importing or building a model leaves behind; its forward pass may count on it.
+
+    folder is "" where it stayed. autocast is () where it is as before. modes were entered and never
+    left; no pass runs in those.
+    """
+
+    dtype: torch.dtype = torch.float32
+    device: torch.device | None = None
+    folder: str = ""
+    patches: tuple[Patch, ...] = ()
+    hooks: Hooks = NO_HOOKS
+    autocast: Autocast = ()
+    modes: int = 0
+
+    def words(self) -> Iterator[str]:
+        """What it is, one thing each."""
+        if self.dtype is not torch.float32:
+            yield f"default type {str(self.dtype).removeprefix('torch.')}"
+        if self.device is not None:
+            yield f"default device {self.device}"
+        if self.folder:
+            yield "another current folder"
+        yield from (f"another {owner.__name__}.{name}" for owner, name, _ in self.patches)
+        yield from (
+            f"hooks on every module ({name.strip('_')})" for name, own in zip(HOOKS, self.hooks, strict=True) if own
+        )
+        if self.autocast:
+            yield "another autocast"
+        if self.modes:
+            yield "a mode that is never left, without which the forward pass runs"
+
+    def apply(self) -> None:
+        """Give it to the process."""
+        torch.set_default_dtype(self.dtype)
+        if self.device != default_device():
+            torch.set_default_device(self.device)
+        for owner, name, value in self.patches:
+            put(owner, name, value)
+        for hooks, own in zip(HOOKS.values(), self.hooks, strict=True):
+            hooks.update(own)
+        if self.autocast:
+            set_autocast(self.autocast)
+        if self.folder and Path(self.folder).is_dir():
+            os.chdir(self.folder)
+
+
+OWN = Left()  # as torch starts
+_BY_IMPORT: dict[str, Left] = {}
+_RESOLVED: set[str] = set()
+_BY_MODEL: Any = WeakIdKeyDictionary()  # a Left for each module, by identity: classes may compare as they like
+
+
+def left_by_import(target: str) -> Left:
+    """What the first import of a target's module left behind."""
+    return _BY_IMPORT.get(target.partition(":")[0], OWN)
+
+
+def left_by(model: nn.Module) -> Left | None:
+    """What the import and the factory of this model left behind; None for one built elsewhere."""
+    left: Left | None = _BY_MODEL.get(model)
+    return left
+
+
+def is_resolved(target: str) -> bool:
+    """Whether this target was resolved before, so that doing so again imports nothing."""
+    return target in _RESOLVED
+
+
+def note_import(target: str, left: Left) -> None:
+    """Remember what the first import of a target's module has left: a later one runs nothing."""
+    _RESOLVED.add(target)
+    _BY_IMPORT.setdefault(target.partition(":")[0], left)
+
+
+def note_model(model: nn.Module, left: Left) -> None:
+    """Remember what building this model has left."""
+    _BY_MODEL[model] = left
+
+
+def note_copy(model: nn.Module, same: nn.Module) -> None:
+    """A copy runs as the model does that it was made from."""
+    if model in _BY_MODEL:
+        _BY_MODEL[same] = _BY_MODEL[model]
+
+
+def default_device() -> torch.device | None:
+    """The device that ``torch.set_default_device`` was given; None where it was not called."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
+def now() -> Left:
+    """Default type and device as they are, for models that were made by the caller."""
+    return Left(torch.get_default_dtype(), default_device())
+
+
+class Attributes(NamedTuple):
+    """What stands in the watched modules and classes: all values in a row, and by owner and name."""
+
+    values: tuple[Any, ...]
+    copies: tuple[dict[str, Any], ...]
+
+
+def _values() -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(map(VALUES, DICTS)))
+
+
+_last: list[Attributes] = []  # serves until something changes
+
+
+def _attributes() -> Attributes:
+    values = _values()
+    if not _last or _last[0].values != values:
+        _last[:] = [Attributes(values, tuple([dict(own) for own in DICTS]))]
+    return _last[0]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Default type and device, modes, autocast, folder and torch's own functions at one moment."""
+
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    folder: str = field(default_factory=lambda: _folder())
+    grad: bool = field(default_factory=torch.is_grad_enabled)
+    threads: int = field(default_factory=torch.get_num_threads)
+    deterministic: int = field(default_factory=torch.get_deterministic_debug_mode)
+    precision: str = field(default_factory=torch.get_float32_matmul_precision)
+    autocast: Autocast = field(default_factory=lambda: _autocast())
+    device_context: Any = field(default_factory=lambda: getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None))
+    current_device: Any = field(default_factory=lambda: devices.CURRENT_DEVICE)
+    modes: tuple[Any, ...] = field(default_factory=lambda: _function_modes())
+    dispatch_modes: int = field(default_factory=dispatch._len_torch_dispatch_stack)
+    attributes: Attributes = field(default_factory=lambda: _attributes())
+    hooks: Hooks = field(default_factory=lambda: tuple(map(dict, HOOKS.values())))
+
+    def left(self) -> Left:
+        """What is otherwise now than it was at this moment."""
+        folder, device = _folder(), default_device()
+        of_device = (device is not None) - (self.device_context is not None)
+        modes = len(_function_modes()) + dispatch._len_torch_dispatch_stack() - of_device
+        return Left(
+            torch.get_default_dtype(),
+            device,
+            folder if folder != self.folder else "",
+            tuple((owner, name, now) for owner, name, now, _ in self._patches()),
+            tuple({key: now[key] for key in now.keys() - then.keys()} for now, then in self._hooks()),
+            _autocast() if _autocast() != self.autocast else (),
+            max(modes - len(self.modes) - self.dispatch_modes, 0),
+        )
+
+    def _hooks(self) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
+        """(now, then) of each kind of hooks on every module."""
+        return zip(HOOKS.values(), self.hooks, strict=True)
+
+    def _patches(self) -> Iterator[tuple[Any, str, Any, Any]]:
+        """(owner, name, now, then) of what somebody else than torch has replaced, added or taken away."""
+        if _values() == self.attributes.values:
+            return  # the usual case, and compared without a step in Python
+        for owner, after, before in zip(WATCHED, DICTS, self.attributes.copies, strict=True):
+            for name in {**before, **after}:
+                now, then = after.get(name, ABSENT), before.get(name, ABSENT)
+                if now is not then and not _is_torchs(owner, name, now, then):
+                    yield owner, name, now, then
+
+    def restore(self) -> None:
+        """Make all of it as it was at this moment."""
+        for owner, name, _, value in tuple(self._patches()):
+            put(owner, name, value)
+        for now, then in self._hooks():
+            if now != then:
+                now.clear()
+                now.update(then)
+        self._restore_modes()
+        torch.set_default_dtype(self.dtype)
+        torch.set_grad_enabled(self.grad)
+        if _autocast() != self.autocast:
+            set_autocast(self.autocast)
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        if torch.get_deterministic_debug_mode() != self.deterministic:
+            torch.set_deterministic_debug_mode(self.deterministic)
+        if torch.get_float32_matmul_precision() != self.precision:
+            torch.set_float32_matmul_precision(self.precision)
+        if self.folder and self.folder != _folder():
+            os.chdir(self.folder)
+
+    def _restore_modes(self) -> None:
+        for _ in range(functions._len_torch_function_stack()):
+            functions._pop_mode()
+        for mode in self.modes:
+            functions._push_mode(mode)
+        while dispatch._len_torch_dispatch_stack() > self.dispatch_modes:
+            dispatch._pop_mode()
+        torch._GLOBAL_DEVICE_CONTEXT.device_context = self.device_context
+        devices.CURRENT_DEVICE = self.current_device
+
+
+def _folder() -> str:
+    """The current folder; "" where somebody has removed it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def _autocast() -> Autocast:
+    return tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in AUTOCAST])
+
+
+def set_autocast(state: Autocast) -> None:
+    """Switch autocast on or off, kind by kind."""
+    for kind, (enabled, dtype) in zip(AUTOCAST, state, strict=True):
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+
+
+def put(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of a module or class, or take it away."""
+    if value is not ABSENT:
+        setattr(owner, name, value)
+    elif name in vars(owner):
+        delattr(owner, name)
+
+
+def _function_modes() -> tuple[Any, ...]:
+    """The function modes that are entered, the outermost first."""
+    modes = [functions._pop_mode() for _ in range(functions._len_torch_function_stack())]
+    for mode in reversed(modes):
+        functions._push_mode(mode)
+    return tuple(reversed(modes))
+
+
+def _is_torchs(owner: Any, name: str, now: Any, then: Any) -> bool:
+    """Whether torch itself has made this change, as it does when a part of it is first loaded."""
+    if not callable(now) and now is not ABSENT:
+        return then is ABSENT or not isinstance(owner, type)  # a submodule, a note of pickle or warnings
+    if then is not ABSENT and name != OF_DTYPE and getattr(now, "__name__", name) != name:
+        return False
+    while now is not ABSENT:
+        file = getattr(now, "__globals__", {}).get("__name__") or getattr(now, "__module__", None)
+        if str(file or type(now).__module__).partition(".")[0] not in {"torch", "builtins"}:
+            return False
+        now = getattr(now, "__wrapped__", ABSENT)
+    return then is ABSENT or callable(then)
+
+
+class Imports:
+    """Imports as they happen; one that was there already leaves again what its first import left.
+
+    A module runs once in a process, and what it does to torch holds for every model whose code
+    imports it, in whatever order the models come.
+    """
+
+    left: ClassVar[dict[str, dict[str, Any]]] = {}  # module, and the fields of Left that it changed
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self._import: Any = builtins.__import__
+        self._repeated: set[str] = set()
+
+    def __call__(self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        """Stands for ``__import__``."""
+        package = (globals or {}).get("__package__") or (globals or {}).get("__name__", "")
+        full = resolve_name("." * level + name, package) if level else name
+        if full.partition(".")[0] in CALMED:
+            return self._import(name, globals, locals, fromlist, level)
+        self.load(full)
+        found = self._import(name, globals, locals, fromlist, level)
+        for item in fromlist or ():
+            if f"{full}.{item}" in sys.modules:
+                self.repeat(f"{full}.{item}")
+        return found
+
+    def load(self, name: str) -> None:
+        """Import a module and those above it, each noted or repeated."""
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            part = ".".join(parts[:end])
+            if part in sys.modules:
+                self.repeat(part)
+                continue
+            before = self._surroundings.left()
+            self._import(part)
+            self._note(part, before)
+
+    def _note(self, name: str, before: Left) -> None:
+        after = self._surroundings.left()
+        changed = {
+            f.name: getattr(after, f.name) for f in fields(Left) if getattr(after, f.name) != getattr(before, f.name)
+        }
+        if changed:
+            Imports.left[name] = changed
+            self._repeated.add(name)
+
+    def repeat(self, name: str) -> None:
+        """Do again what the first import of a module did, once."""
+        changed = Imports.left.get(name)
+        if changed and name not in self._repeated:
+            self._repeated.add(name)
+            replace(self._surroundings.left(), **changed).apply()
 
 
 @contextmanager
-def untouched_globals(seed: int = 0) -> Iterator[None]:
-    """Random generators, default type, grad mode and folder are as before afterwards.
+def _imports_followed(surroundings: Surroundings) -> Iterator[Imports]:
+    before = builtins.__import__
+    imports = Imports(surroundings)
+    builtins.__import__ = imports
+    try:
+        yield imports
+    finally:
+        builtins.__import__ = before
+
+
+@contextmanager
+def surroundings_kept(start: Left | None = None) -> Iterator[Surroundings]:
+    """Everything around is as before afterwards; inside, a model's own state where one is given."""
+    before = Surroundings()
+    try:
+        if start is not None:
+            start.apply()
+        with _imports_followed(before):
+            yield before
+    finally:
+        before.restore()
+
+
+@contextmanager
+def untouched_globals(seed: int = 0, start: Left | None = None) -> Iterator[Surroundings]:
+    """Random generators and all that ``Surroundings`` has are as before afterwards.
 
     Inside, torch and ``random`` start from ``seed``, so that a build or run always draws the
-    same; and a model's warnings stay silent, so that ``-W error`` does not make a model
+    same; default type, device, folder and replaced functions are those of ``start``, where one is
+    given; and a model's warnings stay silent, so that ``-W error`` does not make a model
     unmeasurable.
     """
     torch_state, random_state = torch.get_rng_state(), random.getstate()
     numpy_random = sys.modules.get("numpy.random")
     numpy_state = numpy_random.get_state() if numpy_random else None
-    default_dtype, grad, folder = torch.get_default_dtype(), torch.is_grad_enabled(), Path.cwd()
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), surroundings_kept(start) as surroundings:
             warnings.simplefilter("ignore")
-            yield
+            yield surroundings
     finally:
-        os.chdir(folder)
-        torch.set_grad_enabled(grad)
-        torch.set_default_dtype(default_dtype)
         if numpy_random:
             numpy_random.set_state(numpy_state)
         random.setstate(random_state)
         torch.set_rng_state(torch_state)
-
-
-@contextmanager
-def module_state_kept(modules: ModuleTree) -> Iterator[None]:
-    """Attributes, flags, parameters, buffers and hooks of every module are as before afterwards.
-
-    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors
-    that are mere attributes are lent as copies, because it may also write into them.
-    """
-    kept = []
-    for _, module in modules:
-        attributes = vars(module)
-        filled, empty = containers(attributes)
-        kept.append((attributes, attributes.copy(), [(e, e.copy()) for e in filled], empty))
-        for name, value in attributes.items():
-            if type(value) not in CONTENTLESS and isinstance(value, torch.Tensor):
-                attributes[name] = value.clone()
-    try:
-        yield
-    finally:
-        for attributes, before, content, empty in kept:
-            for container in empty:
-                if container:
-                    container.clear()
-            for container, items in content:
-                _restore(container, items)
-            _restore(attributes, before)
-
-
-@contextmanager
-def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
-    """Buffers have the values and memory that they had, also where a run writes into them.
-
-    Which tensors a module holds is left to ``module_state_kept``, but for TorchScript, whose
-    buffers are no Python attributes.
-    """
-    kept = [
-        (module, name, buffer, buffer.detach(), buffer.clone())
-        for _, module in modules
-        for name, buffer in module._buffers.items()
-        if buffer is not None and _can_be_written(buffer)
-    ]
-    try:
-        yield
-    finally:
-        with torch.inference_mode():  # where inference tensors may be written, too
-            for module, name, buffer, memory, before in kept:
-                if not torch.equal(memory, before):
-                    memory.copy_(before)
-                if buffer.data_ptr() != memory.data_ptr() or buffer.shape != memory.shape:
-                    buffer.data = memory  # given other memory through the same attribute
-                is_script = isinstance(module, torch.jit.ScriptModule)
-                if is_script and module._buffers[name] is not buffer:
-                    setattr(module, name, buffer)
-
-
-def _can_be_written(buffer: torch.Tensor) -> bool:
-    """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
-    if type(buffer) is not torch.Tensor or buffer.layout is not torch.strided:
-        return False
-    return all(step or size < 2 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
-
-
-def containers(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Filled and empty dicts, lists and sets among these values, nested ones too, each once."""
-    filled: dict[int, Any] = {}
-    empty: list[Any] = []
-    waiting: list[Any] = [attributes]
-    while waiting:
-        within = waiting.pop()
-        for value in within.values() if isinstance(within, dict) else within:
-            if type(value) in CONTENTLESS or not isinstance(value, CONTAINERS):
-                continue
-            if not value:
-                empty.append(value)
-            elif id(value) not in filled:
-                filled[id(value)] = value
-                waiting.append(value)
-    return list(filled.values()), empty
-
-
-def _restore(container: Any, items: Any) -> None:
-    container.clear()
-    if isinstance(container, list):
-        container.extend(items)
-    else:
-        container.update(items)
 
 
 @contextmanager

@@ -176,22 +176,24 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
             reads.add(weight.name, mask.numpy())
 
     def _hand_down(self, memory: _Memory, source: torch.Tensor) -> None:
-        """Mark in a source what was read of the tensor that was made of it."""
+        """Mark in a source what was read of the tensor that was made of it.
+
+        Where that has other rows (two tables behind one another), nobody knows: nothing is marked.
+        """
         made = memory.tensor
         flags = memory.part
-        if flags is None:
+        if flags is None or flags.all():
             self._mark_whole(source)
         elif not flags.any():
             return
-        elif made.shape == source.shape:
-            self._memory[_key(source)].is_picked |= memory.is_picked
+        self._memory[_key(source)].is_picked |= memory.is_picked
+        if flags is None:
+            return
+        if made.shape == source.shape:
             self._mark(source, lambda own: own.logical_or_(flags))
         elif made.dim() and source.dim() and made.shape[0] == source.shape[0] > 1:
-            self._memory[_key(source)].is_picked |= memory.is_picked
             rows = flags.reshape(flags.shape[0], -1).any(1)
             self._mark(source, lambda own: own.__setitem__(rows, True))
-        else:
-            self._mark_whole(source)
 
 
 class IndexRanges(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -14,6 +15,7 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.shapes import SHAPES
 from pytest_modelbudget.torch_models.values import TorchValues
 from pytest_modelbudget.torch_models.weights import PackedWeights
@@ -81,6 +83,8 @@ LITERAL = "aten::lift_fresh"  # takes what torch.tensor(...) has just made, on a
 # Namespaces whose operators compute something only where a tensor comes out: the others of their
 # operators ask for sizes, types, devices, checks and single values, or mark a place in a profile.
 QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
+# Of operators whose results the values decide: a number to branch on, how many elements there are.
+DECIDING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 SINGLE_VALUE = "aten::_local_scalar_dense"
 # Kernels of one operator lay out its result differently, and whether a later reshape copies hangs
 # on that. The result is taken as dense, so that the numbers are the same on every device.
@@ -114,6 +118,7 @@ class Signature:
     mutates: bool
     decomposes: bool
     asks: bool
+    decides: bool
     device_at: int | None
 
     def spelling(self, rules: OpTable) -> str:
@@ -144,6 +149,7 @@ def signature(func: Any) -> Signature:
         mutates=schema.is_mutable and torch.Tag.inplace_view not in func.tags,
         decomposes=composite,
         asks=schema.name.partition("::")[0] in QUERIES,
+        decides=not DECIDING.isdisjoint(func.tags),
         device_at=devices[0] if devices else None,
     )
 
@@ -163,11 +169,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
     without memory is replaced by its twin, and nothing is computed.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, rules: OpTable, values: TorchValues, packed: PackedWeights, scopes: Scopes, *, way: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
         self.made: dict[Storage, torch.Tensor] = {}  # parameters that the forward pass makes
+        self.notes: list[str] = []
+        self._bodies = Bodies(self.ops, self.notes, rules, is_real=way == "real")
+        self.decisions: dict[str, None] = {}  # operators through which data decided the path
         self._values_read: dict[Storage, set[int]] = {}
         self._rules = rules
         self._values = values
@@ -182,6 +193,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
+        if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
+            with self:
+                return self._bodies.run(func, args, kwargs or {})
         called = signature(func)
         kwargs = kwargs or {}
         if types and self._wraps_unknown((args, tuple(kwargs.values()))):
@@ -197,6 +211,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             args, kwargs = self._joined_on_meta(called, args, kwargs)
         result = self._run(func, name, args, kwargs, given, on_meta=on_meta)
         self._record(called, name, operands, args, kwargs, result)
+        if called.decides:
+            self.decisions[f"{name} in '{self._scopes.scope_of(operands)}'"] = None
         return result
 
     def _wraps_unknown(self, arguments: Any) -> bool:
@@ -307,7 +323,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         if tensor.is_meta or isinstance(tensor, FakeTensor):
             raise TraceError(
                 "the model uses a tensor that no recorded operator made: does its forward pass "
-                "compute in another thread?"
+                "compute in another thread, or keep tensors outside of the model?"
             )
         if isinstance(tensor, nn.Parameter):
             raise TraceError(

@@ -24,6 +24,7 @@ from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
+from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
@@ -234,7 +235,8 @@ class TorchModel(models.RunnableModel):
 
     def in_float64(self) -> TorchModel:
         subject, specs = self._subject_and_specs()
-        with isolation.untouched_globals(), user_code("copying the model", TransformError):
+        left = isolation.left_by(subject.model)
+        with isolation.untouched_globals(start=left), user_code("copying the model", TransformError):
             exact = subject.over(in_float64(copied(subject.model)))
         return TorchModel(
             self.source,
@@ -285,9 +287,10 @@ class TorchModel(models.RunnableModel):
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(isolation.untouched_globals())
-            enter(isolation.module_state_kept(modules))
-            enter(isolation.buffer_values_kept(modules))
+            enter(isolation.untouched_globals(start=isolation.left_by(subject.model)))
+            enter(module_state_kept(modules))
+            enter(buffer_values_kept(modules))
+            enter(caches_kept(modules))
             enter(isolation.exact_operators())
             enter(isolation.deterministic())
             enter(isolation.silenced())

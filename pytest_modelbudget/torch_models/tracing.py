@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
@@ -19,9 +19,10 @@ from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.isolation import exact_operators, module_state_kept, silenced, untouched_globals
+from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
+from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.recording import Recorder
 from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
 from pytest_modelbudget.torch_models.weights import (
@@ -37,6 +38,7 @@ from pytest_modelbudget.torch_models.weights import (
     replace,
 )
 
+NAMED = 2  # operators that a note names
 WAYS = ("meta", "fake", "real")
 NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
 ScopeNow = Callable[[], str]  # the module that is running
@@ -183,8 +185,10 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way)
     with ExitStack() as stack:
         enter = stack.enter_context
-        enter(untouched_globals())
+        left = left_by(subject.model)
+        enter(untouched_globals(start=left))
         enter(module_state_kept(modules))
+        enter(caches_kept(modules))
         enter(exact_operators())
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
@@ -214,7 +218,28 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
     if subject.is_frozen:
         graph = with_frozen_weights(graph, attempt.rules)
-    return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), attempt.notes)
+    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left))
+    if attempt.way == "real":
+        notes = (*notes, one_input(recorder.decisions))
+    return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
+
+
+def one_input(decisions: Collection[str]) -> str:
+    """What a reader must know of numbers that come from a run: one input was counted."""
+    if not decisions:
+        return "counted in a run on one drawn input, seed 0"
+    named = ", ".join(list(decisions)[:NAMED])
+    more = f" and {len(decisions) - NAMED} more" if len(decisions) > NAMED else ""
+    return (
+        f"data decide the path of this model ({named}{more}): counted on one drawn input, seed 0; another may cost more"
+    )
+
+
+def _notes(left: Left | None) -> Iterator[str]:
+    """What importing and building this model did to the process, which no other model sees."""
+    words = ", ".join(left.words()) if left else ""
+    if words:
+        yield f"importing or building the model leaves {words}: this model alone runs so"
 
 
 def _constants(recorder: Recorder, subject: Subject) -> Iterator[Weight]:

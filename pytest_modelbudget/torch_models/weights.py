@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
+from pytest_modelbudget.torch_models.isolation import note_copy
 from pytest_modelbudget.torch_models.values import TorchValues, dtype_of
 
 GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
@@ -245,7 +246,9 @@ def copied(model: nn.Module) -> nn.Module:
         for value in table.values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
-    return copy.deepcopy(model, computed)
+    same = copy.deepcopy(model, computed)
+    note_copy(model, same)
+    return same
 
 
 def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor]) -> None:

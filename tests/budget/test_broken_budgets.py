@@ -69,6 +69,8 @@ BROKEN = [
                  id="integer model"),
     pytest.param(inputs("float32 1x3") + "    dims: {batch: 1}", ["7:5: 'dims' binds symbols"],
                  id="dims of torch"),
+    pytest.param(inputs("float32 1x3") + "    qdq: float",
+                 ["7:10: 'float' is no way to read QDQ: write grouped or as_written"], id="qdq"),
     pytest.param(inputs("float32 1x3") + "    kwargs: {a b: 1}", ["7:14: 'a b' is no name"],
                  id="no argument's name"),
     pytest.param(inputs("float32 1x3") + f"    args: [{'9' * 101}]", ["101 digits"],

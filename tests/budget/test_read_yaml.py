@@ -66,6 +66,22 @@ def test_sources(read: Read) -> None:
     ]
 
 
+def test_s10_qdq_stands_beside_the_source(read: Read) -> None:
+    """A model is read as written where it says so; a variant takes that over, or says otherwise."""
+    text = """model_budget: 1
+models:
+  net:
+    onnx: net.onnx
+    qdq: as_written
+    limits: {macs: 1}
+    variants:
+      same: {limits: {macs: 1}}
+      meant: {qdq: grouped, limits: {macs: 1}}
+  other: {onnx: net.onnx, limits: {macs: 1}}
+"""
+    assert [budget.source.qdq for budget in read(text).models] == ["as_written", "as_written", "", ""]
+
+
 def test_variant_has_its_own_limits(read: Read) -> None:
     """A variant inherits its model's source and none of its limits."""
     variant = read(VISION).models[1]

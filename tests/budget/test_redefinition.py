@@ -95,6 +95,7 @@ REDEFINED = [
         key("dims: {batch: 8, height: 64}", ONNX), key("dims: {height: 64, batch: 1}", ONNX),
         "dims {batch: 8} -> {batch: 1}", id="dims",
     ),
+    pytest.param(model("", ONNX), key("qdq: as_written", ONNX), "qdq none -> as_written", id="qdq"),
     pytest.param(
         model(""), model("", "    torch: a:c\n"), "source torch a:b -> torch a:c", id="target"
     ),

@@ -128,16 +128,22 @@ class Drawn(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no 
         return next(self._values, None)
 
 
-def quantised_files(name: str, folder: Path, *, per_channel: bool) -> Mapping[str, Path]:
-    """One network three times: as QDQ, as QOperator, and what ONNX Runtime makes of the QDQ file when it loads it."""
+def quantised_files(
+    name: str, folder: Path, *, per_channel: bool = False, extra: Mapping[str, bool] | None = None
+) -> Mapping[str, Path]:
+    """One network three times: as QDQ, as QOperator, and what ONNX Runtime makes of the QDQ file when it loads it.
+
+    extra are options of the quantiser, such as {"ActivationSymmetric": True}.
+    """
     model = NETS[name]()
     files = {form: folder / f"{form}.onnx" for form in ("float", "QDQ", "QOperator", "optimised")}
     onnx.save(model, files["float"])
     shape = tuple(size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim)
     for form in ("QDQ", "QOperator"):
         quantize_static(
-            files["float"], files[form], Drawn(shape), quant_format=QuantFormat[form], per_channel=per_channel
-        )
+            files["float"], files[form], Drawn(shape), quant_format=QuantFormat[form], per_channel=per_channel,
+            extra_options=dict(extra or {}),
+        )  # fmt: skip
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(files["optimised"])

@@ -34,7 +34,7 @@ UNRULY = {
     "grad_off": "torch.set_grad_enabled(False)",
     "patches_relu": "torch.relu = lambda x: x",
     "patches_linear": "nn.functional.linear = lambda x, w, b=None: x",
-    "patches_init": "nn.init.kaiming_uniform_ = None",
+    "patches_init": "nn.init.kaiming_uniform_ = lambda tensor, *args, **kwargs: tensor",
     "patches_module": "nn.Linear.forward = lambda self, x: x",
     "enters_no_grad": "torch.no_grad().__enter__()",
     "enters_meta": "torch.device('meta').__enter__()",

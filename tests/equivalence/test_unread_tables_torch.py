@@ -124,6 +124,24 @@ def test_e1_a_range_that_is_given_stays() -> None:
     assert set(seen) <= {3, 4}
 
 
+def test_e1_a_table_in_another_form_is_not_green_where_it_differs() -> None:
+    """Two tables behind one another: nobody knows whose rows were read."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.old, self.new = nn.Parameter(torch.randn(ROWS, 8)), nn.Parameter(torch.randn(40, 8))
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return torch.cat((self.old, self.new))[ids]
+
+    model = Two()
+    assert check_equivalence(model, copy.deepcopy(model), "int64 1x12").outcome == "within"
+    found = check_equivalence(model, changed(model, "new", 39), "int64 1x12")
+    assert found.outcome == "unknown"
+    assert "'new'" in found.reason
+
+
 class Rounded(nn.Module):
     """A table on a grid of eight bits a row."""
 

@@ -41,7 +41,11 @@ Q, DQ = 4 * E + E, E + 4 * E  # bytes that the first quantise and the last dequa
 
 
 def net(*nodes: onnx.NodeProto, weights: Any = (), x: Any = X, y: Any = ((4, 8),)) -> onnx.ModelProto:
-    outputs = [value(name, *shape) for name, shape in zip(("y", "f", "m"), y, strict=False)]
+    codes = {node.output[0]: TensorProto.INT64 for node in nodes if node.op_type == "ArgMax"}
+    outputs = [
+        value(name, *shape, code=codes.get(name, TensorProto.FLOAT))
+        for name, shape in zip(("y", "f", "m"), y, strict=False)
+    ]
     names = {name for each in nodes for name in each.input}
     known = {tensor.name: tensor for tensor in (*GRID, *OTHER, *W, *weights)}
     return model(list(nodes), list(x), outputs, [known[name] for name in known if name in names])
@@ -111,6 +115,40 @@ CASES: dict[str, Case] = {
         net(WF, node("MatMul", "x wf", "y")),
         {"bandwidth": 4 * E + WEIGHT + 4 * E, "peak_activation": 8 * E, "flops": 2 * 4 * 8 * 8},
         {"matmul": 1},
+    ),
+    "weight and bias alone": (  # no scale of an input makes that of the bias: it is read
+        net(WF, node("DequantizeLinear", "c cs", "cf", axis=0), node("Gemm", "x wf cf", "y"),
+            weights=[stored("c", 8, dtype=np.int32), stored("cs", 8)]),
+        {"bandwidth": 4 * E + WEIGHT + 2 * 4 * 8 + 4 * E, "weight_memory": WEIGHT + 2 * 4 * 8, "params": 64 + 8},
+        {"linear": 1},
+    ),
+    "a group with its bias": (
+        net(*IN, WF, node("DequantizeLinear", "c cs", "cf", axis=0), node("Gemm", "f wf cf", "m"), *OUT,
+            weights=[stored("c", 8, dtype=np.int32), stored("cs", 8)]),
+        {"bandwidth": Q + (E + WEIGHT + 4 * 8 + E) + DQ, "weight_memory": WEIGHT + 4 * 8, "params": 64 + 8},
+        {"quantize": 1, "linear": 1, "dequantize": 1},
+    ),
+    "a part of it": (
+        net(*IN, node("Split", "f", "a b", axis=1, num_outputs=2), quantise("a", "qa"), quantise("b", "qb"),
+            dequantise("qa", "fa"), dequantise("qb", "fb"), node("Mul", "fa fb", "m"), *OUT, y=((4, 4),)),
+        {"bandwidth": Q + 2 * E + (E + E // 2) + DQ // 2},
+        {"quantize": 1, "split": 1, "mul": 1, "dequantize": 1},
+    ),
+    "a part of it, the rest in floats": (
+        net(*IN, node("Split", "f", "a b", axis=1, num_outputs=2), quantise("a", "qa"), dequantise("qa", "fa"),
+            node("Mul", "fa b", "y"), y=((4, 4),)),
+        {"bandwidth": Q + DQ + 8 * E + (Q + DQ) // 2 + 3 * 4 * E // 2},
+        {"quantize": 2, "dequantize": 2, "split": 1, "mul": 1},
+    ),
+    "which is largest": (
+        net(*IN, node("ArgMax", "f", "y", axis=1, keepdims=0), y=((4,),)),
+        {"bandwidth": Q + E + 4 * 8},
+        {"quantize": 1, "maximum_over": 1},
+    ),
+    "a constant of rank 0": (
+        net(*IN, node("Mul", "f half", "m"), *OUT, weights=[scalar("half", 0.5)]),
+        {"bandwidth": Q + 2 * E + DQ},
+        {"quantize": 1, "mul": 1, "dequantize": 1},
     ),
     "a weight alone, turned": (
         net(WF, node("Transpose", "wf", "t", perm=[1, 0]), node("MatMul", "x t", "y")),
@@ -243,16 +281,11 @@ def test_s10_what_hinders_a_group(
     assert f"QDQ: as written, because {why}: onnx::Sigmoid in m" in found
 
 
-def test_s10_a_loop_is_read_inside(tmp_path: Path) -> None:
-    """Three runs of a body: its product takes integers, three times; the float state goes round as written."""
-    body = graph(
-        [node("Identity", "cond", "goes_on"), quantise("state", "q"), dequantise("q", "f"), WF, MATMUL,
-         quantise("m", "r"), dequantise("r", "next")],
-        [value("i", code=TensorProto.INT64), value("cond", code=TensorProto.BOOL), value("state", 4, 8)],
-        [value("goes_on", code=TensorProto.BOOL), value("next", 4, 8)],
-    )  # fmt: skip
-    nodes = [node("Loop", "count true x", "y", body=body)]
-    weights = [scalar("count", 3, np.int64), scalar("true", True, np.bool_), *GRID, *W]
-    number = measured(model(nodes, X, [value("y", 4, 8)], weights), tmp_path)
+def test_s10_bodies_are_read_inside(tmp_path: Path) -> None:
+    """A scan of three steps: each quantises its slice, multiplies integers, and writes its floats into the result."""
+    steps = [quantise("step", "q"), dequantise("q", "f"), WF, MATMUL, quantise("m", "r"), dequantise("r", "slice")]
+    body = graph(steps, [value("step", 4, 8)], [value("slice", 4, 8)])
+    scan = node("Scan", "x", "y", body=body, num_scan_inputs=1)
+    number = measured(model([scan], [value("x", 3, 4, 8)], [value("y", 3, 4, 8)], [*GRID, *W]), tmp_path)
     assert number["bandwidth"].value == 3 * (Q + (E + WEIGHT + E) + DQ)
     assert number["macs"].value == 3 * 4 * 8 * 8

@@ -135,7 +135,8 @@ BOMBS = {
          *(node("Gather", f"g{i} z", f"g{i + 1}") for i in range(4)), node("Reshape", "g4 flat", "s")],
         "s", integers("g0", 1), integers("many", 60_000), integers("flat", -1)),
     "many axes": model(
-        [node("ConstantOfShape", "many", "s", value=helper.make_tensor("", INT64, [1], [1])), node("Reshape", "x s", "r0"),
+        [node("ConstantOfShape", "many", "s", value=helper.make_tensor("", INT64, [1], [1])),
+         node("Reshape", "x s", "r0"),
          *(node("Relu", f"r{i}", f"r{i + 1}") for i in range(400)), node("Identity", "r400", "y")],
         [value("x", 1)], [onnx.ValueInfoProto(name="y")], [integers("many", 60_000)]),
     "much work": ending_in_a_shape(

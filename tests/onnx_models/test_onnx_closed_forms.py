@@ -229,7 +229,7 @@ CASES = {
     ),
     "int8 behind dequantize, one scale": (
         quantised_matmul(stored("q", 8, 4, dtype=np.int8), scalar("s", 1)),
-        {"macs": 2 * 4 * 8, "params": 8 * 4, "weight_memory": 8 * 4 + 4, "model_size": 8 * 4,
+        {"macs": 2 * 4 * 8, "params": 8 * 4, "weight_memory": 8 * 4 + 4, "model_size": 8 * 4 + 4,
          "bandwidth": 32 + 4 * (2 * 8 + 2 * 4)},
     ),
     "int4 behind dequantize": (

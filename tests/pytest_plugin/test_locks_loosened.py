@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -237,6 +238,18 @@ def test_p6_a_renamed_budget_keeps_its_base(project: Project, file: str) -> None
     assert text.startswith(f"net of {file} compared with budgets/a.lock.json at main (")
 
 
+@pytest.mark.parametrize("limits", ["params: 900", f"params: {GROW}"])
+def test_p6_a_budget_that_leaves_its_folder_is_told_there(project: Project, limits: str) -> None:
+    """Also where only the new folder is asked for: no ban and no limit is lost on the way."""
+    repository = on_branch(project, budget(f"params: {GROW}\n      macs: 50", loosen="forbid"))
+    moved(repository, "nets/budgets/a.yaml")
+    repository.write("nets/budgets/a.yaml", budget(limits))
+    result = project.run(BASE, "nets", "--model-budget-json=out.json")
+    found = json.loads((project.path / "out.json").read_text())["loosened"]
+    assert ("budgets/a.yaml", "model dropped", True) in [(one["file"], one["what"], one["forbidden"]) for one in found]
+    assert result.ret == 1
+
+
 def test_p6_a_renamed_budget_without_growth_is_within(project: Project) -> None:
     """Renamed alone, the dropped model is told and nothing is over."""
     repository = on_branch(project, budget())
@@ -288,6 +301,17 @@ def test_p6_of_several_files_that_are_gone_the_least_number_counts(project: Proj
         lock(repository, name).unlink()
     moved(repository, "budgets/b.yaml")
     assert project.report(BASE)["models"][0]["checks"][0]["baseline"] == 48
+
+
+def test_p6_a_renamed_model_in_a_renamed_file_is_new_and_the_old_one_told(project: Project) -> None:
+    """Nobody can tell that it is the same: the dropped model is said, and fails where loosening is forbidden."""
+    repository = on_branch(project, budget(loosen="forbid"))
+    moved(repository, "budgets/b.yaml", name="other")
+    report = project.report(BASE)
+    assert report["models"][0]["checks"][0]["baseline"] == 120
+    ((what, forbidden),) = [(found["what"], found["forbidden"]) for found in report["loosened"]]
+    assert (what, forbidden) == ("model dropped", True)
+    assert project.run(BASE).ret == 1
 
 
 @pytest.mark.parametrize("link", ["file", "folder"])
@@ -448,6 +472,21 @@ def test_p14_marks_of_a_merge_in_a_budget(project: Project, mark: str, line: int
     result = project.run()
     assert result.ret == 1
     result.stdout.fnmatch_lines([f"budgets/a.yaml:{line}:1: the marks of an unfinished merge: keep one side, *"])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "large"])
+def test_r1_a_lock_that_never_ends_is_broken(project: Project, kind: str) -> None:
+    """Not read: unknown, with reports."""
+    project.write("budgets/a.yaml", budget())
+    path = project.path / "budgets" / "a.lock.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(100_000_001)  # a hole: it takes no room
+    report = project.report()
+    assert report["models"][0]["checks"][0]["outcome"] == "unknown"
+    assert report["lock"][0]["state"] == "broken"
 
 
 @pytest.mark.parametrize("value", ["0.5", "1e9999", "-3"])

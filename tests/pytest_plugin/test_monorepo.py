@@ -61,15 +61,24 @@ def test_p4_the_way_out_leads_out(monorepo: Project, page: Path, workers: str) -
 
 def test_p4_configured_paths_may_not_lead_out_either(monorepo: Project) -> None:
     """model_budget_paths with ../ in it."""
-    monorepo.write("vision/pytest.ini", "[pytest]\nmodel_budget_paths = budgets ../audio/budgets\n")
+    monorepo.write("vision/pytest.ini", "[pytest]\nmodel_budget_paths = budgets ../audio/budgets ../video/budgets\n")
     result = monorepo.run_apart("--rootdir=vision", "-c", "vision/pytest.ini")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*audio/budgets/net.yaml lies outside of pytest's rootdir *: give --rootdir=."])
+    result.stderr.fnmatch_lines(["*video/budgets/net.yaml lies outside of pytest's rootdir *: give --rootdir=."])
+
+
+def test_p4_a_budget_in_rootdir_itself_has_a_bare_name_too(monorepo: Project) -> None:
+    """Which one outside of it would share."""
+    (monorepo.path / "vision" / "budgets" / "net.yaml").rename(monorepo.path / "vision" / "net.yaml")
+    result = monorepo.run_apart("--rootdir=vision", "vision", "audio/budgets")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*audio/budgets/net.yaml lies outside of *from */vision/net.yaml: give *"])
 
 
 def test_p4_other_files_may_lie_outside(monorepo: Project) -> None:
     """Ordinary tests, and YAML files that are no budgets."""
     monorepo.write("other/test_a.py", "def test_a(): pass\n")
+    monorepo.write("other/net.yaml", "models: {}\n")
     monorepo.write("other/ci.yml", "jobs: {}\n")
     monorepo.write("vision/conftest.py", (monorepo.path / "conftest.py").read_text())
     result = monorepo.run_apart("--rootdir=vision", "vision/budgets", "other")

@@ -54,7 +54,7 @@ HEAD = 16 * 1000 + 1000
         ("parameter", 16 * 1000, 0),
     ],
 )
-def test_layers_that_forward_makes_are_stored(place: str, params: int, buffers: int) -> None:
+def test_n6_layers_that_forward_makes_are_stored(place: str, params: int, buffers: int) -> None:
     """N6: params, bytes and MACs of the model as it is after its first pass."""
     model = Grows(place)
     measured = measure(model, "float32 4x16")
@@ -67,7 +67,7 @@ def test_layers_that_forward_makes_are_stored(place: str, params: int, buffers: 
 
 
 @pytest.mark.parametrize("needs_a_run", [False, True], ids=["meta", "real"])
-def test_made_layers_count_alike_in_a_run(needs_a_run: bool) -> None:
+def test_n6_made_layers_count_alike_in_a_run(needs_a_run: bool) -> None:
     """N6: the way of tracing changes nothing, and neither does what fills the weights."""
 
     class Decides(Grows):
@@ -114,7 +114,7 @@ def test_n6_layers_that_forward_makes_and_throws_away_are_not_stored(throw_away:
     }
 
 
-def test_a_parameter_that_is_computed_is_an_activation() -> None:
+def test_n6_a_parameter_that_is_computed_is_an_activation() -> None:
     """N6: wrapping a result in nn.Parameter stores nothing."""
 
     class Wraps(nn.Module):
@@ -168,7 +168,7 @@ BIASES = 4 * 100
 
 
 @pytest.mark.parametrize("way", ["meta", "real"])
-def test_wrapper_tensors_are_counted_as_they_are_stored(way: str) -> None:
+def test_n7_wrapper_tensors_are_counted_as_they_are_stored(way: str) -> None:
     """N7: elements of the outer shape, bytes of the inner tensors, in memory and in traffic."""
 
     class Net(nn.Linear):
@@ -190,7 +190,7 @@ def test_wrapper_tensors_are_counted_as_they_are_stored(way: str) -> None:
         assert measured["bandwidth"].value == through + STORED_ROWS + BIASES
 
 
-def test_tied_wrapper_tensors_are_paid_for_once() -> None:
+def test_n7_tied_wrapper_tensors_are_paid_for_once() -> None:
     """N7: one parameter under two names."""
     model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)).eval()
     model[0].weight = model[1].weight = in_rows(16, 16)
@@ -198,7 +198,7 @@ def test_tied_wrapper_tensors_are_paid_for_once() -> None:
     assert (measured["params"].value, measured["weight_memory"].value) == (256, 256 + 32)
 
 
-def test_a_wrapper_that_hides_its_tensors_is_refused() -> None:
+def test_n7_a_wrapper_that_hides_its_tensors_is_refused() -> None:
     """N7: what it stores cannot be told, so that nothing is."""
     model = nn.Linear(16, 16)
     codes = torch.zeros(16, 16, dtype=torch.int8)
@@ -207,7 +207,7 @@ def test_a_wrapper_that_hides_its_tensors_is_refused() -> None:
         measure(model, "float32 4x16")
 
 
-def test_torchao_weights_are_counted_as_they_are_stored() -> None:
+def test_n7_torchao_weights_are_counted_as_they_are_stored() -> None:
     """N7: int8 values, a float32 scale and an int8 zero point a row, beside float32 biases."""
     quantization = pytest.importorskip("torchao.quantization")
     model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)).eval()
@@ -238,7 +238,7 @@ COO, CSR = 4 * 4 + 2 * 4 * 8, 4 * 4 + 5 * 8 + 4 * 8  # values and int64 indices
 
 @pytest.mark.filterwarnings("ignore:Sparse CS")
 @pytest.mark.parametrize(("layout", "nbytes"), [("to_sparse", COO), ("to_sparse_csr", CSR), ("to_sparse_csc", CSR)])
-def test_sparse_buffers_are_counted_and_what_reads_them_is_named(layout: str, nbytes: int) -> None:
+def test_s8_sparse_buffers_are_counted_and_what_reads_them_is_named(layout: str, nbytes: int) -> None:
     """S8: sizes are exact; how much a sparse product multiplies, its shapes do not tell."""
     measured = measure(Sparse(layout), "float32 4x16")
     assert measured["params"].value == 16 * 16 + 16
@@ -247,7 +247,7 @@ def test_sparse_buffers_are_counted_and_what_reads_them_is_named(layout: str, nb
     assert len(measured["macs"].unmeasured) == 1
 
 
-def test_a_sparse_parameter_has_the_elements_that_it_stores() -> None:
+def test_s8_a_sparse_parameter_has_the_elements_that_it_stores() -> None:
     """S8: four ones of sixteen; their places are bytes and no parameters."""
     measured = measure(Sparse("to_sparse", learnt=True), "float32 4x16")
     assert measured["params"].value == 16 * 16 + 16 + 4
@@ -277,7 +277,7 @@ FREEZERS: dict[str, Callable[[nn.Module, torch.Tensor], torch.jit.ScriptModule]]
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("source", ["file", "memory"])
 @pytest.mark.parametrize("freeze", FREEZERS.values(), ids=list(FREEZERS))
-def test_frozen_scripts_have_the_weights_that_became_constants(
+def test_n8_frozen_scripts_have_the_weights_that_became_constants(
     freeze: Callable[[nn.Module, torch.Tensor], Any], source: str, tmp_path: Path
 ) -> None:
     """N8, S11: from a file and in memory, traced and scripted, optimised ones too."""
@@ -293,14 +293,14 @@ def test_frozen_scripts_have_the_weights_that_became_constants(
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_a_frozen_convolution_has_its_folded_weights() -> None:
+def test_n8_a_frozen_convolution_has_its_folded_weights() -> None:
     """N8: batch norm is folded into the convolution, and counts no more."""
     frozen = torch.jit.freeze(torch.jit.script(small_cnn()))
     assert measure(frozen, "float32 1x3x8x8")["params"].value == CNN_ELEMENTS
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
+def test_n8_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
     """N8: a table in the code of a traced module is no parameter of it."""
 
     class Shifted(nn.Linear):
@@ -312,7 +312,7 @@ def test_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_a_model_is_compared_with_its_frozen_script() -> None:
+def test_s11_a_model_is_compared_with_its_frozen_script() -> None:
     """S11: the same function, whether its weights are attributes or constants."""
     model = mlp()
     equivalence = check_equivalence(model, torch.jit.freeze(torch.jit.script(model)), "float32 4x64")

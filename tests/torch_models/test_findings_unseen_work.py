@@ -44,7 +44,7 @@ def operators() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", ["score", "sizes", "sloppy"])
-def test_an_operator_without_a_tensor_result_is_named(operators: Any, name: str) -> None:
+def test_n1_an_operator_without_a_tensor_result_is_named(operators: Any, name: str) -> None:
     """N1: a float, a list of integers, nothing but an undeclared write: all did work."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -61,7 +61,7 @@ def test_an_operator_without_a_tensor_result_is_named(operators: Any, name: str)
     assert "findings::" + name in [op.op for op in counted.unmeasured]
 
 
-def test_queries_of_torch_itself_are_no_work() -> None:
+def test_n1_queries_of_torch_itself_are_no_work() -> None:
     """N1: sizes, types, devices and checks stay out of the operations."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ ADDRESSES: dict[str, Callable[[torch.Tensor], int]] = {
 
 
 @pytest.mark.parametrize("asks", ADDRESSES.values(), ids=list(ADDRESSES))
-def test_native_code_behind_an_address_is_named(asks: Callable[[torch.Tensor], int]) -> None:
+def test_n2_native_code_behind_an_address_is_named(asks: Callable[[torch.Tensor], int]) -> None:
     """N2: a null address never gets out; in the real run the numbers are a lower bound."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ WAYS_OUT: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize(("name", "leave"), WAYS_OUT.items(), ids=list(WAYS_OUT))
-def test_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], Any]) -> None:
+def test_n3_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], Any]) -> None:
     """N3: whichever door they take, and once for each time they take it."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -134,7 +134,7 @@ def test_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], Any
     ],
     ids=["one value", "counts", "one decision a row", "printed"],
 )
-def test_values_that_decide_are_no_work(asks: Callable[[Any], Any]) -> None:
+def test_n3_values_that_decide_are_no_work(asks: Callable[[Any], Any]) -> None:
     """N3: single values and integers steer the pass, as its shapes do; text is for readers."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ def test_values_that_decide_are_no_work(asks: Callable[[Any], Any]) -> None:
     assert unmeasured(forward) == []
 
 
-def test_doors_are_as_before_afterwards() -> None:
+def test_n2_doors_are_as_before_afterwards() -> None:
     """N2: nothing of torch stays replaced, also where the run fails."""
     before = [vars(torch.Tensor).get(name) for name in ("numpy", "data_ptr", "tolist")]
     measure(Layer(lambda m, x: torch.from_numpy(m.l(x).numpy())), "float32 4x16")
@@ -153,7 +153,39 @@ def test_doors_are_as_before_afterwards() -> None:
     assert torch.ones(2).tolist() == [1, 1]
 
 
-def test_c_code_gets_no_null_address_either() -> None:
+def again(m: Any, x: torch.Tensor) -> torch.Tensor:
+    """A loop that ends when the values are small."""
+    for _ in range(50):
+        if x.norm() <= 0.5:
+            break
+        x = 0.5 * x
+    return m.l(x)
+
+
+DECIDED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
+    "branch": (lambda m, x: m.l(m.l(x)) if m.l(x).mean() > 0 else m.l(x), "_local_scalar_dense"),
+    "rows": (lambda m, x: m.l(x[x[:, 0] > 0]), "aten::index in ''"),
+    "loop": (again, "_local_scalar_dense"),
+    "nonzero": (lambda m, x: m.l(x)[torch.nonzero(x[:, 0])], "aten::nonzero in ''"),
+}
+
+
+@pytest.mark.parametrize(("forward", "words"), DECIDED.values(), ids=list(DECIDED))
+def test_n4_a_path_that_data_decided_is_said(forward: Callable[..., Any], words: str) -> None:
+    """N4: the numbers are those of one input, and the note says by which operator."""
+    notes = measure(Layer(forward), "float32 4x16").notes
+    assert len(notes) == 1
+    assert notes[0].startswith("data decide the path of this model (")
+    assert words in notes[0]
+    assert notes[0].endswith("counted on one drawn input, seed 0; another may cost more")
+
+
+def test_n4_a_plain_path_needs_no_note() -> None:
+    """N4: nothing of this model hangs on its values."""
+    assert measure(Layer(lambda m, x: m.l(x)), "float32 4x16").notes == ()
+
+
+def test_n2_c_code_gets_no_null_address_either() -> None:
     """N2: a function of C that was imported before refuses what has no memory."""
     seen = []
 

@@ -15,7 +15,7 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.onnx_models.files import with_all_weights, write_model
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.model import OnnxModel
-from pytest_modelbudget.onnx_models.program import Body, DeclaredTypes, Program, bound
+from pytest_modelbudget.onnx_models.program import Body, Program, Types, bound
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
@@ -55,7 +55,7 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None 
     return graph.result()
 
 
-def _why_whole(operation: LinearOperation, tiling: Tiling, types: DeclaredTypes) -> str:
+def _why_whole(operation: LinearOperation, tiling: Tiling, types: Types) -> str:
     """Why a form cannot take an operation; "" where it can."""
     leading = _leading(operation, types)
     needs_rank = tiling.form == "batched" or tiling.tile.pads or tiling.tile.m is not None
@@ -68,7 +68,7 @@ def _why_whole(operation: LinearOperation, tiling: Tiling, types: DeclaredTypes)
     return ""
 
 
-def _leading(operation: LinearOperation, types: DeclaredTypes) -> tuple[int | None, ...] | None:
+def _leading(operation: LinearOperation, types: Types) -> tuple[int | None, ...] | None:
     """Sizes of x before the contracted axis, None where they are not known."""
     known = types[operation.node.inputs[0]].shape
     if operation.node.operator == "onnx::Gemm":
@@ -79,7 +79,7 @@ def _leading(operation: LinearOperation, types: DeclaredTypes) -> tuple[int | No
     return tuple(size if isinstance(size, int) else None for size in known[:-1])
 
 
-def _layer(operation: LinearOperation, graph: Body, types: DeclaredTypes, stem: str) -> TiledLinear:
+def _layer(operation: LinearOperation, graph: Body, types: Types, stem: str) -> TiledLinear:
     whole = graph.stored[operation.weight]
     weight = whole.array()
     return TiledLinear(

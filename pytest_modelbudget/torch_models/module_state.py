@@ -1,0 +1,290 @@
+"""The state of a model's modules, and of the files that define them: as before afterwards."""
+
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from pytest_modelbudget.torch_models.weights import CONTAINERS, CONTENTLESS, ModuleTree
+
+EXACT = frozenset({dict, list, set, OrderedDict})  # the usual ones, asked without detours
+LRU_CACHE = type(lru_cache(lambda: None))
+FRAMEWORKS = frozenset({"torch", "numpy", "builtins"})  # whose caches hold no model's tensors
+DEEP = 3  # containers within containers that are looked into
+
+
+@contextmanager
+def module_state_kept(modules: ModuleTree) -> Iterator[None]:
+    """Attributes, flags, parameters, buffers and hooks of every module are as before afterwards.
+
+    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors
+    that are mere attributes are lent as copies, because it may also write into them.
+    """
+    kept = []
+    for _, module in modules:
+        attributes = vars(module)
+        filled, empty = containers(attributes)
+        kept.append(
+            (
+                attributes,
+                attributes.copy(),
+                [(e, e.copy() if type(e) in EXACT else copied_content(e)) for e in filled],
+                empty,
+            )
+        )
+        for name, value in attributes.items():
+            if type(value) not in CONTENTLESS and isinstance(value, torch.Tensor):
+                attributes[name] = value.clone()
+    try:
+        yield
+    finally:
+        for attributes, before, content, empty in kept:
+            for container in empty:
+                if type(container) not in EXACT or container:
+                    plain_class(container).clear(container)
+            for container, items in content:
+                restore(container, items)
+            restore(attributes, before)
+
+
+@contextmanager
+def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
+    """Buffers have the values and memory that they had, also where a run writes into them.
+
+    Which tensors a module holds is left to ``module_state_kept``, but for TorchScript, whose
+    buffers are no Python attributes.
+    """
+    kept = [
+        (module, name, buffer, buffer.detach(), buffer.clone())
+        for _, module in modules
+        for name, buffer in module._buffers.items()
+        if buffer is not None and _can_be_written(buffer)
+    ]
+    try:
+        yield
+    finally:
+        with torch.inference_mode():  # where inference tensors may be written, too
+            for module, name, buffer, memory, before in kept:
+                if not torch.equal(memory, before):
+                    memory.copy_(before)
+                if buffer.data_ptr() != memory.data_ptr() or buffer.shape != memory.shape:
+                    buffer.data = memory  # given other memory through the same attribute
+                is_script = isinstance(module, torch.jit.ScriptModule)
+                if is_script and module._buffers[name] is not buffer:
+                    setattr(module, name, buffer)
+
+
+def _can_be_written(buffer: torch.Tensor) -> bool:
+    """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
+    if type(buffer) is not torch.Tensor or buffer.layout is not torch.strided:
+        return False
+    return all(step or size < 2 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
+
+
+def containers(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Filled and empty dicts, lists and sets among these values, nested ones too, each once."""
+    filled: dict[int, Any] = {}
+    empty: list[Any] = []
+    waiting: list[Any] = [attributes]
+    while waiting:
+        within = waiting.pop()
+        for value in within.values() if type(within) is dict else content_of(within):
+            kind = type(value)
+            if kind in CONTENTLESS or not isinstance(value, CONTAINERS):
+                continue
+            if not (value if kind in EXACT else plain_class(value).__len__(value)):
+                empty.append(value)
+            elif id(value) not in filled:
+                filled[id(value)] = value
+                waiting.append(value)
+    return list(filled.values()), empty
+
+
+def plain_class(container: Any) -> Any:
+    """The built-in class of a container, whose methods work whatever a subclass refuses."""
+    if type(container) in EXACT:
+        return type(container)
+    return next(kind for kind in (OrderedDict, *CONTAINERS) if isinstance(container, kind))
+
+
+def content_of(container: Any) -> Iterable[Any]:
+    """Its values, or those of a tuple."""
+    if isinstance(container, dict):
+        return dict.values(container)
+    return container if isinstance(container, tuple) else plain_class(container).__iter__(container)
+
+
+def copied_content(container: Any) -> Any:
+    """Its content in a plain container, in order."""
+    plain = plain_class(container)
+    if plain is OrderedDict:
+        return OrderedDict(OrderedDict.items(container))
+    return plain.copy(container)
+
+
+def restore(container: Any, items: Any) -> None:
+    """Give a container its content back; one that has it is left alone."""
+    if type(container) in EXACT:
+        container.clear()
+        (container.extend if type(container) is list else container.update)(items)
+        return
+    if _is_as_before(container, items):
+        return
+    plain = plain_class(container)
+    plain.clear(container)
+    if plain is OrderedDict:  # its update would call the subclass's own methods
+        for key, value in items.items():
+            OrderedDict.__setitem__(container, key, value)
+    elif plain is list:
+        list.extend(container, items)
+    else:
+        plain.update(container, items)
+
+
+def _is_as_before(container: Any, items: Any) -> bool:
+    if plain_class(container).__len__(container) != len(items):
+        return False
+    if isinstance(container, dict):
+        pairs = zip(plain_class(container).items(container), items.items(), strict=True)
+        return all(a[0] == b[0] and a[1] is b[1] for a, b in pairs)
+    return all(a is b for a, b in zip(plain_class(container).__iter__(container), items, strict=True))
+
+
+@contextmanager
+def caches_kept(modules: ModuleTree) -> Iterator[None]:
+    """What is made in this context is kept by no cache in the code of a model's classes.
+
+    ``functools.lru_cache`` and ``cache`` that were added to are emptied. Variables and containers
+    at the top of a file and in its classes have back what they held in place of new tensors.
+    """
+    names = {type(module).__module__ for _, module in modules}
+    files = _own_files(names)
+    misses = {id(cache): cache.cache_info().misses for cache in _lru_caches(files)}
+    kept = [(owner, dict(vars(owner)), _containers(owner)) for owner in _owners(files)]
+    try:
+        yield
+    finally:
+        for cache in _lru_caches(_own_files(names)):
+            if cache.cache_info().misses != misses.get(id(cache), 0):
+                cache.cache_clear()
+        for owner, before, contents in kept:
+            for container, content, ids in contents:
+                if _ids(container) != ids and _holds_new_tensor(container, ids):
+                    restore(container, content)
+            _restore_variables(owner, before)
+
+
+Files = list[ModuleType]
+_packages: dict[str, tuple[int, tuple[Any, ...]]] = {}  # caches, with the count of modules loaded then
+_caches: dict[int, tuple[int, tuple[Any, ...]]] = {}  # of a file, with its count of names then
+
+
+def _own_files(names: set[str]) -> Files:
+    """Python modules of these names that are no framework's."""
+    return [sys.modules[name] for name in names if not _is_framework(name) and name in sys.modules]
+
+
+def _lru_caches(files: Files) -> Iterator[Any]:
+    """Cached functions of these files, of their packages and of what they import, each file's own and its classes'."""
+    beside = {
+        id(value): value
+        for file in files
+        for value in tuple(vars(file).values())
+        if isinstance(value, ModuleType) and not _is_framework(value.__name__)
+    }
+    for file in (*files, *beside.values()):
+        yield from _caches_of(file)
+    for package in {file.__name__.partition(".")[0] for file in files if "." in file.__name__}:
+        yield from _caches_of_package(package)
+
+
+def _caches_of_package(package: str) -> tuple[Any, ...]:
+    """Those of all loaded modules of a package; looked for again where more modules are loaded."""
+    count, caches = _packages.get(package, (0, ()))
+    if count != len(sys.modules):
+        inside = f"{package}."
+        files = [
+            file
+            for name, file in tuple(sys.modules.items())
+            if (name == package or name.startswith(inside)) and isinstance(file, ModuleType)
+        ]
+        caches = tuple(cache for file in files for cache in _caches_of(file))
+        _packages[package] = len(sys.modules), caches
+    return caches
+
+
+def _caches_of(file: ModuleType) -> tuple[Any, ...]:
+    count, caches = _caches.get(id(file), (0, ()))
+    if count != len(vars(file)):
+        caches = tuple(_lru_caches_of(file))
+        _caches[id(file)] = len(vars(file)), caches
+    return caches
+
+
+def _is_framework(name: str) -> bool:
+    return name.partition(".")[0] in FRAMEWORKS
+
+
+def _owners(files: Files) -> Iterator[Any]:
+    """The model's own files, and the classes that they define."""
+    for file in files:
+        yield file
+        for value in tuple(vars(file).values()):
+            if isinstance(value, type) and value.__module__ == file.__name__:
+                yield value
+
+
+def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
+    for value in tuple(vars(file).values()):
+        if type(value) is LRU_CACHE:
+            yield value
+        elif isinstance(value, type) and value.__module__ == file.__name__:
+            for member in tuple(vars(value).values()):
+                function = getattr(member, "__func__", member)
+                if type(function) is LRU_CACHE:
+                    yield function
+
+
+def _containers(owner: Any) -> list[tuple[Any, Any, list[int]]]:
+    """(container, its content, the identities of that) of every one that a file or class holds."""
+    values = tuple(vars(owner).values())
+    found = [value for value in values if isinstance(value, (dict, list, set))]
+    return [(container, copied_content(container), _ids(container)) for container in found]
+
+
+def _ids(container: Any) -> list[int]:
+    return list(map(id, content_of(container)))
+
+
+def _holds_new_tensor(container: Any, before: list[int]) -> bool:
+    """Whether there is a tensor in it that was not among these."""
+    known = set(before)
+    return any(_holds_tensor(v) for v in tuple(content_of(container)) if id(v) not in known)
+
+
+def _holds_tensor(value: Any, depth: int = DEEP) -> bool:
+    """Whether it is a tensor, or a container or object of some depth with one."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if not depth or isinstance(value, (str, bytes, int, float, type, ModuleType, type(None))):
+        return False
+    if isinstance(value, (dict, list, set, tuple)):
+        return any(_holds_tensor(part, depth - 1) for part in tuple(content_of(value)))
+    parts = tuple(getattr(value, "__dict__", {}).values())
+    return any(_holds_tensor(part, depth - 1) for part in parts)
+
+
+def _restore_variables(owner: Any, before: Mapping[str, Any]) -> None:
+    """Variables that were given a tensor have their values back."""
+    for name, value in tuple(vars(owner).items()):
+        if value is before.get(name) or not _holds_tensor(value, 2):
+            continue
+        if name in before:
+            setattr(owner, name, before[name])
+        else:
+            delattr(owner, name)

@@ -1,0 +1,196 @@
+"""Rows, leaves and branches of ONNX models that no drawn input reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from pytest_modelbudget import check_equivalence
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.formats.model import Reads, Watch
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.onnx_models.model import OnnxFile, OnnxModel
+from pytest_modelbudget.ops.table import builtin_ops
+
+ROWS = 900
+LOSSY: dict[str, Any] = {"kind": "lossy", "bounds": {"sqnr": 20}}
+RNG = np.random.default_rng(0)
+WORDS = RNG.standard_normal((ROWS, 8)).astype(np.float32)
+PLACES = RNG.standard_normal((64, 8)).astype(np.float32)
+CODES = RNG.integers(-100, 100, (ROWS, 8)).astype(np.int8)
+LEVELS = RNG.integers(0, 16, (ROWS, 16)).astype(np.uint8)
+
+
+def saved(path: Path, graph: str, **stored: Any) -> Path:
+    """A model of this text, with these stored tensors."""
+    head = '<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3, "com.microsoft": 1]> g '
+    made = onnx.parser.parse_model(head + graph)
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items())
+    onnx.save(made, path)
+    return path
+
+
+IDS = "(int64[1, 6] ids) => (float[1, 6, 8] y)"
+INT64 = np.int64
+GRAPHS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Gather": (IDS + "{ y = Gather(e, ids) }", {"e": WORDS}),
+    "Gather along another axis": (IDS + "{ t = Gather<axis=1>(e, ids) y = Transpose<perm=[1, 2, 0]>(t) }",
+                                  {"e": WORDS.T.copy()}),
+    "GatherND": (IDS + "{ i = Unsqueeze(ids, last) y = GatherND(e, i) }", {"e": WORDS, "last": np.array([-1], INT64)}),
+    "GatherElements": (
+        IDS + "{ i = Unsqueeze(ids, last) j = Expand(i, to) k = Reshape(j, flat) z = GatherElements(e, k)"
+        " y = Reshape(z, to) }",
+        {"e": WORDS, "last": np.array([-1], INT64), "to": np.array([1, 6, 8], INT64), "flat": np.array([6, 8], INT64)}),
+    "quantised": (IDS + "{ t = DequantizeLinear(e, s) y = Gather(t, ids) }", {"e": CODES, "s": np.float32(0.1)}),
+    "quantised behind": (IDS + "{ t = Gather(e, ids) y = DequantizeLinear(t, s) }", {"e": CODES, "s": np.float32(0.1)}),
+    "scaled": (IDS + "{ t = Mul(e, s) y = Gather(t, ids) }", {"e": WORDS, "s": np.float32(2)}),
+}  # fmt: skip
+
+
+def compared(
+    tmp_path: Path, graph: str, stored: dict[str, Any], change: Callable[[Any], None], **claim: Any
+) -> Equivalence:
+    other = {name: np.array(array) for name, array in stored.items()}
+    change(other)
+    first, second = saved(tmp_path / "a.onnx", graph, **stored), saved(tmp_path / "b.onnx", graph, **other)
+    return check_equivalence(first, second, **claim)
+
+
+def last_row(stored: dict[str, Any]) -> None:
+    axis = stored["e"].shape.index(ROWS)
+    np.moveaxis(stored["e"], axis, 0)[-1] += 50
+
+
+@pytest.mark.parametrize("claim", [{}, LOSSY], ids=["exact", "lossy"])
+@pytest.mark.parametrize(("graph", "stored"), GRAPHS.values(), ids=GRAPHS)
+def test_e1_a_wrong_row_that_no_index_read_is_over(
+    tmp_path: Path, graph: str, stored: dict[str, Any], claim: dict[str, Any]
+) -> None:
+    """One row of 900: three seeds of six indices read 18 at most."""
+    found = compared(tmp_path, graph, stored, last_row, **claim)
+    assert found.outcome == "over"
+    assert found.reason.startswith("1 row of 'e' that no run has read differs: "), found.reason
+
+
+@pytest.mark.parametrize(("graph", "stored"), GRAPHS.values(), ids=GRAPHS)
+def test_e1_equal_tables_are_within_in_silence(tmp_path: Path, graph: str, stored: dict[str, Any]) -> None:
+    """Unread rows that are the same say nothing."""
+    found = compared(tmp_path, graph, stored, lambda same: None)
+    assert (found.outcome, [note for note in found.notes if "rows" in note]) == ("within", [])
+
+
+def test_e1_positions_behind_the_input_are_compared(tmp_path: Path) -> None:
+    """Six of 64 places are sliced off; the sixtieth is wrong."""
+    graph = IDS + "{ x = Gather(e, ids) n = Shape<start=1, end=2>(ids) p = Slice(places, zero, n, zero) y = Add(x, p) }"
+    stored = {"e": WORDS, "places": PLACES, "zero": np.zeros(1, INT64)}
+    found = compared(tmp_path, graph, stored, lambda other: other["places"].__setitem__(60, 0))
+    assert (found.outcome, found.reason) == (
+        "over", "1 row of 'places' that no run has read differs: 6 of 64 rows of 'places' were read",
+    )  # fmt: skip
+
+
+EMBED = "(int32[1, 6] ids, int32[1, 6] kinds) => (float[1, 6, 8] y) "
+EMBED += "{ y, m = com.microsoft.EmbedLayerNormalization(ids, kinds, e, places, segments, g, b) }"
+
+
+def test_e1_tables_of_a_fused_embedding(tmp_path: Path) -> None:
+    """Words, places and segments of one operator are three tables: two rows, six and one are read."""
+    stored = {"e": WORDS, "places": PLACES, "segments": PLACES[:40], "g": np.ones(8, "f4"), "b": np.zeros(8, "f4")}
+    saved(tmp_path / "a.onnx", EMBED, **stored)
+    model = OnnxModel(OnnxFile(ModelSource("onnx", "a.onnx", base=tmp_path)), builtin_ops())
+    reads = Reads()
+    model.run({"ids": np.array([[3, 3, 3, 7, 7, 7]], "i4"), "kinds": np.full((1, 6), 5, "i4")}, Watch(reads=reads))
+    read = {name: list(np.flatnonzero(mask.any(1))) for name, mask in reads.masks.items()}
+    assert read == {"e": [3, 7], "places": [0, 1, 2, 3, 4, 5], "segments": [5]}
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(IDS + "{ t = Concat<axis=0>(e, more) y = Gather(t, ids) }", id="two tables"),
+        pytest.param(IDS + "{ t = Transpose<perm=[1, 0]>(e) z = Gather<axis=1>(t, ids)"
+                     " y = Transpose<perm=[1, 2, 0]>(z) }", id="turned"),
+    ],
+)  # fmt: skip
+def test_e1_a_table_in_another_form_is_not_green_where_it_differs(tmp_path: Path, graph: str) -> None:
+    """Nobody knows which of its rows were read: what differs is unknown, and what is equal is within."""
+    stored = {"e": WORDS, "more": PLACES}
+    assert compared(tmp_path, graph, stored, lambda same: None).outcome == "within"
+    found = compared(tmp_path, graph, stored, last_row)
+    assert found.outcome == "unknown"
+    assert "'e'" in found.reason
+
+
+BRANCHES = """(float[2, 4] x) => (float[2, 4] y) { s = ReduceSum<keepdims=0>(x) k = Greater(s, far) y = If(k) <
+  then_branch = t () => (float[2, 4] u) { u = MatMul(x, a) },
+  else_branch = f () => (float[2, 4] v) { v = MatMul(x, b) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("claim", "outcome"), [pytest.param({}, "unknown", id="exact"), pytest.param(LOSSY, "within", id="lossy")]
+)
+def test_e16_a_branch_that_no_input_took_is_said(tmp_path: Path, claim: dict[str, Any], outcome: str) -> None:
+    """Nobody knows whether an input can take it."""
+    stored = {"a": WORDS[:4, :4], "b": WORDS[4:8, :4], "far": np.float32(1e8)}
+    found = compared(tmp_path, BRANCHES, stored, lambda other: other["a"].__setitem__(0, 0), **claim)
+    assert found.outcome == outcome
+    assert "no output shows differ: 'a'" in " ".join((found.reason, *found.notes))
+    assert compared(tmp_path, BRANCHES, stored, lambda same: None, **claim).outcome == "within"
+
+
+def tree(path: Path, cut: float = 0.0, leaf: float = 9.0, first: str = "N") -> Path:
+    """x₀ ≤ cut: 1; x₀ ≤ 1e8: 2; else a leaf that no drawn input reaches."""
+    return saved(
+        path,
+        f"(float[{first}, 4] x) => (float[{first}, 1] y) {{ y = ai.onnx.ml.TreeEnsembleRegressor<n_targets=1, "
+        "nodes_treeids=[0, 0, 0, 0, 0], nodes_nodeids=[0, 1, 2, 3, 4], nodes_featureids=[0, 0, 0, 0, 0], "
+        'nodes_modes=["BRANCH_LEQ", "LEAF", "BRANCH_LEQ", "LEAF", "LEAF"], '
+        f"nodes_values=[{cut}, 0.0, 100000000.0, 0.0, 0.0], nodes_truenodeids=[1, 0, 3, 0, 0], "
+        "nodes_falsenodeids=[2, 0, 4, 0, 0], target_treeids=[0, 0, 0], target_nodeids=[1, 3, 4], "
+        f"target_ids=[0, 0, 0], target_weights=[1.0, 2.0, {leaf}]>(x) }}",
+    )
+
+
+@pytest.mark.parametrize("first", ["N", "1", "7"])
+def test_e2_a_wrong_threshold_is_found(tmp_path: Path, first: str) -> None:
+    """Two of a hundred normal rows lie between 0 and 0.05: twelve rows show none of them, 768 do."""
+    good, bad = tree(tmp_path / "a.onnx", first=first), tree(tmp_path / "b.onnx", cut=0.05, first=first)
+    found = check_equivalence(good, bad)
+    assert found.outcome == "over"
+    assert "float64 outputs differ" in found.reason
+    assert any("constant in steps: " in note for note in found.notes)
+    assert check_equivalence(good, good).outcome == "within"
+
+
+def test_e2_a_threshold_that_no_row_shows_is_unknown(tmp_path: Path) -> None:
+    """A threshold of 1e-7 in place of 0 lies between no two rows: nobody can say that it is the same."""
+    found = check_equivalence(tree(tmp_path / "a.onnx"), tree(tmp_path / "b.onnx", cut=1e-7))
+    assert found.outcome == "unknown"
+    assert "'y.nodes_values'" in found.reason
+
+
+def test_e16_a_leaf_that_no_row_reached_is_compared(tmp_path: Path) -> None:
+    """Two of three leaves are reached; the third weighs 8 in place of 9."""
+    found = check_equivalence(tree(tmp_path / "a.onnx"), tree(tmp_path / "b.onnx", leaf=8.0))
+    assert found.outcome == "over"
+    assert found.reason.endswith("2 of 3 rows of 'y.target_weights' were read")
+
+
+def test_e2_rows_of_a_claim_are_run(tmp_path: Path) -> None:
+    """rows: 2 runs twelve rows as before, of which none lies between the thresholds."""
+    good, bad = tree(tmp_path / "a.onnx"), tree(tmp_path / "b.onnx", cut=0.05)
+    assert check_equivalence(good, bad, rows=2).outcome == "unknown"
+    assert check_equivalence(good, bad, rows=4096, families=["normal"]).outcome == "over"
+
+
+def test_e2_a_model_that_moves_runs_no_more_rows(tmp_path: Path) -> None:
+    """A matrix product moves with the last bits of its input."""
+    path = saved(tmp_path / "a.onnx", "(float[N, 8] x) => (float[N, 8] y) { y = MatMul(x, w) }", w=WORDS[:8])
+    found = check_equivalence(path, path)
+    assert (found.outcome, found.notes) == ("within", ())

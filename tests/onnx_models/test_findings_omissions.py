@@ -1,0 +1,139 @@
+"""What the graph of an ONNX file leaves out stands in one table, and nothing else is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.onnx_models.omissions import OMISSIONS
+from tests.builders.onnx_graphs import graph, model, node, scalar, stored, value
+
+DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
+BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
+
+
+def test_the_docs_print_the_table_of_the_code() -> None:
+    """Class 1: every row, word for word, and no other."""
+    lines = DOCS.read_text(encoding="utf-8").splitlines()
+    start = lines.index("| in | left out | because |") + 2
+    rows = lines[start : lines.index("", start)]
+    assert rows == [f"| {row.place} | {row.what} | {row.because} |" for row in OMISSIONS]
+
+
+def test_every_row_gives_its_reason() -> None:
+    """Class 1: what is left out without one is a hole."""
+    assert all(row.what and len(row.because.split()) > 4 for row in OMISSIONS)
+    assert {row.place for row in OMISSIONS} == {"file", "reader", "inference"}
+
+
+def branch(name: str, columns: int) -> onnx.GraphProto:
+    """x (1, 8) times a weight of its own."""
+    return graph([node("MatMul", f"x {name}", "z")], [], [value("z", 1, None)], [stored(name, 8, columns)])
+
+
+def chosen(*, flag: bool | None) -> onnx.ModelProto:
+    """An If between 8 x 4 and 8 x 6, of a stored condition or an input."""
+    made = node("If", "flag", "y", then_branch=branch("a", 4), else_branch=branch("b", 6))
+    inputs = [value("x", 1, 8), *([value("flag", code=BOOL)] if flag is None else [])]
+    weights = [] if flag is None else [scalar("flag", flag, bool)]
+    return model([made], inputs, [value("y", 1, None)], weights)
+
+
+def looped(times: int) -> onnx.ModelProto:
+    """A Loop over one product of 8 x 8."""
+    body = graph(
+        [node("Identity", "c", "c2"), node("MatMul", "v w", "v2")],
+        [value("i", code=INT64), value("c", code=BOOL), value("v", 1, 8)],
+        [value("c2", code=BOOL), value("v2", 1, 8)],
+        [stored("w", 8, 8)],
+    )
+    made = node("Loop", "times - x", "y", body=body)
+    return model([made], [value("x", 1, 8)], [value("y", 1, 8)], [scalar("times", times, "int64")])
+
+
+@pytest.mark.parametrize(
+    ("proto", "macs", "params"),
+    [
+        pytest.param(chosen(flag=True), 8 * 4, 8 * 4 + 8 * 6, id="the branch that is taken"),
+        pytest.param(chosen(flag=False), 8 * 6, 8 * 4 + 8 * 6, id="the other one"),
+        pytest.param(chosen(flag=None), 8 * 6, 8 * 4 + 8 * 6, id="the dearer one"),
+        pytest.param(looped(3), 3 * 8 * 8, 8 * 8, id="a loop"),
+        pytest.param(looped(0), 0, 8 * 8, id="a loop that never runs"),
+    ],
+)
+def test_what_bodies_store_is_counted(proto: onnx.ModelProto, macs: int, params: int, tmp_path: Path) -> None:
+    """Class 1: whether they run or not."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(proto.SerializeToString())
+    found = measure(path)
+    assert (found["macs"].value, found["params"].value) == (macs, params)
+    assert found["params"].complete
+
+
+def unknown(operands: str, **attributes: object) -> onnx.NodeProto:
+    """An operator that no rule knows, with a result of known shape."""
+    return node("mystery", operands, "y", domain="lab", **attributes)
+
+
+def at_top() -> onnx.ModelProto:
+    return model([unknown("x w")], [value("x", 1, 8)], [value("y", 1, 8)], [stored("w", 8, 8)], domains=["lab"])
+
+
+def in_a_branch() -> onnx.ModelProto:
+    body = graph([unknown("x w")], [], [value("y", 1, 8)], [stored("w", 8, 8)])
+    made = node("If", "flag", "z", then_branch=body, else_branch=body)
+    inputs = [value("x", 1, 8), value("flag", code=BOOL)]
+    return model([made], inputs, [value("z", 1, 8)], domains=["lab"])
+
+
+def from_a_branch() -> onnx.ModelProto:
+    body = graph([unknown("x w")], [], [value("y", 1, 8)])
+    made = node("If", "flag", "z", then_branch=body, else_branch=body)
+    inputs = [value("x", 1, 8), value("flag", code=BOOL)]
+    return model([made], inputs, [value("z", 1, 8)], [stored("w", 8, 8)], domains=["lab"])
+
+
+def in_a_function() -> onnx.ModelProto:
+    weight = helper.make_node("Constant", [], ["w"], value=stored("w", 8, 8))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("lab", 1)]
+    own = helper.make_function("own", "f", ["x"], ["y"], [weight, unknown("x w")], opsets)
+    call = node("f", "x", "y", domain="own")
+    return model([call], [value("x", 1, 8)], [value("y", 1, 8)], opset=17, domains=["own", "lab"], functions=[own])
+
+
+def in_an_attribute() -> onnx.ModelProto:
+    made = unknown("x", weight=stored("w", 8, 8))
+    return model([made], [value("x", 1, 8)], [value("y", 1, 8)], domains=["lab"])
+
+
+def in_attributes() -> onnx.ModelProto:
+    made = unknown("x", weights=[stored("w", 4, 8), stored("v", 4, 8)])
+    return model([made], [value("x", 1, 8)], [value("y", 1, 8)], domains=["lab"])
+
+
+def in_its_body() -> onnx.ModelProto:
+    body = graph([node("MatMul", "a w", "b")], [value("a", 1, 8)], [value("b", 1, 8)], [stored("w", 8, 8)])
+    return model([unknown("x", body=body)], [value("x", 1, 8)], [value("y", 1, 8)], domains=["lab"])
+
+
+READERS = (at_top, in_a_branch, from_a_branch, in_a_function, in_an_attribute, in_attributes, in_its_body)
+
+
+@pytest.mark.parametrize("make", READERS, ids=lambda make: make.__name__)
+def test_what_an_unknown_operator_stores_is_never_lost(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    """Class 1: 64 float32 are 256 bytes of the model, and a parameter or a lower bound that names the operator."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(make().SerializeToString())
+    found = measure(path)
+    assert found["model_size"].value % 256 == 0
+    assert found["model_size"].value >= 256
+    assert [missing.op for missing in found["macs"].unmeasured] == ["lab::mystery"]
+    if make is in_its_body:  # where a rule says what reads it
+        assert (found["params"].value, found["params"].complete) == (64, True)
+    else:
+        assert {missing.op for missing in found["params"].unmeasured} == {"lab::mystery"}

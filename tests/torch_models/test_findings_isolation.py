@@ -1,0 +1,368 @@
+"""One model never changes another: defaults, modes, folders, patches and caches are its own."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import check_equivalence, measure
+from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.torch_models.isolation import HOOKS, Surroundings
+
+pytestmark = pytest.mark.needs_torch
+
+LABS = {
+    "default type": "torch.set_default_dtype(torch.bfloat16)",
+    "default device": 'torch.set_default_device("meta")',
+    "mode": 'torch.device("meta").__enter__()',
+    "folder": "os.chdir(folder := tempfile.mkdtemp()); os.rmdir(folder)",
+    "another functional": "torch.nn.functional.linear = lambda x, w, b=None: x",
+    "another forward": "nn.Linear.forward = lambda s, x: x",
+    "an inherited forward": "nn.Embedding.__call__ = lambda s, x: torch.zeros(*x.shape, 64)",
+    "another call": "nn.Module.__call__ = lambda s, x: x",
+    "an inherited method": "torch.Tensor.sum = lambda x: torch.zeros(())",
+    "a wrapper of the same name": "F = nn.functional; F.linear = functools.wraps(F.linear)(lambda x, w, b=None: x)",
+    "a partial": "torch.nn.functional.linear = functools.partial(lambda x, w, b=None: x)",
+    "another layer": "nn.Linear = nn.Identity",
+    "a hook on every module": "nn.modules.module.register_module_forward_hook(lambda m, x, y: y.double())",
+    "autocast": 'torch.autocast("cpu", torch.bfloat16).__enter__()',
+    "inference": "torch.set_grad_enabled(False)",
+}
+LAB = """import functools, os, tempfile, torch
+from torch import nn
+{at_import}
+def net():
+    {in_factory}
+    return Net()
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 4)
+    def forward(self, x):
+        {in_forward}
+        return super().forward(x)
+"""
+GOOD = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.l = nn.Embedding(1000, 64), nn.Linear(64, 64)
+    def forward(self, x):
+        y = self.l(self.e(x)) + torch.ones(64)
+        return y if y.sum() > 0 else -y
+"""
+KEYS = ("params", "weight_memory", "macs", "peak_activation", "bandwidth")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of models; what they replace in torch is put back even where we fail to."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = Surroundings()
+    yield tmp_path
+    before.restore()
+    torch.set_default_dtype(torch.float32)
+
+
+def figures(target: str, inputs: str) -> dict[str, Any]:
+    """All numbers of a model, whether they are complete, and how it was traced."""
+    measured = measure(target, inputs)
+    rows = {key: (measured[key].value, measured[key].complete) for key in KEYS}
+    return {**rows, "traced": measured.traced}
+
+
+@pytest.mark.parametrize("place", ["at_import", "in_factory", "in_forward"])
+@pytest.mark.parametrize("what", LABS.values(), ids=list(LABS))
+def test_n5_a_model_is_the_same_before_and_after_any_other(what: str, place: str, lab: Path) -> None:
+    """N5, N15: whatever an import, a factory or a forward pass does to the process."""
+    tag = f"{abs(hash((what, place)))}"
+    places = dict.fromkeys(("at_import", "in_factory", "in_forward"), "pass")
+    (lab / f"lab{tag}.py").write_text(LAB.format_map({**places, place: what}))
+    (lab / f"good{tag}.py").write_text(GOOD)
+    folder, state = os.getcwd(), (torch.get_default_dtype(), torch.is_grad_enabled())
+    before = figures(f"good{tag}:Net", "int64 1x16")
+    with suppress(ModelBudgetError):  # its own matter
+        measure(f"lab{tag}:net", "float32 2x8")
+    assert figures(f"good{tag}:Net", "int64 1x16") == before
+    assert before["traced"] == "real"
+    assert (os.getcwd(), torch.get_default_dtype(), torch.is_grad_enabled()) == (folder, *state)
+    assert torch.empty(1).device.type == "cpu"
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.overrides._len_torch_function_stack() == 0
+    assert not any(HOOKS.values())
+
+
+def test_n5_a_model_keeps_what_its_own_import_set(lab: Path) -> None:
+    """N5: the default type of its module holds for every build and run of it, and is said."""
+    places = dict.fromkeys(("in_factory", "in_forward"), "x = x + torch.ones(8)")
+    places["in_factory"] = "pass"
+    (lab / "halflab.py").write_text(LAB.format(at_import=LABS["default type"], **places))
+    for _ in range(2):
+        measured = measure("halflab:net", "bfloat16 2x8")
+        assert measured["weight_memory"].value == 2 * (8 * 4 + 4)
+        assert measured["total_activation"].value == 2 * (8 + 2 * 8 + 2 * 4)  # ones, their sum, the result
+        assert measured.notes == (
+            "importing or building the model leaves default type bfloat16: this model alone runs so",
+        )
+
+
+def test_n5_every_model_starts_from_torchs_own_defaults(lab: Path) -> None:
+    """N5: also where somebody has changed them before, and they are as they were afterwards."""
+    (lab / "plain.py").write_text("from torch import nn\nnet = lambda: nn.Linear(8, 4)\n")
+    torch.set_default_dtype(torch.float64)
+    assert measure("plain:net", "float32 2x8")["weight_memory"].value == 4 * (8 * 4 + 4)
+    assert torch.get_default_dtype() == torch.float64
+
+
+ORDERS = [
+    ("halfpkg.a", "halfpkg.b"),
+    ("halfpkg.b", "halfpkg.a"),
+    ("halfpkg.late", "halfpkg.b"),
+    ("plainer", "halfpkg.a"),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" before ".join)
+def test_n5_what_an_import_set_holds_for_all_that_import_it(order: tuple[str, ...], lab: Path) -> None:
+    """N5: of a package, of a module within it, and inside a factory, in any order; and for nobody else."""
+    tag = f"half{abs(hash(order))}"
+    (lab / tag).mkdir()
+    layer = "net = lambda: nn.Linear(8, 4)\n"
+    (lab / tag / "__init__.py").write_text("import torch\ntorch.set_default_dtype(torch.bfloat16)\n")
+    (lab / tag / "a.py").write_text(f"from torch import nn\n{layer}")
+    (lab / tag / "b.py").write_text(f"from torch import nn\nfrom . import a\n{layer}")
+    (lab / f"{tag}late.py").write_text(
+        f"from torch import nn\ndef net():\n    from {tag} import a\n    return nn.Linear(8, 4)\n"
+    )
+    (lab / f"{tag}plainer.py").write_text(f"from torch import nn\n{layer}")
+    names = {"halfpkg.a": f"{tag}.a", "halfpkg.b": f"{tag}.b", "halfpkg.late": f"{tag}late", "plainer": f"{tag}plainer"}
+    for name in (*order, *order):
+        width = 4 if name == "plainer" else 2
+        measured = measure(f"{names[name]}:net", "float32 2x8" if width == 4 else "bfloat16 2x8")
+        assert (name, measured["weight_memory"].value) == (name, width * (8 * 4 + 4))
+
+
+def test_n15_a_run_after_a_mode_that_is_never_left_reads_no_unwritten_memory(lab: Path) -> None:
+    """N15: the rows that data choose are the same at every call."""
+    (lab / "enters.py").write_text(
+        'import torch\ndef net():\n    torch.device("meta").__enter__()\n    return torch.nn.Linear(8, 4)\n'
+    )
+    (lab / "picks.py").write_text(GOOD.replace("return y if y.sum() > 0 else -y", "return self.l(y[y[..., 0] > 0])"))
+    before = figures("picks:Net", "int64 1x16")
+    for _ in range(3):
+        with suppress(ModelBudgetError):
+            measure("enters:net", "float32 2x8")
+        assert figures("picks:Net", "int64 1x16") == before
+
+
+class Frozen(dict[str, Any]):
+    """A mapping that refuses to be written, as configurations do."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError("frozen")
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError("frozen")
+
+    clear = copy = update  # type: ignore[assignment]
+
+
+class FrozenOrdered(OrderedDict[str, Any]):
+    """The same in order, as diffusers has it."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if getattr(self, "closed", False):
+            raise TypeError("frozen")
+        super().__setitem__(key, value)
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError("frozen")
+
+    clear = copy = update  # type: ignore[assignment]
+
+
+class FrozenList(list[Any]):
+    """A list that refuses to be written, and to be iterated anew."""
+
+    def extend(self, *args: Any) -> None:
+        raise TypeError("frozen")
+
+    append = clear = copy = extend  # type: ignore[assignment]
+
+
+class FrozenSet(set[Any]):
+    """A set that refuses to be written."""
+
+    def update(self, *args: Any) -> None:
+        raise TypeError("frozen")
+
+    clear = copy = update  # type: ignore[assignment]
+
+
+class Caches(dict[str, Any]):
+    """A cache with methods of its own."""
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError("by key alone")
+
+
+def ordered() -> FrozenOrdered:
+    """One that is closed after it is filled."""
+    mapping = FrozenOrdered([("b", 1), ("a", 2)])
+    mapping.closed = True  # type: ignore[attr-defined]
+    return mapping
+
+
+@pytest.mark.parametrize(
+    "container",
+    [Frozen(a=1), ordered(), FrozenList([1, 2]), FrozenSet({1, 2}), {"n": Frozen(b=[1])}],
+    ids=["dict", "ordered", "list", "set", "nested"],
+)
+def test_s1_containers_that_refuse_writing_are_left_alone(container: Any) -> None:
+    """S1: a configuration that nobody changes needs no restoring."""
+    model, before = nn.Linear(4, 4), repr(container)
+    model.config = container  # type: ignore[assignment]
+    assert measure(model, "float32 2x4")["macs"].value == 2 * 4 * 4
+    assert model.config is container
+    assert repr(container) == before
+
+
+def test_s1_containers_with_methods_of_their_own_are_restored() -> None:
+    """S1: what the pass has put there is gone, past methods that refuse."""
+
+    class Keeps(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            dict.__setitem__(self.cache, "x", x)
+            OrderedDict.__setitem__(self.order, "x", x)
+            OrderedDict.move_to_end(self.order, "b")
+            list.append(self.row, x)
+            return super().forward(x)
+
+    model = Keeps(4, 4)
+    model.cache, model.order, model.row = Caches(a=1), ordered(), FrozenList([1])  # type: ignore
+    measure(model, "float32 2x4")
+    assert dict(model.cache) == {"a": 1}
+    assert list(model.order.items()) == [("b", 1), ("a", 2)]
+    assert list(model.row) == [1]
+
+
+@functools.lru_cache
+def grid(n: int, device: torch.device) -> torch.Tensor:
+    """Positions that every model of this file shares."""
+    return torch.arange(n, device=device).float()
+
+
+class Tables:
+    """Caches in a class: of a method, and a plain mapping."""
+
+    by_size: ClassVar[dict[int, torch.Tensor]] = {}
+
+    @staticmethod
+    @functools.cache
+    def of(n: int) -> torch.Tensor:
+        return torch.ones(n) * 2
+
+
+TABLES: dict[tuple[int, torch.device], torch.Tensor] = {}
+LAST: torch.Tensor | None = None
+CACHED_CALLS = functools.lru_cache(maxsize=2)(lambda n, device: [torch.ones(n, device=device)])
+
+
+def from_mapping(x: torch.Tensor) -> torch.Tensor:
+    """A mapping at the top of a file."""
+    key = (16, x.device)
+    if key not in TABLES:
+        TABLES[key] = torch.ones(16, device=x.device)
+    return TABLES[key]
+
+
+def from_class(x: torch.Tensor) -> torch.Tensor:
+    """A mapping in a class."""
+    if 16 not in Tables.by_size:
+        Tables.by_size[16] = x.new_ones(16)
+    return Tables.by_size[16]
+
+
+def from_global(x: torch.Tensor) -> torch.Tensor:
+    """A variable at the top of a file."""
+    global LAST
+    if LAST is None:
+        LAST = x.new_ones(16)
+    return LAST
+
+
+KEPT = {
+    "lru_cache": lambda x: grid(16, x.device),
+    "method": lambda x: Tables.of(16),
+    "list": lambda x: CACHED_CALLS(16, x.device)[0],
+    "mapping": from_mapping,
+    "class": from_class,
+    "global": from_global,
+}
+
+
+class Cached(nn.Module):
+    """A layer on its input and what a cache gives."""
+
+    def __init__(self, table: Any, needs_a_run: bool) -> None:
+        super().__init__()
+        self.l, self.table, self.needs_a_run = nn.Linear(16, 16), table, needs_a_run
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x + self.table(x))
+        return -y if self.needs_a_run and y.sum() > 0 else y
+
+
+@pytest.mark.parametrize("needs_a_run", [False, True], ids=["meta", "real"])
+@pytest.mark.parametrize("table", KEPT.values(), ids=list(KEPT))
+def test_s2_caches_keep_no_tensor_of_a_measurement(table: Any, needs_a_run: bool) -> None:
+    """S2: neither the next attempt, nor the next model, nor the user's own code sees one."""
+    for rows in (4, 8, 3):
+        measured = measure(Cached(table, needs_a_run), f"float32 {rows}x16")
+        assert measured["macs"].value == rows * 16 * 16
+    own = Cached(table, needs_a_run)(torch.ones(2, 16))
+    assert type(own) is torch.Tensor
+    assert own.device.type == "cpu"
+
+
+def test_s2_what_a_user_cached_before_is_still_there() -> None:
+    """S2: a cache that no attempt has added to is left alone, and so is a filled mapping."""
+    TABLES.clear()
+    x = torch.ones(2, 16)
+    own = from_mapping(x)
+    first = grid(3, x.device)
+    measure(Cached(lambda x: x, False), "float32 2x16")
+    assert from_mapping(x) is own
+    assert grid(3, x.device) is first
+    TABLES.clear()
+
+
+@pytest.mark.parametrize("table", KEPT.values(), ids=list(KEPT))
+def test_s2_a_comparison_leaves_no_tensor_in_a_cache(table: Any) -> None:
+    """S2: neither of the runs in float64 nor of those in the model's own type."""
+    model = Cached(table, False)
+    assert check_equivalence(model, copy.deepcopy(model), "float32 4x16")
+    own = model(torch.ones(2, 16))
+    assert (type(own), own.dtype) == (torch.Tensor, torch.float32)
+
+
+def test_n5_a_comparison_runs_under_the_models_own_defaults(lab: Path) -> None:
+    """N5: both models of a file that sets the default type run as their file expects, in any order."""
+    (lab / "doubles.py").write_text(
+        "import torch\ntorch.set_default_dtype(torch.float64)\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self):\n        super().__init__(8, 4)\n"
+        "    def forward(self, x):\n        return super().forward(x + torch.ones(8))\n"
+    )
+    assert check_equivalence("doubles:Net", "doubles:Net", "float64 2x8")
+    assert torch.get_default_dtype() is torch.float32
