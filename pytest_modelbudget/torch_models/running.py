@@ -507,12 +507,20 @@ def call_of(specs: InputSpecs, inputs: Arrays) -> CallInputs:
 
 
 def floating_weights(model: nn.Module) -> Mapping[str, Callable[[], NDArray[Any]]]:
-    """What reads the values of every stored floating tensor, by name."""
-    return {
-        weight.name: partial(array, weight.tensor)
-        for weight in named_weights(module_tree(model))
-        if weight.tensor.is_floating_point()
-    }
+    """What reads the values of every stored floating tensor, by name; constants of a frozen script are such."""
+    stored = {weight.name: weight.tensor for weight in named_weights(module_tree(model))}
+    stored.update(frozen_constants(model))
+    return {name: partial(array, tensor) for name, tensor in stored.items() if tensor.is_floating_point()}
+
+
+def frozen_constants(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors from rank 1 on that freezing has written into a script's program."""
+    if not isinstance(model, torch.jit.ScriptModule) or model._c.hasattr("training"):
+        return
+    graph = model.inlined_graph  # which owns its nodes
+    for number, node in enumerate(graph.findAllNodes("prim::Constant")):
+        if node.hasAttribute("value") and node.kindOf("value") == "t" and node.t("value").dim():
+            yield f"constant.{number}", node.t("value")
 
 
 def array(tensor: torch.Tensor) -> NDArray[Any]:
