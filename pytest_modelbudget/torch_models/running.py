@@ -303,13 +303,13 @@ class TorchModel(models.RunnableModel):
             enter(scopes.watching())
             if executed is not None:
                 enter(executed)
-            for seeing in filter(None, (mode, reads)):
-                enter(seeing)
             if rewriting is not None:
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             if self.is_exact:  # above a rewrite, which then works on float64 alone
                 torch.set_default_dtype(torch.float64)
                 enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
+            for seeing in filter(None, (mode, reads)):  # what the model does, and not what a rewrite makes of it
+                enter(seeing)
             arguments = upcast(inputs) if self.is_exact else inputs
             if watch.layers is not None:
                 given = tensors_in([*arguments.args, *arguments.kwargs.values()])
