@@ -551,7 +551,7 @@ def frozen_constants(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors from rank 1 on that freezing has written into a script's program."""
     if not isinstance(model, torch.jit.ScriptModule) or model._c.hasattr("training"):
         return
-    graph = model.inlined_graph  # which owns its nodes
+    graph: Any = model.inlined_graph  # which owns its nodes
     for number, node in enumerate(graph.findAllNodes("prim::Constant")):
         if node.hasAttribute("value") and node.kindOf("value") == "t" and node.t("value").dim():
             yield f"constant.{number}", node.t("value")
