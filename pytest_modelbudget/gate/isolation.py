@@ -468,7 +468,8 @@ def _serve(folder: str, requests: Connection, setting: Setting) -> None:
             warnings.showwarning = _noting(warned)
             value = request.carry_out(worker)
         faulthandler.cancel_dump_traceback_later()
-        sys.stdout.flush()
+        with suppress(OSError, ValueError):  # a model may have closed it
+            sys.stdout.flush()
         _write(Path(folder) / f"answer-{number}", Answer(value, tuple(warned)))
 
 
