@@ -95,18 +95,18 @@ def damages(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Copies of a module, each with one mistake: a wrong weight, swapped rows, a lost activation."""
     layers = [name for name, layer in network.named_modules() if isinstance(layer, (nn.Conv2d, nn.Linear))]
     wrong = copy.deepcopy(network)
-    weight = wrong.get_submodule(layers[len(layers) // 2]).weight.data  # type: ignore[union-attr]
+    weight = wrong.get_submodule(layers[-1]).weight.data  # type: ignore[union-attr]
     weight.view(-1)[weight.abs().argmax()] *= -4  # type: ignore[operator]
     yield "one_weight", wrong
     wrong = copy.deepcopy(network)
     weight = wrong.get_submodule(layers[0]).weight.data  # type: ignore[union-attr]
     weight[[0, 1]] = weight[[1, 0]].clone()  # type: ignore[index]
     yield "two_rows", wrong
-    kinds = (nn.ReLU, nn.Sigmoid, nn.LeakyReLU)
+    kinds = (nn.ReLU, nn.Sigmoid, nn.LeakyReLU, nn.Tanh)
     active = [name for name, layer in network.named_modules() if isinstance(layer, kinds)]
     if active:
         wrong = copy.deepcopy(network)
-        parent, _, name = active[0].rpartition(".")
+        parent, _, name = active[-1].rpartition(".")
         setattr(wrong.get_submodule(parent), name, nn.Identity())
         yield "a_lost_node", wrong
 
