@@ -58,7 +58,7 @@ CARRIERS = frozenset({"aten::_to_copy", "aten::clone", "aten::to", "aten::contig
 COMPARISONS = frozenset({"aten::eq", "aten::ne"})
 INDEXED: Mapping[str, int] = {  # where an operator takes indices of rows
     "aten::embedding": 1, "aten::embedding_bag": 1, "aten::_embedding_bag": 1,
-    "aten::_embedding_bag_forward_only": 1, "aten::index_select": 2,
+    "aten::_embedding_bag_forward_only": 1, "aten::embedding_renorm_": 1, "aten::index_select": 2,
 }  # fmt: skip
 
 
@@ -162,8 +162,9 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
             if _is_strided(result):
                 self._memory.setdefault(_key(result), _Memory(result, sources))
 
+    @torch.inference_mode()
     def add_to(self, reads: Reads) -> None:
-        """Hand over what was read, after the run."""
+        """Hand over what was read, after the run, under the mode that flags may have been made in."""
         for memory in reversed(self._memory.values()):  # a computed one comes after its sources
             for source in memory.sources:
                 self._hand_down(memory, source)

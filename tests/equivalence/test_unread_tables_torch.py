@@ -35,6 +35,12 @@ class Words(nn.Module):
         return self.read(self.table, ids) + self.places[:, : ids.shape[1]]
 
 
+def half(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Columns of a copy: a part of what was made of the table."""
+    copied = table * 1.0
+    return torch.cat((copied[:, :4][ids], copied[:, 4:][ids]), -1)
+
+
 READERS = {
     "embedding": lambda table, ids: functional.embedding(ids, table),
     "index": lambda table, ids: table[ids],
@@ -47,6 +53,7 @@ READERS = {
     "scaled": lambda table, ids: functional.embedding(ids, table * 8**0.5),
     "normed": lambda table, ids: functional.normalize(table, dim=-1)[ids],
     "copied": lambda table, ids: functional.embedding(ids, table.t().contiguous().t()),
+    "halves of a copy": half,
     "a view": lambda table, ids: table.view(ROWS, 2, 4)[ids].flatten(-2),
 }
 
@@ -109,6 +116,17 @@ def test_e1_a_range_is_known_where_a_table_alone_reads(forward: Any, is_known: b
     found = check_equivalence(model, copy.deepcopy(model), "int64 1x12")
     assert found.outcome == "within"
     assert any("integers 0 and 1 for '0'" in note for note in found.notes) is not is_known
+
+
+def test_e1_a_table_that_runs_shorten_is_the_same_in_every_run() -> None:
+    """max_norm writes into the rows that are read, and each run starts from the same table."""
+    model = nn.Embedding(ROWS, 8, max_norm=1.0)
+    before = model.weight.detach().clone()
+    assert check_equivalence(model, copy.deepcopy(model), "int64 1x12", seeds=(0,), kind="custom",
+                             bounds={"max_abs": 0}).outcome == "within"  # fmt: skip
+    assert torch.equal(model.weight, before)
+    found = check_equivalence(model, changed(model, "weight", ROWS - 1), "int64 1x12")
+    assert found.outcome == "over"
 
 
 def test_e1_a_range_that_is_given_stays() -> None:

@@ -20,10 +20,10 @@ from .counting import parameters, products
 REQUIRED = environ.get("MODELBUDGET_ZOO") == "required"
 
 
-def needs(package: str) -> pytest.MarkDecorator:
+def needs(package: str, extra: str = "zoo") -> pytest.MarkDecorator:
     """Skips a test where a package of the extra is not installed; in CI's leg the test fails instead."""
     missing = not REQUIRED and find_spec(package) is None
-    return pytest.mark.skipif(missing, reason=f"{package} is in the extra 'zoo'")
+    return pytest.mark.skipif(missing, reason=f"{package} is in the extra '{extra}'")
 
 
 @dataclass(frozen=True)
