@@ -10,7 +10,7 @@ import pytest
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
+from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
 from pytest_modelbudget.budget.yaml_text import remove_stray, replace_file, strays
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.pytest_plugin import items, locks, options, progress
@@ -50,7 +50,8 @@ class BudgetPaths:
         if is_budget(content):
             return not self._is_unfit(path)
         if (key := misspelt_marker(content)) is not None:
-            self.remarks.append(f"{path.name} is not held: its key '{key}' is not model_budget")
+            why = f"its key '{key}' is not {MARKER}" if key != MARKER else f"{MARKER} does not start a line there"
+            self.remarks.append(f"{path.name} is not held: {why}")
         return False
 
     def _is_unfit(self, path: Path) -> bool:

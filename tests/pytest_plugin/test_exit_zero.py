@@ -102,11 +102,42 @@ def test_exit0_ignored_budgets_are_said(project: Project, way: str) -> None:
     assert f"budgets{os.sep}far{os.sep}b.yaml is not held: pytest was told to ignore it" in result.stdout.str()
 
 
-def test_exit0_a_misspelt_marker_is_said(project: Project) -> None:
+LIMITED = "defaults: {inputs: float32 1x4}\nmodels:\n  net: {widths: net.widths, limits: {params: 47}}\n"
+MISSPELT = {
+    "a hyphen": ("model-budget: 1\n" + LIMITED, "its key 'model-budget' is not model_budget"),
+    "capitals": ("Model_Budget: 1\n" + LIMITED, "its key 'Model_Budget' is not model_budget"),
+    "a letter lost": ("model_buget: 1\n" + LIMITED, "its key 'model_buget' is not model_budget"),
+    "indented": (
+        " model_budget: 1\n" + "".join(f" {line}\n" for line in LIMITED.splitlines()),
+        "model_budget does not start a line there",
+    ),
+    "commented out": ("# model_budget: 1\n" + LIMITED, "model_budget does not start a line there"),
+    "a tag": ("!!str model_budget: 1\n" + LIMITED, "model_budget does not start a line there"),
+    "an explicit key": ("? model_budget\n: 1\n" + LIMITED, "model_budget does not start a line there"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), MISSPELT.values(), ids=MISSPELT)
+def test_exit0_a_misspelt_marker_is_said(project: Project, text: str, words: str) -> None:
     """What was meant for a budget and is none is named."""
     kept(project)
-    project.write("budgets/b.yaml", "model-budget: 1\nmodels: {}\n")
-    assert "b.yaml is not held" in project.run().stdout.str()
+    project.write("budgets/b.yaml", text)
+    assert f"model budget: b.yaml is not held: {words}" in project.run().stdout.str()
+
+
+FLOW = "{model_budget: 1, models: {net: {widths: net.widths, inputs: float32 1x4, limits: {params: 47}}}}\n"
+ODDLY_WRITTEN = {
+    "behind a document's start": f"--- {FLOW}".encode(),
+    "UTF-16": ("model_budget: 1\n" + LIMITED).encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("content", ODDLY_WRITTEN.values(), ids=ODDLY_WRITTEN)
+def test_exit0_a_budget_that_is_oddly_written_is_held(project: Project, content: bytes) -> None:
+    """The marker is found, so that the limit is judged, or the file refused."""
+    kept(project)
+    project.write("budgets/b.yaml", "").write_bytes(content)
+    assert project.run().ret == 1
 
 
 RED = {
