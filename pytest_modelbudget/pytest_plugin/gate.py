@@ -69,9 +69,12 @@ class BudgetPaths:
         for path in (file for root in self.roots for file in _yaml_files(root)):
             if str(path) in collected:
                 continue
+            name = os.path.relpath(path, self.config.rootpath)
             with suppress(OSError):
-                if is_budget(path.read_bytes()) and not self._is_unfit(path):
-                    yield f"{os.path.relpath(path, self.config.rootpath)} is not held: pytest was told to ignore it"
+                if not path.exists():
+                    yield f"{name} is not held: it is a link that leads nowhere"
+                elif is_budget(path.read_bytes()) and not self._is_unfit(path):
+                    yield f"{name} is not held: pytest was told to ignore it"
 
     def why_nothing(self) -> str:
         """A sentence where no budget was found."""

@@ -102,6 +102,14 @@ def test_exit0_ignored_budgets_are_said(project: Project, way: str) -> None:
     assert f"budgets{os.sep}far{os.sep}b.yaml is not held: pytest was told to ignore it" in result.stdout.str()
 
 
+def test_exit0_a_link_that_leads_nowhere_is_said(project: Project) -> None:
+    """A budget whose file is not there any more is passed by by pytest, which collects files only."""
+    kept(project)
+    (project.path / "budgets" / "b.yaml").symlink_to("nowhere.yaml")
+    line = f"model budget: budgets{os.sep}b.yaml is not held: it is a link that leads nowhere"
+    assert line in project.run().stdout.str()
+
+
 LIMITED = "defaults: {inputs: float32 1x4}\nmodels:\n  net: {widths: net.widths, limits: {params: 47}}\n"
 MISSPELT = {
     "a hyphen": ("model-budget: 1\n" + LIMITED, "its key 'model-budget' is not model_budget"),

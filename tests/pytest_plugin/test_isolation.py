@@ -64,11 +64,7 @@ def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytest
     alone = of_good_models(report)
     lines = [*GOOD_LINES, *(model_line("unruly", name) for name in UNRULY)]
     assert len(UNRULY) >= 40
-    for some, args in (
-        (lines, ()),
-        (lines[::-1], ("-n2",)),
-        (lines[::-1], ("-n2", "--model-budget-isolate")),
-    ):
+    for some, args in ((lines, ()), (lines[::-1], ("-n2",)), (lines[::-1], ("-n2", "--model-budget-isolate"))):
         result, report = run(pytester, some, *args)
         assert result.ret == 1, args  # some of the unruly ones raise
         assert of_good_models(report) == alone, args
@@ -160,6 +156,52 @@ def test_r10_no_process_outlives_its_session(pytester: pytest.Pytester, end: sig
     session.send_signal(end)
     assert session.wait() == (2 if end is signal.SIGINT else -end)
     while is_alive(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+STARTERS = """
+import os, subprocess, time
+from torch import nn
+
+def a_child():
+    note(subprocess.Popen(["sleep", "300"]).pid)
+    return nn.Linear(8, 2)
+
+def in_a_session_of_its_own():
+    note(subprocess.Popen(["sleep", "300"], start_new_session=True).pid)
+    return nn.Linear(8, 2)
+
+def a_daemon():
+    first = os.fork()
+    if not first:
+        os.setsid()
+        if not (second := os.fork()):
+            time.sleep(300)
+        note(second)
+        os._exit(0)
+    os.waitpid(first, 0)
+    return nn.Linear(8, 2)
+
+def note(pid):
+    with open("pids", "a") as file:
+        print(pid, file=file)
+"""
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process that leaves its session is not found")
+def test_r10_no_process_outlives_its_model(pytester: pytest.Pytester) -> None:
+    """What a model starts ends with it: also what left its session, or has lost its parent."""
+    pytester.makepyfile(starters=STARTERS)
+    names = ("a_child", "in_a_session_of_its_own", "a_daemon")
+    text = HEAD + "".join(model_line("starters", name) for name in names)
+    (pytester.path / "budgets" / "a.yaml").write_text(text, encoding="utf-8")
+    assert pytester.runpytest_subprocess("--model-budget", "--model-budget-isolate").ret == 0
+    pids = [int(line) for line in (pytester.path / "pids").read_text().split()]
+    assert len(pids) == 3
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

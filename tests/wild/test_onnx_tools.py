@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from pytest_modelbudget import check_equivalence
-from tests.zoo.holding import needs
+from tests.builders.marks import needs
 
 from .damages import DAMAGES
 from .naming import blamed

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence
-from tests.zoo.holding import needs
+from tests.builders.marks import needs
 
 from .networks import NETWORKS, module, spec
 
