@@ -81,7 +81,7 @@ def plain() -> nn.Module:
 
 def perceptron() -> nn.Module:
     """Four linear layers."""
-    layers = (nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 32), nn.Sigmoid(), nn.Linear(32, 16), nn.ReLU())
+    layers = (nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 32), nn.Sigmoid(), nn.Linear(32, 16), nn.Tanh())
     return nn.Sequential(*layers, nn.Linear(16, 5))
 
 

@@ -72,7 +72,6 @@ def test_clean_is_within_and_damaged_over(network: str, name: str, files: Path) 
     assert len(outcomes) > 1
 
 
-@pytest.mark.xfail(reason="the naming of layers of rewritten files is being mended")
 def test_nine_in_ten_mistakes_are_named(files: Path) -> None:
     """The first divergence is in the damaged layer, or in what it was fused into."""
     named, others = 0, []

@@ -102,7 +102,7 @@ def damages(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     weight = wrong.get_submodule(layers[0]).weight.data  # type: ignore[union-attr]
     weight[[0, 1]] = weight[[1, 0]].clone()  # type: ignore[index]
     yield "two_rows", wrong
-    kinds = (nn.ReLU, nn.Sigmoid, nn.LeakyReLU, nn.Tanh)
+    kinds = (nn.Sigmoid, nn.LeakyReLU, nn.Tanh, nn.Hardswish)  # a ReLU may shut nothing off
     active = [name for name, layer in network.named_modules() if isinstance(layer, kinds)]
     if active:
         wrong = copy.deepcopy(network)
