@@ -56,7 +56,7 @@ class StoredKinds:
             return StorageKind.SHAPE
         finals = self._finals(tensor.name, tensor.is_floating)
         is_mask = tensor.name in self._masks
-        rescaling = [final for final in finals if self._rescales(final.use)]
+        rescaling = bool(self._dynamic_scales) and any(self._rescales(final.use) for final in finals)
         if not is_mask and tensor.shape and not rescaling and any(map(_is_parameter, finals)):
             return StorageKind.PARAMETER
         if any(final.use.role.statistic for final in finals):
@@ -89,20 +89,23 @@ class StoredKinds:
         for name, floating in waiting:  # which grows
             steps = [(inside, floating) for inside in self._graph.handed_on.get(name, ())]
             for use in self._graph.uses.get(name, ()):
-                steps += [(result, floating or use.role.dequantised) for result in use.carries_into]
-                if not use.role.carried:
+                if use.role.carried:
+                    steps += [(result, floating or use.role.dequantised) for result in use.carries_into]
+                else:
                     finals.append(FinalUse(use, floating))
-            waiting += [step for step in dict.fromkeys(steps) if step not in reached]
-            reached.update(steps)
+            if steps:
+                waiting += [step for step in dict.fromkeys(steps) if step not in reached]
+                reached.update(steps)
         return tuple(finals)
 
     def _rescales(self, use: program.Use) -> bool:
         """Whether it is multiplied with the scale of dynamic quantisation: the scale of a weight, then."""
-        makers = self._graph.makers
-        return use.node.operator == "onnx::Mul" and any(
-            (maker := makers.get(name)) and maker.operator == DYNAMIC and name == maker.outputs[1]
-            for name in use.node.inputs
-        )
+        return use.node.operator == "onnx::Mul" and not self._dynamic_scales.isdisjoint(use.node.inputs)
+
+    @kept
+    def _dynamic_scales(self) -> frozenset[str]:
+        nodes = (node for node in self._graph.nodes if node.operator == DYNAMIC)
+        return frozenset(node.outputs[1] for node in nodes if len(node.outputs) > 1)
 
     def _quantises_parameter(self, use: program.Use) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""
