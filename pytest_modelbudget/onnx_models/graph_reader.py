@@ -450,8 +450,9 @@ class GraphReader:
             if role.shape and tensor and tensor.storage.kind is not StorageKind.SHAPE:
                 tensor = None
             operands.append(tensor)
-        if node.rule and node.rule.kind in GRIDS and operands[0] and operands[0].storage.is_activation:
-            return (operands[0], *map(self._first_of_equal, operands[1:], node.inputs[1:], repeat(frame)))
+        quantised = operands[0] if operands and node.rule and node.rule.kind in GRIDS else None
+        if quantised and quantised.storage.is_activation:
+            return (quantised, *map(self._first_of_equal, operands[1:], node.inputs[1:], repeat(frame)))
         return tuple(operands)
 
     def _first_of_equal(self, scale: Tensor | None, name: str, frame: Frame) -> Tensor | None:

@@ -89,3 +89,11 @@ def test_n11_a_scale_that_the_network_learnt_is_one(tmp_path: Path) -> None:
     """A stored tensor that is multiplied with anything else stays a parameter: 5 of them."""
     proto = model([node("Mul", "x g", "y")], [value("x", 4, 5)], [value("y", 4, 5)], [stored("g", 5)])
     assert measured(proto, tmp_path)["params"].value == 5
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft"], ids=["onnx", "com.microsoft"])
+def test_s10_a_quantisation_of_nothing_is_unmeasured(domain: str, tmp_path: Path) -> None:
+    """A node without operands is no reason to fail in our own words."""
+    made = node("QuantizeLinear", "", "y", domain=domain)
+    proto = model([made], [value("x", 4)], [value("y", None)], domains=[domain or "own"])
+    assert not measured(proto, tmp_path)["bandwidth"].complete
