@@ -98,6 +98,11 @@ def stacked_flops(per_unit: int) -> Callable[..., int]:
 
 PARAMS = roles("params", weight=True)
 CELL = roles("input_weight hidden_weight input_bias hidden_bias", weight=True)
+# Read from two packs, which hold the biases that are added; torch passes these beside them, too.
+PACKED_CELL = (
+    roles("input_weight input_bias hidden_weight hidden_bias", weight=True),
+    roles("same_input_bias same_hidden_bias", unread=True),
+)
 HIDDEN_WEIGHT, PEEPHOLE = roles("hidden_weight peephole", weight=True)
 STACKED = ("x", WEIGHT, HIDDEN_WEIGHT, BIAS, "lengths state")
 LSTM = (STACKED, "cell_state", PEEPHOLE)
@@ -119,18 +124,33 @@ def _cell(kind: str, names: str, flops: Formula, because: str) -> OpRule:
     return OpRule(kind, operands, because, macs=cell_macs, contracts=CELL_OF, flops=flops)
 
 
+def _packed_cell(kind: str, names: str, flops: Formula) -> OpRule:
+    packed = " ".join(f"quantized::quantized_{name}_dynamic" for name in names.split())
+    because = f"one step of the float {kind} over packed weights: torch.ao.nn.quantized.dynamic"
+    operands = under(packed, "x state", PACKED_CELL)
+    return OpRule(kind, operands, because, macs=cell_macs, contracts=CELL_OF, flops=flops)
+
+
 def _stacked(kind: str, names: Names, per_unit: int, because: str) -> OpRule:
     flops = stacked_flops(per_unit)
     return OpRule(kind, names, because, macs=stacked_macs, contracts=STACKED_OF, flops=flops)
 
 
 RECURRENT: tuple[OpRule, ...] = (
-    _layer("lstm", "lstm", lstm_flops, "four gates of W_ih·x + W_hh·h a step, and the projection: torch.nn.LSTM"),
-    _layer("gru", "gru", gru_flops, "three gates of W_ih·x + W_hh·h a step: torch.nn.GRU"),
+    _layer(
+        "lstm",
+        "lstm quantized_lstm",
+        lstm_flops,
+        "four gates of W_ih·x + W_hh·h a step, and the projection: torch.nn.LSTM",
+    ),
+    _layer("gru", "gru quantized_gru", gru_flops, "three gates of W_ih·x + W_hh·h a step: torch.nn.GRU"),
     _layer("rnn", "rnn_tanh rnn_relu", rnn_flops, "W_ih·x + W_hh·h a step: torch.nn.RNN"),
     _cell("lstm_cell", "lstm_cell", lstm_cell_flops, "one LSTM step: torch.nn.LSTMCell"),
     _cell("gru_cell", "gru_cell", gru_cell_flops, "one GRU step: torch.nn.GRUCell"),
     _cell("rnn_cell", "rnn_tanh_cell rnn_relu_cell", rnn_cell_flops, "one RNN step: torch.nn.RNNCell"),
+    _packed_cell("lstm_cell", "lstm_cell", lstm_cell_flops),
+    _packed_cell("gru_cell", "gru_cell", gru_cell_flops),
+    _packed_cell("rnn_cell", "rnn_tanh_cell rnn_relu_cell", rnn_cell_flops),
     _stacked(
         "lstm",
         under("LSTM", LSTM) | under("com.microsoft::DynamicQuantizeLSTM", LSTM, WEIGHT_SCALES, HIDDEN_SCALES),

@@ -87,9 +87,9 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
         target = args[0] if args else kwargs.get("tensor")
         return target if mode.skips(target) else fills[name](*args, **kwargs)
 
-    setattr(nn.init, _skip_unfilled.__name__, skip)
     for fill, _, _ in kept:
-        named = [fill.__name__ if value == NAME else value for value in _stub.__code__.co_consts]
+        places = {NAME: fill.__name__, SKIP: skip}
+        named = [places.get(value, value) for value in _stub.__code__.co_consts]
         fill.__defaults__ = None
         fill.__code__ = _stub.__code__.replace(co_consts=tuple(named))
     try:
@@ -98,20 +98,15 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
     finally:
         for fill, code, defaults in kept:
             fill.__code__, fill.__defaults__ = code, defaults
-        delattr(nn.init, _skip_unfilled.__name__)
 
 
-NAME = "name of the initialiser"
-
-
-def _skip_unfilled(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Stands for the function that this name finds among torch's initialisers."""
-    raise NotImplementedError
+NAME, SKIP = "name of the initialiser", "what is called in its place"
 
 
 def _stub(*args: Any, **kwargs: Any) -> Any:
-    """The code of every initialiser, with its own name as the constant."""
-    return _skip_unfilled("name of the initialiser", args, kwargs)
+    """The code of every initialiser, with its own name and a function as the constants."""
+    skip: Any = "what is called in its place"
+    return skip("name of the initialiser", args, kwargs)
 
 
 def _initialisers() -> Iterator[FunctionType]:

@@ -2,11 +2,14 @@
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from functools import lru_cache
-from types import ModuleType
+from operator import is_
+from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -27,30 +30,27 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
     that are mere attributes are lent as copies, because it may also write into them.
     """
     kept = []
+    held = Held()
     for _, module in modules:
         attributes = vars(module)
-        filled, empty = containers(attributes)
-        kept.append(
-            (
-                attributes,
-                attributes.copy(),
-                [(e, e.copy() if type(e) in EXACT else copied_content(e)) for e in filled],
-                empty,
-            )
-        )
+        kept.append((attributes, attributes.copy()))
+        held.look_into(attributes)
         for name, value in attributes.items():
             if type(value) not in CONTENTLESS and isinstance(value, torch.Tensor):
                 attributes[name] = value.clone()
+    contents = [(e, e.copy() if type(e) in EXACT else copied_content(e)) for e in held.filled]
+    misses = [cache.cache_info().misses for cache in held.caches]
     try:
         yield
     finally:
-        for attributes, before, content, empty in kept:
-            for container in empty:
-                if type(container) not in EXACT or container:
-                    plain_class(container).clear(container)
-            for container, items in content:
-                restore(container, items)
-            restore(attributes, before)
+        for cache, before in zip(held.caches, misses, strict=True):
+            if cache.cache_info().misses != before:
+                cache.cache_clear()
+        for container in held.empty:
+            if type(container) not in EXACT or container:
+                plain_class(container).clear(container)
+        for container, items in (*contents, *kept):
+            restore(container, items)
 
 
 def _renormed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -93,23 +93,51 @@ def _can_be_written(buffer: torch.Tensor) -> bool:
     return all(step or size < 2 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
 
 
-def containers(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Filled and empty dicts, lists and sets among these values, nested ones too, each once."""
-    filled: dict[int, Any] = {}
-    empty: list[Any] = []
-    waiting: list[Any] = [attributes]
-    while waiting:
-        within = waiting.pop()
-        for value in within.values() if type(within) is dict else content_of(within):
-            kind = type(value)
-            if kind in CONTENTLESS or not isinstance(value, CONTAINERS):
-                continue
-            if not (value if kind in EXACT else plain_class(value).__len__(value)):
-                empty.append(value)
-            elif id(value) not in filled:
-                filled[id(value)] = value
-                waiting.append(value)
-    return list(filled.values()), empty
+class Held:
+    """Dicts, lists, sets, attributes of objects and cached functions that modules hold, each once."""
+
+    def __init__(self) -> None:
+        self.filled: list[Any] = []
+        self.empty: list[Any] = []
+        self.caches: list[Any] = []
+        self._known: set[int] = set()
+
+    def look_into(self, attributes: dict[str, Any]) -> None:
+        """Add what is among these values, and within them."""
+        waiting: list[tuple[Any, int]] = [(attributes, DEEP)]
+        while waiting:
+            within, depth = waiting.pop()
+            for value in within.values() if type(within) is dict else content_of(within):
+                kind = type(value)
+                if kind in CONTENTLESS:
+                    continue
+                if kind is LRU_CACHE:
+                    self.caches.append(value)
+                elif isinstance(value, CONTAINERS):
+                    self._add(value, waiting, depth)
+                elif depth and is_plain(kind):
+                    self._add(vars(value), waiting, depth - 1)
+
+    def _add(self, container: Any, waiting: list[tuple[Any, int]], depth: int) -> None:
+        if not (container if type(container) in EXACT else plain_class(container).__len__(container)):
+            self.empty.append(container)
+        elif id(container) not in self._known:
+            self._known.add(id(container))
+            self.filled.append(container)
+            waiting.append((container, depth))
+
+
+_plain: dict[type, bool] = {}  # classes that were asked about
+
+
+def is_plain(kind: type) -> bool:
+    """Whether objects of a class are looked into: somebody's own, with attributes in a dict."""
+    if kind not in _plain:
+        home = kind.__module__.partition(".")[0]
+        is_own = home not in FRAMEWORKS and home not in sys.stdlib_module_names
+        is_apart = issubclass(kind, (torch.nn.Module, torch.Tensor, type, ModuleType, Enum))
+        _plain[kind] = (is_own or kind is SimpleNamespace) and not is_apart and kind.__dictoffset__ != 0
+    return _plain[kind]
 
 
 def plain_class(container: Any) -> Any:
@@ -136,6 +164,9 @@ def copied_content(container: Any) -> Any:
 
 def restore(container: Any, items: Any) -> None:
     """Give a container its content back; one that has it is left alone."""
+    is_dict = type(container) is dict and len(container) == len(items)
+    if is_dict and all(map(is_, container, items)) and all(map(is_, container.values(), items.values())):
+        return
     if type(container) in EXACT:
         container.clear()
         (container.extend if type(container) is list else container.update)(items)
@@ -188,7 +219,9 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
 
 Files = list[ModuleType]
 _packages: dict[str, tuple[int, tuple[Any, ...]]] = {}  # caches, with the count of modules loaded then
-_caches: dict[int, tuple[int, tuple[Any, ...]]] = {}  # of a file, with its count of names then
+Counted = WeakKeyDictionary[ModuleType, tuple[int, tuple[Any, ...]]]  # of a file, with its count of names then
+_caches: Counted = WeakKeyDictionary()
+_functions: Counted = WeakKeyDictionary()
 
 
 def _own_files(names: set[str]) -> Files:
@@ -226,11 +259,16 @@ def _caches_of_package(package: str) -> tuple[Any, ...]:
 
 
 def _caches_of(file: ModuleType) -> tuple[Any, ...]:
-    count, caches = _caches.get(id(file), (0, ()))
+    return _once_a_file(_caches, _lru_caches_of, file)
+
+
+def _once_a_file(known: Counted, look: Callable[[ModuleType], Iterator[Any]], file: ModuleType) -> tuple[Any, ...]:
+    """What is in a file; looked for again where it has more names."""
+    count, there = known.get(file, (0, ()))
     if count != len(vars(file)):
-        caches = tuple(_lru_caches_of(file))
-        _caches[id(file)] = len(vars(file)), caches
-    return caches
+        there = tuple(look(file))
+        known[file] = len(vars(file)), there
+    return there
 
 
 def _is_framework(name: str) -> bool:
@@ -238,12 +276,26 @@ def _is_framework(name: str) -> bool:
 
 
 def _owners(files: Files) -> Iterator[Any]:
-    """The model's own files, and the classes that they define."""
+    """The model's own files, the classes that they define, and the objects and functions that they hold."""
     for file in files:
         yield file
         for value in tuple(vars(file).values()):
-            if isinstance(value, type) and value.__module__ == file.__name__:
+            if isinstance(value, type):
+                if value.__module__ == file.__name__:
+                    yield value
+            elif type(value) not in CONTENTLESS and is_plain(type(value)):
                 yield value
+        yield from _once_a_file(_functions, _functions_of, file)
+
+
+def _functions_of(file: ModuleType) -> Iterator[FunctionType]:
+    """Functions and methods that a file defines."""
+    for value in tuple(vars(file).values()):
+        if isinstance(value, type) and value.__module__ == file.__name__:
+            members = (getattr(member, "__func__", member) for member in tuple(vars(value).values()))
+            yield from (member for member in members if type(member) is FunctionType)
+        elif type(value) is FunctionType and value.__module__ == file.__name__:
+            yield value
 
 
 def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
@@ -258,10 +310,17 @@ def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
 
 
 def _containers(owner: Any) -> list[tuple[Any, Any, list[int]]]:
-    """(container, its content, the identities of that) of every one that a file or class holds."""
+    """(container, its content, the identities of that) of every one that a file, class, object or function holds."""
     values = tuple(vars(owner).values())
-    found = [value for value in values if isinstance(value, (dict, list, set))]
+    if type(owner) is FunctionType:
+        cells = (cell.cell_contents for cell in owner.__closure__ or () if _is_filled(cell))
+        values = (*values, *(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values(), *cells)
+    found = [value for value in values if isinstance(value, CONTAINERS)]
     return [(container, copied_content(container), _ids(container)) for container in found]
+
+
+def _is_filled(cell: CellType) -> bool:
+    return cell != CellType()
 
 
 def _ids(container: Any) -> list[int]:

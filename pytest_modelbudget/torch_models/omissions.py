@@ -44,8 +44,9 @@ OMISSIONS: tuple[Omission, ...] = (
     ),
     Omission(
         "recorder",
-        "a single value that is asked for, and integers as a list",
-        "they decide sizes and branches; a second floating element of one tensor is `torch::item`, unmeasured",
+        "a single value that is asked for, integers as a list, and the text of a tensor",
+        "they decide sizes and branches, and text is for readers; a second floating element of one tensor is "
+        "`torch::item`, unmeasured",
     ),
     Omission(
         "doors",

@@ -295,20 +295,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             return (self._constant(args[0]),)
         operands: list[Operand] = []
         given = len(args)
+        has_rule = called.spelling(self._rules) in self._rules
         for position, name in called.tensors_at:
             value = args[position] if position < given else kwargs.get(name)
             if isinstance(value, torch.Tensor):
                 operands.append(self.known(value))
             elif isinstance(value, (list, tuple)):
-                operands.append(self._listed(value))
+                operands.append(self._listed(value, has_rule))
             elif isinstance(value, torch.ScriptObject):
-                operands.extend(self._packed.operands(value, called.spelling(self._rules) in self._rules))
+                operands.extend(self._packed.operands(value, has_rule))
             else:
                 operands.append(None)
         return tuple(operands)
 
-    def _listed(self, values: Sequence[Any]) -> Operand:
-        return tuple(self.known(v) if isinstance(v, torch.Tensor) else None for v in values)
+    def _listed(self, values: Sequence[Any], has_rule: bool) -> Operand:
+        parts: list[Tensor | None] = []
+        for value in values:
+            if isinstance(value, torch.ScriptObject):
+                packed = self._packed.operands(value, has_rule)
+                parts.extend(part for part in packed if isinstance(part, Tensor))
+            else:
+                parts.append(self.known(value) if isinstance(value, torch.Tensor) else None)
+        return tuple(parts)
 
     def known(self, tensor: torch.Tensor) -> Tensor:
         """The value of a tensor; one that no op made is a constant of the program.

@@ -81,6 +81,10 @@ class TorchValues:
         """
         self._adopt(tensor.untyped_storage(), SeenStorage(value.storage, stored))
 
+    def adopt(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
+        """Let a tensor's memory stand for that of its twin, which was met before."""
+        self._adopt(tensor.untyped_storage(), self._seen[twin.untyped_storage()._cdata])
+
     def whole(self, storage: torch.UntypedStorage) -> Tensor:
         """A memory as a graph tensor of its bytes; one that was never seen is a constant."""
         seen = self._seen.get(storage._cdata)

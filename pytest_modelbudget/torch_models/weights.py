@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from math import prod, sqrt
 from typing import Any
 from zlib import crc32
@@ -78,8 +79,11 @@ def registered(
         kind = StorageKind.PARAMETER if weight.is_parameter else StorageKind.BUFFER
         if not weight.is_parameter and f"_{GRID}" in weight.name:
             kind = StorageKind.QUANTISER
-        tensor = twins.get(id(weight.tensor), weight.tensor)
-        return values.value(tensor, kind, lambda: weight.name)
+        twin = twins.get(id(weight.tensor), weight.tensor)
+        stored = values.value(twin, kind, lambda: weight.name)
+        if in_parts and twin is not weight.tensor:  # a wrapper may be kept in the same memory
+            values.adopt(weight.tensor, twin)
+        return stored
 
     in_parts = {
         id(weight.tensor): parts
@@ -265,18 +269,35 @@ def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor]) -> None:
 SCALE, ZERO_POINT = DType("float64", 64), DType("int64", 64)  # as torch stores both
 
 
-Unpacked = tuple[torch.Tensor, "torch.Tensor | None"]
+Unpacked = tuple[tuple[str, "torch.Tensor | None"], ...]
+
+
+def _of_layer(packed: Any) -> Unpacked:
+    """One that gives back a floating weight keeps it in float16: there is no pack of another type."""
+    weight, bias = packed.unpack()[:2]
+    weight = weight if weight.is_quantized else weight.half()
+    return ("weight", weight), ("bias", bias)
+
+
+def _of_cell(packed: Any) -> Unpacked:
+    """Those of the two linear packs that end the state of a recurrent one: of the input, of h."""
+    products = packed.__getstate__()[0][-1]
+    sides = zip(("ih", "hh"), products, strict=True)
+    return tuple((f"{name}_{side}", tensor) for side, linear in sides for name, tensor in _of_layer(linear))
+
+
 UNPACKERS: Mapping[str, Callable[[Any], Unpacked]] = {
-    **dict.fromkeys(
-        ("Conv2dPackedParamsBase", "Conv3dPackedParamsBase", "LinearPackedParamsBase"),
-        lambda packed: packed.unpack()[:2],
+    **dict.fromkeys(("Conv2dPackedParamsBase", "Conv3dPackedParamsBase", "LinearPackedParamsBase"), _of_layer),
+    "EmbeddingPackedParamsBase": lambda packed: (
+        ("weight", torch.ops.quantized.embedding_bag_unpack(packed)),
+        ("bias", None),
     ),
-    "EmbeddingPackedParamsBase": lambda packed: (torch.ops.quantized.embedding_bag_unpack(packed), None),
+    "CellParamsBase": _of_cell,
 }
 
 
 class PackedWeights:
-    """Weight and bias of every packed-parameter object, told apart by the object's address."""
+    """The weights of every packed-parameter object, told apart by the object's address."""
 
     def __init__(self, values: TorchValues) -> None:
         self._values = values
@@ -284,7 +305,7 @@ class PackedWeights:
         self._kept: list[torch.Tensor] = []
 
     def operands(self, packed: torch.ScriptObject, has_rule: bool) -> tuple[Operand, ...]:
-        """(weight, bias) of a packed object.
+        """(weight, bias) of a packed object, and of a recurrent one both of x and both of h.
 
         Of one that no module holds (), where the operator that takes it is unmeasured in any case;
         raises TraceError where a rule would miss it.
@@ -310,13 +331,12 @@ class PackedWeights:
                     f"{path.rstrip('.') or 'the model'} keeps weights in a {_type_of(packed)}, "
                     "which cannot be read: measure the model before it is packed"
                 )
-            weight, bias = unpack(packed)
-            tensors = [self._parameter(f"{path}weight", weight)]
-            if bias is not None:
-                tensors.append(self._parameter(f"{path}bias", bias))
-            self._operands[hash(packed)] = (tensors[0], tensors[1] if bias is not None else None)
-            found.extend(Weight(tensor) for tensor in tensors)
-            found.extend(Weight(tensor) for tensor in grid_of(f"{path}weight", weight))
+            stored = [(f"{path}{name}", tensor) for name, tensor in unpack(packed)]
+            operands = [None if tensor is None else self._parameter(name, tensor) for name, tensor in stored]
+            self._operands[hash(packed)] = tuple(operands)
+            found.extend(Weight(operand) for operand in operands if operand is not None)
+            grids = (grid_of(name, tensor) for name, tensor in stored if tensor is not None)
+            found.extend(Weight(tensor) for tensor in chain.from_iterable(grids))
         return tuple(found)
 
     def _parameter(self, name: str, tensor: torch.Tensor) -> Tensor:

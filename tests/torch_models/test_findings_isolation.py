@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -301,7 +303,53 @@ def from_global(x: torch.Tensor) -> torch.Tensor:
     return LAST
 
 
+class Shelf:
+    """An object, no module, that keeps a table."""
+
+    table: torch.Tensor | None = None
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """The table, made where it is missing."""
+        if self.table is None:
+            self.table = x.new_ones(16)
+        return self.table
+
+
+SHELF = Shelf()
+
+
+def from_default(x: torch.Tensor, kept: list[torch.Tensor] = []) -> torch.Tensor:  # noqa: B006  # the fault itself
+    """A default that is one list for all calls."""
+    if not kept:
+        kept.append(x.new_ones(16))
+    return kept[0]
+
+
+def from_attribute(x: torch.Tensor) -> torch.Tensor:
+    """An attribute of the function."""
+    if not hasattr(from_attribute, "table"):
+        from_attribute.table = x.new_ones(16)  # type: ignore[attr-defined]
+    return from_attribute.table  # type: ignore[attr-defined,no-any-return]
+
+
+def remembering() -> Any:
+    """A function that remembers in what is around it."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def of(x: torch.Tensor) -> torch.Tensor:
+        return kept.setdefault(16, x.new_ones(16))
+
+    return of
+
+
+REMEMBERING = remembering()
+
+
 KEPT = {
+    "object": SHELF.of,
+    "default": from_default,
+    "attribute": from_attribute,
+    "closure": lambda x: REMEMBERING(x),
     "lru_cache": lambda x: grid(16, x.device),
     "method": lambda x: Tables.of(16),
     "list": lambda x: CACHED_CALLS(16, x.device)[0],
@@ -333,6 +381,56 @@ def test_s2_caches_keep_no_tensor_of_a_measurement(table: Any, needs_a_run: bool
     own = Cached(table, needs_a_run)(torch.ones(2, 16))
     assert type(own) is torch.Tensor
     assert own.device.type == "cpu"
+
+
+@dataclasses.dataclass
+class Row:
+    """What a model keeps in an attribute of its own."""
+
+    table: Any = None
+
+
+OWN_KEPT: dict[str, Any] = {
+    "object": Row,
+    "namespace": lambda: SimpleNamespace(table=None),
+    "object in a list": lambda: [{"row": Row()}],
+    "lru_cache": lambda: functools.lru_cache(lambda n, device: torch.ones(n, device=device)),
+    "cache in an object": lambda: Row(functools.cache(lambda n, device: torch.ones(n, device=device))),
+}
+
+
+class Keeper(nn.Module):
+    """A layer on its input and what an attribute gives, which the pass fills."""
+
+    def __init__(self, kept: Any, needs_a_run: bool) -> None:
+        super().__init__()
+        self.l, self.kept, self.needs_a_run = nn.Linear(16, 16), kept, needs_a_run
+
+    def table(self, x: torch.Tensor) -> Any:
+        """The table, made where it is missing."""
+        row = self.kept[0]["row"] if isinstance(self.kept, list) else self.kept
+        call = row if callable(row) else row.table
+        if callable(call):
+            return call(16, x.device)
+        if row.table is None:
+            row.table = x.new_ones(16)
+        return row.table
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x + self.table(x))
+        return -y if self.needs_a_run and y.sum() > 0 else y
+
+
+@pytest.mark.parametrize("needs_a_run", [False, True], ids=["meta", "real"])
+@pytest.mark.parametrize("kept", OWN_KEPT.values(), ids=list(OWN_KEPT))
+def test_s2_a_models_own_objects_keep_no_tensor(kept: Any, needs_a_run: bool) -> None:
+    """S2: what a pass keeps in a model's objects and caches is gone, and every measurement is the first."""
+    model = Keeper(kept(), needs_a_run)
+    first, again = (measure(model, "float32 4x16") for _ in range(2))
+    assert {key: n.value for key, n in first.items()} == {key: n.value for key, n in again.items()}
+    assert first["macs"].value == 4 * 16 * 16
+    own = model(torch.ones(2, 16))
+    assert (type(own), own.device.type) == (torch.Tensor, "cpu")
 
 
 def test_s2_what_a_user_cached_before_is_still_there() -> None:

@@ -198,6 +198,28 @@ def test_n7_tied_wrapper_tensors_are_paid_for_once() -> None:
     assert (measured["params"].value, measured["weight_memory"].value) == (256, 256 + 32)
 
 
+@pytest.mark.parametrize("first", [0, 1], ids=["wrapper first", "plain first"])
+@pytest.mark.parametrize("turned", [False, True], ids=["same", "transposed"])
+def test_n7_a_plain_weight_in_the_memory_of_a_wrapper_is_paid_for_once(first: int, turned: bool) -> None:
+    """N7: rows of 16 elements in int8 are kept beside a float16 scale, which is a parameter, too."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            wrapper = in_rows(16, 16)
+            scale = wrapper.scale.t() if turned else wrapper.scale
+            both = {"wrapped": wrapper, "plain": nn.Parameter(scale, requires_grad=False)}
+            for name in sorted(both, reverse=not first):
+                setattr(self, name, both[name])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(x, self.wrapped)
+
+    measured = measure(Tied(), "float32 4x16")
+    assert measured["weight_memory"].value == 16 * 16 + 2 * 16
+    assert measured["model_size"].value == 16 * 16 + 2 * 16
+
+
 def test_n7_a_wrapper_that_hides_its_tensors_is_refused() -> None:
     """N7: what it stores cannot be told, so that nothing is."""
     model = nn.Linear(16, 16)
@@ -317,3 +339,60 @@ def test_s11_a_model_is_compared_with_its_frozen_script() -> None:
     model = mlp()
     equivalence = check_equivalence(model, torch.jit.freeze(torch.jit.script(model)), "float32 4x64")
     assert equivalence.outcome.value == "within"
+
+
+RECURRENT: dict[str, tuple[Callable[[], nn.Module], str, int]] = {  # packs: two matrices and their grids each
+    "LSTM": (lambda: nn.LSTM(16, 16), "float32 5x3x16", 1),
+    "deep LSTM": (lambda: nn.LSTM(16, 32, num_layers=2, bidirectional=True), "float32 5x3x16", 4),
+    "batch first": (lambda: nn.LSTM(16, 32, batch_first=True), "float32 3x5x16", 1),
+    "GRU": (lambda: nn.GRU(16, 32, bidirectional=True), "float32 5x3x16", 2),
+    "LSTM cell": (lambda: nn.LSTMCell(16, 16), "float32 3x16", 1),
+    "GRU cell": (lambda: nn.GRUCell(16, 32), "float32 3x16", 1),
+    "RNN cell": (lambda: nn.RNNCell(16, 32, nonlinearity="relu"), "float32 3x16", 1),
+}
+packs = pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore:torch.quantize_per_tensor")
+GRIDS = 2 * (8 + 8)  # a scale and a zero point of 8 B for each matrix
+
+
+@packs
+@pytest.mark.parametrize(("build", "inputs", "count"), RECURRENT.values(), ids=list(RECURRENT))
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.float16], ids=str)
+def test_s20_recurrent_layers_under_dynamic_quantisation_are_counted(
+    build: Callable[[], nn.Module], inputs: str, count: int, dtype: torch.dtype
+) -> None:
+    """S20: params, MACs and FLOPs of the float layer, whose matrices alone are kept in the type."""
+    layer = build()
+    packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(layer), {type(layer)}, dtype=dtype)
+    plain, measured = measure(layer, inputs), measure(packed, inputs)
+    for key in ("params", "macs", "flops"):
+        assert (measured[key].value, measured[key].unmeasured) == (plain[key].value, ()), key
+    matrices = sum(w.numel() for w in layer.parameters() if w.dim() == 2)
+    biases = sum(w.numel() for w in layer.parameters() if w.dim() == 1)
+    in_type = matrices + count * GRIDS if dtype is torch.qint8 else 2 * matrices
+    assert measured["weight_memory"].value == in_type + 4 * biases
+
+
+@packs
+def test_s20_packed_sequences_are_counted_row_by_row() -> None:
+    """S20: 5 + 3 rows of 16 through both matrices of the four gates."""
+
+    class Packs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.LSTM(16, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.l(nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3])))[0].data
+
+    packed = torch.ao.quantization.quantize_dynamic(Packs(), {nn.LSTM}, dtype=torch.qint8)
+    measured = measure(packed, "float32 5x2x16")
+    assert (measured["macs"].value, measured["macs"].unmeasured) == ((5 + 3) * 4 * 32 * (16 + 32), ())
+
+
+@packs
+def test_s20_a_linear_layer_in_float16_is_stored_in_float16() -> None:
+    """S20: torch gives its weight back in float32, and keeps it in half of that."""
+    packed = torch.ao.quantization.quantize_dynamic(mlp(), {nn.Linear}, dtype=torch.float16)
+    floats = list(mlp().parameters())
+    expected = sum(w.numel() * (2 if w.dim() == 2 else 4) for w in floats)
+    assert measure(packed, "float32 4x64")["weight_memory"].value == expected
