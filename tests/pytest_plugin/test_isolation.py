@@ -64,11 +64,7 @@ def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytest
     alone = of_good_models(report)
     lines = [*GOOD_LINES, *(model_line("unruly", name) for name in UNRULY)]
     assert len(UNRULY) >= 40
-    for some, args in (
-        (lines, ()),
-        (lines[::-1], ("-n2",)),
-        (lines[::-1], ("-n2", "--model-budget-isolate")),
-    ):
+    for some, args in ((lines, ()), (lines[::-1], ("-n2",)), (lines[::-1], ("-n2", "--model-budget-isolate"))):
         result, report = run(pytester, some, *args)
         assert result.ret == 1, args  # some of the unruly ones raise
         assert of_good_models(report) == alone, args
