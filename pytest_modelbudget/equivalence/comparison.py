@@ -238,9 +238,10 @@ class Comparison:
 
     def _with_unread(self, result: judgement.Equivalence) -> judgement.Equivalence:
         """A judgement that holds, and what is known of the stored tensors that no run has read whole."""
-        tables = self.pair.original.tables(), self.pair.second.tables()
+        mine, theirs = self.before.reads, self._reads
+        tables = {**mine.outside, **self.pair.original.tables()}, {**theirs.outside, **self.pair.second.tables()}
         is_exact = self._claim.kind is Kind.EXACT_ALGEBRA
-        return unread(self.before.reads, self._reads, *tables, is_exact=is_exact).added_to(result)
+        return unread(mine, theirs, *tables, is_exact=is_exact).added_to(result)
 
     def _second_runs(self) -> SecondRuns:
         """Run the second model, unless it is known to be another one already."""

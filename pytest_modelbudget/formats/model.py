@@ -147,9 +147,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name."""
+    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name.
+
+    outside reads the values of tables that runs have met and that the model does not list.
+    """
 
     masks: dict[str, Values] = field(default_factory=dict)
+    outside: dict[str, Callable[[], Values]] = field(default_factory=dict)
 
     def add(self, name: str, mask: Values) -> None:
         """What one more run has read of a stored tensor."""

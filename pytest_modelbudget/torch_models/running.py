@@ -287,7 +287,8 @@ class TorchModel(models.RunnableModel):
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
-        reads = None if watch.reads is None else StoredReads(named_weights(modules))
+        entering = tensors_in([*inputs.args, *inputs.kwargs.values()])
+        reads = None if watch.reads is None else StoredReads(named_weights(modules), entering)
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
@@ -317,7 +318,8 @@ class TorchModel(models.RunnableModel):
                 enter(seen.watching())
             structure, tensors = result_of(subject.run(arguments, scopes))
         if reads is not None and watch.reads is not None:
-            reads.add_to(watch.reads)
+            reads.mark_outputs(tensor for _, tensor in tensors)
+            reads.add_to(watch.reads, array)
         outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
         counts = None if executed is None else executed.counts
         layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
