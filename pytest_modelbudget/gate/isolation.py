@@ -9,7 +9,6 @@ The session waits for the file, the end of the process, the timeout and the memo
 byte that it did not check. Where systems can fork, processes are forked from a server that has the frameworks loaded.
 """
 
-import builtins
 import ctypes
 import faulthandler
 import hashlib
@@ -121,21 +120,10 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
-    """A warning that a model gave, to be given again by the session."""
-
-    text: str
-    category: str
-    file: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one request, and what was warned of on the way."""
+    """The answer to one request."""
 
     value: Any
-    warned: tuple[Warned, ...] = ()
 
 
 # Requests: what the session asks of a process.
@@ -249,8 +237,6 @@ class OwnProcess:
         except BaseException:  # an interruption, too, leaves no process behind
             self.end()
             raise
-        for warned in answer.warned:
-            warnings.warn_explicit(warned.text, _category(warned.category), warned.file, warned.line)
         return answer.value
 
 
@@ -431,12 +417,6 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
-def _category(name: str) -> type[Warning]:
-    """A category of warnings by its name; one that is not Python's own is a UserWarning."""
-    category = getattr(builtins, name, UserWarning)
-    return category if isinstance(category, type) and issubclass(category, Warning) else UserWarning
-
-
 def surroundings(setting: Setting) -> Setting:
     """A setting with what the session's own process has now: variables, and filters of warnings."""
     filters = []
@@ -484,23 +464,11 @@ def _serve(folder: str, requests: Connection, setting: Setting) -> None:
         except (EOFError, OSError):
             os._exit(0)  # without waiting for threads that the model left behind
         faulthandler.dump_traceback_later(seconds, file=stderr)
-        with warnings.catch_warnings():
-            warned: list[Warned] = []
-            warnings.showwarning = _noting(warned)
-            value = request.carry_out(worker)
+        value = request.carry_out(worker)
         faulthandler.cancel_dump_traceback_later()
         with suppress(OSError, ValueError):  # a model may have closed it
             sys.stdout.flush()
-        _write(Path(folder) / f"answer-{number}", Answer(value, tuple(warned)))
-
-
-def _noting(warned: list[Warned]) -> Callable[..., None]:
-    """What shows a warning: it is kept for the session."""
-
-    def note(message: object, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
-        warned.append(Warned(str(message), category.__name__, filename, lineno))
-
-    return note
+        _write(Path(folder) / f"answer-{number}", Answer(value))
 
 
 def _end_with_session() -> None:
