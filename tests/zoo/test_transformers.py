@@ -61,10 +61,7 @@ SOUND = "hubert sew wav2vec2 wavlm"
 BANDED = Difference("a mask's chunks are contracted over a size of 1", macs=2 * 512 * 512)
 DIFFERS = {"longformer": BANDED, "led": BANDED}
 
-ROUTED = Unmeasured("the best experts are looked for: flops/1 has no figure for sorting")
 UNMEASURED: Mapping[str, Unmeasured] = {
-    **dict.fromkeys(EXPERTS.split(), ROUTED),
-    **dict.fromkeys(SOUND.split(), Unmeasured("a kernel is normed: flops/1 has no figure for weight norm")),
     "fnet": Unmeasured("it mixes tokens by a Fourier transform, for which flops/1 has no figure"),
     "vit_mae": Unmeasured("patches are masked by chance: flops/1 has no figure for random numbers"),
 }
