@@ -91,18 +91,18 @@ def user_code(doing: str, error_type: type[ModelBudgetError]) -> Iterator[None]:
     except ModelBudgetError:
         raise
     except BaseException as error:
-        if _is_interrupt(error):
-            raise
+        if interrupt := _interrupt(error):
+            raise interrupt from None
         raise error_type(f"{doing} raised {described(error)}") from error
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether a signal interrupted the code, which did not say ``raise KeyboardInterrupt`` itself."""
+def _interrupt(error: BaseException | None) -> BaseException | None:
+    """The signal that interrupted the code, which did not say ``raise KeyboardInterrupt`` itself."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt) and not _was_raised_by_code(error):
-            return True
+            return error
         error = error.__cause__ or error.__context__
-    return False
+    return None
 
 
 def _was_raised_by_code(error: BaseException) -> bool:

@@ -1,10 +1,12 @@
 """What models may be measured with: the project's own tables, joined with extensions', and versions."""
 
+import os
 import platform
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import TypeVar
 
 from pytest_modelbudget.errors import ExtensionError, user_code
@@ -74,10 +76,24 @@ def tables(modules: Iterable[object] = ()) -> Tables:
 def installed_extensions() -> tuple[object, ...]:
     """Modules that installed packages declare as entry points, in the order of their names."""
     modules = []
-    for point in sorted(entry_points(group=EXTENSIONS), key=lambda point: (point.name, point.value)):
+    for point in _declared(entry_points, tuple((place, _written(place)) for place in map(str, sys.path))):
         with user_code(f"importing the extension '{point.name}' ({point.value})", ExtensionError):
             modules.append(point.load())
     return tuple(modules)
+
+
+@lru_cache(maxsize=8)
+def _declared(read: Callable[..., Iterable[EntryPoint]], places: tuple[tuple[str, int], ...]) -> list[EntryPoint]:
+    """The entry points on these places, read once while none was written to: that takes longer than a small model."""
+    return sorted(read(group=EXTENSIONS), key=lambda point: (point.name, point.value))
+
+
+def _written(place: str) -> int:
+    """When something was last installed in a folder; 0 where there is none."""
+    try:
+        return os.stat(place or os.curdir).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _entries(module: object, name: str, kind: type[Entry]) -> tuple[Entry, ...]:

@@ -25,6 +25,7 @@ from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.ops.rule import OpRule
+from pytest_modelbudget.registry import installed_extensions
 from pytest_modelbudget.reports import table as report_table
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.table import FileReport
@@ -240,3 +241,16 @@ def test_an_extension_that_cannot_be_imported_is_named(monkeypatch: pytest.Monke
 
 
 assert pytest_modelbudget.pytest_plugin.items  # loaded before pytester, which forgets what runs import
+
+
+def test_an_extension_that_is_installed_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entry points are read once while nothing on the path was written to, and anew when something was."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = installed_extensions()
+    (tmp_path / "later_extension.py").write_text("OPS = ()\n")
+    (tmp_path / "later-1.0.dist-info").mkdir()
+    (tmp_path / "later-1.0.dist-info" / "METADATA").write_text("Name: later\nVersion: 1.0\n")
+    (tmp_path / "later-1.0.dist-info" / "entry_points.txt").write_text(
+        "[modelbudget.extensions]\nz = later_extension\n"
+    )
+    assert len(installed_extensions()) == len(before) + 1

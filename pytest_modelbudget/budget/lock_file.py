@@ -26,6 +26,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from pytest_modelbudget.budget.budget import names_of
+from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.budget.revision import BaseError, BaseRevision, all_files_at, short, text_at
 from pytest_modelbudget.budget.yaml_text import CONFLICT, Block, BudgetFileError, Node, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
@@ -383,7 +384,8 @@ class Baselines:
             return False
         try:
             is_there = home.name in os.listdir(home.parent)  # in this very case, which a file system may not tell
-            return not (is_there and model in models_in(home.read_bytes().decode("utf-8-sig")))
+            text = home.read_bytes().decode("utf-8-sig") if is_there else ""
+            return not (is_budget(text) and model in models_in(text))
         except (OSError, UnicodeDecodeError):
             return True
 

@@ -7,6 +7,7 @@ sums.
 import json
 import os
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -35,8 +36,9 @@ MARKER = "model_budget"
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
 HELD = ("limits", "scopes", "transforms")  # the keys that hold a model to anything
-_MARKED = re.compile(rf"^(?:\ufeff|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
-_MISSPELT = re.compile(r"^\ufeff?[\"']?(model[-_ ]?budgets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
+_MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
+# Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
+_MISSPELT = re.compile(r"^[^\w\n]*(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
 _FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -45,16 +47,22 @@ def is_budget(content: str | bytes) -> bool:
 
     Broken YAML with the marker is a broken budget; without it, it is none of our business.
     """
-    text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
-    return _MARKED.search(text) is not None
+    return _MARKED.search(_decoded(content)) is not None
 
 
 def misspelt_marker(content: bytes) -> str | None:
     """The key that must be meant for the marker ("model-budget"), in a text without the marker."""
     if is_budget(content):
         return None
-    match = _MISSPELT.search(content.decode("utf-8", "replace"))
+    match = _MISSPELT.search(_decoded(content))
     return match[1] if match else None
+
+
+def _decoded(content: str | bytes) -> str:
+    """A text to look for the marker in: UTF-16, which some editors write, hides no budget (and is refused as one)."""
+    if isinstance(content, str):
+        return content
+    return content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8", "replace")
 
 
 def read_budget(path: Path, tables: Tables, *, root: Path, text: str | None = None) -> Budget:

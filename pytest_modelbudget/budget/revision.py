@@ -26,6 +26,8 @@ HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_P
 TROUBLE = (b"not a git repository", b"dubious ownership")
 OPTION = "--model-budget-base"
 TEST_MERGE = re.compile(r"refs/pull/\d+/merge")
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+REMOTE = re.compile(r"^(refs/heads/|(refs/remotes/)?origin/)")
 SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
 
 
@@ -37,13 +39,14 @@ class BaseError(BudgetError):
 class AskedBase:
     """A revision to compare with: its name for people, and what git may know it by, the best first.
 
-    is_exact: it is the base itself, and not a branch that the base is to be looked for on. why_not says that the host
-    names none.
+    is_exact: it is the base itself, and not a branch that the base is to be looked for on. is_target: it is the branch
+    that the change goes to, for which a host's test merge speaks. why_not says that the host names none.
     """
 
     name: str
     revisions: tuple[str, ...]
     is_exact: bool = False
+    is_target: bool = False
     why_not: str = ""
 
 
@@ -66,7 +69,7 @@ class BaseRevision:
 def asked_base(option: str | None, environment: Mapping[str, str]) -> AskedBase | None:
     """The revision that an option names, or that GitHub compares with; None outside of both."""
     if option:
-        return AskedBase(option, (option,))
+        return AskedBase(option, (option,), is_target=_is_target(option, environment))
     if environment.get("GITHUB_ACTIONS") != "true":
         return None
     name, branch = environment.get("GITHUB_EVENT_NAME"), environment.get("GITHUB_BASE_REF")
@@ -78,8 +81,20 @@ def asked_base(option: str | None, environment: Mapping[str, str]) -> AskedBase 
         return AskedBase(shown, (commit,), is_exact=True, why_not="" if commit else why_not)
     if name == "pull_request" and branch:
         known = (f"refs/remotes/origin/{branch}", _text(event, "pull_request", "base", "sha"))
-        return AskedBase(f"origin/{branch}", tuple(filter(None, known)))
+        return AskedBase(f"origin/{branch}", tuple(filter(None, known)), is_target=True)
     return None
+
+
+def _is_target(option: str, environment: Mapping[str, str]) -> bool:
+    """Whether an option names what the host says that the change goes to: its branch, or the commit it is at.
+
+    All digits of a commit are taken for a host's variable where the host's own word is not known.
+    """
+    base = _text(_event(environment), "pull_request", "base", "sha")
+    commits = [*filter(None, (base, environment.get("CI_MERGE_REQUEST_DIFF_BASE_SHA")))]
+    branches = environment.get("GITHUB_BASE_REF"), environment.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
+    is_said = option in commits if commits else COMMIT.fullmatch(option) is not None
+    return is_said or REMOTE.sub("", option) in branches
 
 
 def base_revision(asked: AskedBase, root: Path, environment: Mapping[str, str]) -> BaseRevision:
@@ -165,11 +180,12 @@ def _listed(root: Path, tree: str) -> list[str]:
 def _base_commit(asked: AskedBase, head: str, merge: tuple[str, str] | None, root: Path, hints: "_Hints") -> str:
     """The first parent of a host's test merge; the very commit that a merge queue names; else where base and HEAD part.
 
-    Of a merge that the author made, that is the base branch as it was when it was merged.
+    A test merge speaks for the branch that its change goes to, and for no other revision that somebody names. Of a
+    merge that the author made, base and HEAD part at the base branch as it was when it was merged.
     """
     if asked.why_not:
         raise BaseError(asked.why_not)
-    if merge and not asked.is_exact:
+    if merge and asked.is_target:
         if not _commit(merge[0], root):
             raise BaseError(f"the first parent of the merge commit HEAD is not in this clone: {hints.deepen}")
         return merge[0]

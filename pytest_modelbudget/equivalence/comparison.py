@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.equivalence import judgement
@@ -19,7 +19,17 @@ from pytest_modelbudget.equivalence.coverage import unread
 from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
-from pytest_modelbudget.equivalence.layers import Search, WrongLayers, divergence_of, first_divergence, first_rounding
+from pytest_modelbudget.equivalence.layers import (
+    Found,
+    WrongLayers,
+    compared_layers,
+    divergence_of,
+    first_divergence,
+    first_rounding,
+    is_beyond_rounding,
+    largest_loss,
+    layer_error,
+)
 from pytest_modelbudget.equivalence.products import disagreement, keeps
 from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, Results, original_runs
 from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError
@@ -220,17 +230,18 @@ class Comparison:
             partial_sums=self.pair.measured.partial_sums,
             notes=(*notes, *unmoved, *after.notes, *rounded),
         )
-        if result.outcome is Outcome.WITHIN:
-            return self._with_unread(result)
-        if result.outcome is not Outcome.OVER or after.structure:
+        if after.structure:
             return result
-        return replace(result, first_divergence=self._first_difference(result, wrong))
+        if result.outcome is Outcome.OVER or claim.kind is not Kind.EXACT_ALGEBRA:
+            result = self._with_layers(result, wrong)
+        return self._with_unread(result) if result.outcome is Outcome.WITHIN else result
 
     def _with_unread(self, result: judgement.Equivalence) -> judgement.Equivalence:
         """A judgement that holds, and what is known of the stored tensors that no run has read whole."""
-        tables = self.pair.original.tables(), self.pair.second.tables()
+        mine, theirs = self.before.reads, self._reads
+        tables = {**mine.outside, **self.pair.original.tables()}, {**theirs.outside, **self.pair.second.tables()}
         is_exact = self._claim.kind is Kind.EXACT_ALGEBRA
-        return unread(self.before.reads, self._reads, *tables, is_exact=is_exact).added_to(result)
+        return unread(mine, theirs, *tables, is_exact=is_exact).added_to(result)
 
     def _second_runs(self) -> SecondRuns:
         """Run the second model, unless it is known to be another one already."""
@@ -334,42 +345,104 @@ class Comparison:
                     pooled(after.stored),
                 )
 
-    def _first_difference(
+    def _with_layers(
         self, result: judgement.Equivalence, wrong: Sequence[judgement.OutputPair]
-    ) -> Divergence | None:
-        """The layer where two models part: in float64, else by what they round.
+    ) -> judgement.Equivalence:
+        """The result with the layer where two models part, and the error of each layer.
 
         An operation that was compared in place, on the input of the one that stood there, decides.
         """
         over = [record for record in result.outputs if record.outcome is Outcome.OVER]
-        if all(each.algebra is not None and each.algebra <= ALGEBRA for each in over):
-            return self._searched(self.rounding)
-        is_hidden = all(each.family == judgement.ALL_FAMILIES for each in over)
-        in_place = is_hidden or self._replaced.pairs()
-        seen = None if in_place else self._searched(self.divergence)
-        return seen or next(map(divergence_of, wrong), None)
-
-    def _searched(self, search: Search) -> Divergence | None:
-        """What a search finds on the first inputs that show something."""
+        in_place = self._replaced.pairs() or all(each.family == judgement.ALL_FAMILIES for each in over)
+        if over and in_place and self._search(result) != self.rounding:
+            errors = tuple(
+                layer_error(each.name, each.reference, each.algebra) for each in wrong if each.algebra is not None
+            )
+            return replace(result, first_divergence=next(map(divergence_of, wrong), None), layers=errors)
+        why = "every layer that both have is right"
         try:
-            calls = (inputs for batch in self.before.batches for inputs in batch.calls())
-            return next(filter(None, map(search, calls)), None)
-        except TransformError:  # a side that runs as a whole and not layer by layer
-            return None
+            divergence, layers = self._searched(self._search(result), {record.family for record in over})
+        except TransformError as error:  # a side that runs as a whole and not layer by layer
+            divergence, layers, why = None, (), str(error)
+        else:
+            why = why if layers else "no layer of it can be looked into"
+        if not over:
+            return replace(result, layers=layers)
+        divergence = divergence or next(map(divergence_of, wrong), None)
+        notes = result.notes if divergence else (*result.notes, f"which layer is wrong cannot be told: {why}")
+        return replace(result, first_divergence=divergence, layers=layers, notes=notes)
 
-    def divergence(self, inputs: Arrays) -> Divergence | None:
-        """The first layer that differs in float64."""
-        before = _layers(self.pair.exact.run, inputs)
-        second = partial(self._run_second, self.pair.exact_second)
-        return first_divergence(before, _layers(second, inputs, [each.name for each in before]))
+    def _search(self, result: judgement.Equivalence) -> Search:
+        """How the layers are held: as losing something, by what they round, or by their algebra."""
+        if self._claim.kind is not Kind.EXACT_ALGEBRA:
+            return self.loss
+        over = (record for record in result.outputs if record.outcome is Outcome.OVER)
+        if all(each.algebra is not None and each.algebra <= ALGEBRA for each in over):
+            return self.rounding
+        return self.divergence
 
-    def rounding(self, inputs: Arrays) -> Divergence | None:
+    def _searched(self, search: Search, over: Collection[str]) -> Found:
+        """What a search finds without reservation, else what it finds first; families that are over come first."""
+        first: Found | None = None
+        for inputs in islice(self._calls(over), MOST_SEARCHED):
+            found = search(inputs)
+            if not found[1] or not over or (found[0] and not found[0].reservation):
+                return found
+            if first is None or not first[0]:
+                first = found
+        return first or (None, ())
+
+    def _calls(self, over: Collection[str]) -> Iterator[Arrays]:
+        """Inputs of every batch, a row of each family before a second one, then all rows as one."""
+        for batch in self.before.batches:
+            seeds = list(dict.fromkeys(row.seed for row in batch.drawn_rows))
+            calls = zip(batch.drawn_rows, batch.alone, strict=True)
+            for _, inputs in sorted(calls, key=lambda call: (call[0].family not in over, seeds.index(call[0].seed))):
+                yield inputs
+        yield from (batch.stacked for batch in self.before.batches if batch.stacked is not None)
+
+    def divergence(self, inputs: Arrays) -> Found:
+        """The first layer that is wrong in float64, by more than other roundings of its weights explain.
+
+        Where float64 does not run, by more than those of its own type.
+        """
+        roundoff = judgement.ROUNDING.get(self.pair.original.dtype, (0.0, 0.0))[0]
+        rounded = MOST_ROUNDINGS * roundoff
+        try:
+            before, after = self._both(self.pair.exact, self.pair.exact_second, inputs)
+        except TransformError:
+            before, after = self._both(self.pair.original, self.pair.second, inputs)
+            return first_divergence(before, after, rounded)
+        exactly = first_divergence(before, after)
+        if not self.pair.changed.made_apart:
+            return exactly
+        anew = first_divergence(before, after, rounded)
+        if is_beyond_rounding(anew, rounded) or not exactly[0]:
+            return anew
+        return replace(exactly[0], reservation=AS_ROUNDED), exactly[1]
+
+    def rounding(self, inputs: Arrays) -> Found:
         """The first layer that rounds more than step 2 allows."""
-        exact, stored = (_layers(m.run, inputs) for m in (self.pair.exact, self.pair.original))
-        second = partial(self._run_second, self.pair.second)
-        after = _layers(second, inputs, [each.name for each in stored])
+        exact = _layers(self.pair.exact.run, inputs)
+        stored, after = self._both(self.pair.original, self.pair.second, inputs)
         sums = self.pair.measured.partial_sums
-        return first_rounding(exact, stored, after, self.pair.original.dtype, sums)
+        return first_rounding(exact, stored, after, self.pair.original.dtype, sums), compared_layers(exact, after)
+
+    def loss(self, inputs: Arrays) -> Found:
+        """The layer that loses most, in the models' own types."""
+        return largest_loss(*self._both(self.pair.original, self.pair.second, inputs))
+
+    def _both(
+        self, first: models.RunnableModel, second: models.RunnableModel, inputs: Arrays
+    ) -> tuple[tuple[models.LayerOutput, ...], tuple[models.LayerOutput, ...]]:
+        """The layers of two models on the same inputs."""
+        before = _layers(first.run, inputs)
+        return before, _layers(partial(self._run_second, second), inputs, [each.name for each in before])
+
+
+AS_ROUNDED = "rounding its weights anew may be off by as much"
+MOST_SEARCHED = 16  # sets of inputs on which layers are looked at
+Search = Callable[["Arrays"], Found]  # on one set of inputs
 
 
 def _layers(

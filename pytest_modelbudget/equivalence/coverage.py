@@ -108,7 +108,7 @@ class _Partial:
         sizes = self.values.shape
         axes = [axis for axis, size in enumerate(sizes) if size > 1]
         others = {axis: tuple(other for other in range(len(sizes)) if other != axis) for axis in axes}
-        return next((axis for axis in axes if not self.mask.any(others[axis]).all()), axes[0])
+        return next((axis for axis in axes if not self.mask.any(others[axis]).all()), axes[0] if axes else 0)
 
     def by_row(self, values: Values) -> Values:
         """Values with the rows first, all else of a row behind one another."""
@@ -161,9 +161,11 @@ class _Partial:
 
 
 def _partial(reads: Reads, tables: Tables) -> Iterator[_Partial]:
+    import numpy as np
+
     for name, mask in reads.masks.items():
-        if mask.size > 1 and name in tables and not mask.all():
-            yield _Partial(name, mask, tables[name]())
+        if name in tables and not mask.all():
+            yield _Partial(name, np.atleast_1d(mask), np.atleast_1d(tables[name]()))
 
 
 def _partner(part: _Partial, tables: Tables) -> Values | None:
@@ -171,7 +173,7 @@ def _partner(part: _Partial, tables: Tables) -> Values | None:
     import numpy as np
 
     if part.name in tables:
-        values = tables[part.name]()
+        values = np.atleast_1d(tables[part.name]())
         return values if values.shape == part.values.shape else None
     if not part.mask.any():
         return None

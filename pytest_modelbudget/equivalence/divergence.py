@@ -21,13 +21,37 @@ class Worst:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerError:
+    """How far a changed model is from one layer of its original.
+
+    of_its_size is the length of the error as a share of that of the values, inf where the other
+    model has nothing of that size; sqnr is in dB, max_abs the largest error of an element. Both are
+    None of a layer that is not there: it was fused into another one, or is gone.
+    """
+
+    scope: str
+    of_its_size: float
+    sqnr: float | None
+    max_abs: float | None
+    worst: Worst | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        return self.sqnr is None
+
+
+@dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first layer whose float64 outputs differ, by how much of their size, and where most."""
+    """The layer where two models part, by how much of its size, and where most.
+
+    reservation says what stands against it being the wrong one, "" where nothing does.
+    """
 
     scope: str
     error: float
     worst: Worst | None
     repeat: str = ""
+    reservation: str = ""
 
     def repeated_by(self, command: str) -> Divergence:
         """The same, with a command that shows it again."""

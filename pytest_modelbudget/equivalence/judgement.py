@@ -21,7 +21,7 @@ from math import inf, isnan, sqrt
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
-from pytest_modelbudget.equivalence.divergence import Divergence, Worst, worst_element
+from pytest_modelbudget.equivalence.divergence import Divergence, LayerError, Worst, worst_element
 from pytest_modelbudget.equivalence.figures import (
     ALGEBRA,
     Figures,
@@ -145,7 +145,7 @@ class Equivalence:
     """Whether two models are the same under a claim, and the evidence.
 
     reason is one line for people. weights is "as loaded" or "drawn, seed 0". first_divergence is
-    the first layer whose outputs differ, where the models do.
+    the layer where the models part, where they do, and layers the error of each on one set of inputs.
     """
 
     outcome: Outcome
@@ -156,6 +156,7 @@ class Equivalence:
     seeds: tuple[int, ...] = SEEDS
     outputs: tuple[OutputRecord, ...] = ()
     first_divergence: Divergence | None = None
+    layers: tuple[LayerError, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     @property

@@ -114,7 +114,8 @@ class LayerOutput:
     """What a layer gave in a run: a floating tensor, under the name that it has there.
 
     readers are the positions of those layers that read it, where they are known; is_output says
-    that a caller gets it, too.
+    that something else gets it, too: a caller, or what is no floating tensor. is_constant says that
+    it does not depend on any input. A value without a name is matched by what it is alone.
     """
 
     name: str
@@ -122,6 +123,7 @@ class LayerOutput:
     values: Values
     readers: tuple[int, ...] = ()
     is_output: bool = False
+    is_constant: bool = False
 
 
 # An operator, and the shape of the weight that it reads: () of one without a name, None untold.
@@ -145,9 +147,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name."""
+    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name.
+
+    outside reads the values of tables that runs have met and that the model does not list.
+    """
 
     masks: dict[str, Values] = field(default_factory=dict)
+    outside: dict[str, Callable[[], Values]] = field(default_factory=dict)
 
     def add(self, name: str, mask: Values) -> None:
         """What one more run has read of a stored tensor."""
@@ -161,10 +167,10 @@ class Watch:
     """What a run is looked at for beside its outputs; a model may know nothing of it.
 
     names are values on the way. given are values of another run, which need not be computed again.
-    layers asks for the outputs of layers: of those with these names and of the last of each layer,
-    of all where no name fits. compare gets the scope of each operation that took another's place,
-    what that one gives, and what this one does. counts asks what is multiplied. reads gets what the
-    run reads of stored tensors.
+    layers asks for the outputs of layers: of all, and where these names are asked after, of everything
+    between them that may be one of those under another name. compare gets the scope of each
+    operation that took another's place, what that one gives, and what this one does. counts asks
+    what is multiplied. reads gets what the run reads of stored tensors.
     """
 
     names: Collection[str] = ()

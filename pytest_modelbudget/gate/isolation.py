@@ -10,6 +10,7 @@ byte that it did not check. Where systems can fork, processes are forked from a 
 """
 
 import builtins
+import ctypes
 import faulthandler
 import hashlib
 import importlib
@@ -48,6 +49,7 @@ from pytest_modelbudget.units import quantity
 START = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of a loaded framework is safe on Linux alone
 FORKED = "pytest_modelbudget.gate.forked"
 LOADED = "MODEL_BUDGET_LOADED"  # variable by which that module learns what to load
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2): a process that is orphaned below has this one for a parent
 LOOK_SECONDS = 0.01  # between two looks at a process
 STARTING_SECONDS = 120.0  # for importing frameworks, where a process is not forked
 MOST_OUTPUT = 100_000  # bytes of what one step of a model prints
@@ -327,8 +329,12 @@ class _Child:
     def end(self) -> None:
         """End it and all that it started, and remove its folder."""
         if hasattr(os, "killpg") and self.process.pid:
+            below = descendants(self.process.pid)  # as long as it lives: whom it started, in whichever session
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+            for pid in below:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.join()
         self.process.close()
@@ -412,6 +418,19 @@ def _memory_told_by_ps(pid: int | None) -> int:
     return int(told) * 1024 if told.strip().isdigit() else 0
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes below one, nearest first; none on systems without /proc."""
+    below: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            _, parent, *_ = stat.read_text("utf-8", "replace").rpartition(")")[2].split()
+            below.setdefault(int(parent), []).append(int(stat.parent.name))
+    found = [pid]
+    for one in found:
+        found += below.get(one, [])
+    return found[1:]
+
+
 def _category(name: str) -> type[Warning]:
     """A category of warnings by its name; one that is not Python's own is a UserWarning."""
     category = getattr(builtins, name, UserWarning)
@@ -452,6 +471,8 @@ def _serve(folder: str, requests: Connection, setting: Setting) -> None:
     """The life of the process: answer requests until the session wants no more."""
     if hasattr(os, "setsid"):
         os.setsid()  # what the model starts ends with it
+    if sys.platform == "linux":  # also what left its session, or whose parent is gone
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     threading.Thread(target=_end_with_session, name="model-budget-watch", daemon=True).start()
     stderr = _redirected(Path(folder))
     _surrounded(setting)
@@ -468,7 +489,8 @@ def _serve(folder: str, requests: Connection, setting: Setting) -> None:
             warnings.showwarning = _noting(warned)
             value = request.carry_out(worker)
         faulthandler.cancel_dump_traceback_later()
-        sys.stdout.flush()
+        with suppress(OSError, ValueError):  # a model may have closed it
+            sys.stdout.flush()
         _write(Path(folder) / f"answer-{number}", Answer(value, tuple(warned)))
 
 

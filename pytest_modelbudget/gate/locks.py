@@ -157,14 +157,14 @@ def budget_changes(
 ) -> tuple[tuple[record.LoosenedLimit, ...], tuple[record.RedefinedModel, ...]]:  # fmt: skip
     """All that the change since the base loosens, and redefines, each by file and line.
 
-    gone are budget files that the base has and the working tree has not.
+    gone are budget files of the base that are none in the working tree, whether or not a file of that name is there.
     """
     base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
     assert base is not None  # only asked for where there is one
     changes: list[record.LoosenedLimit | record.RedefinedModel] = []
-    for path in (*files, *gone):
+    for path, is_gone in (*((path, False) for path in files), *((path, True) for path in gone)):
         try:
-            now = read_budget(path, registry, root=root) if path.exists() else None
+            now = read_budget(path, registry, root=root) if path.exists() and not is_gone else None
         except yaml_text.BudgetFileError:
             continue  # a broken budget fails by itself
         found = list(_changes(path, now, base, registry, root))

@@ -185,7 +185,7 @@ def process_kept() -> Iterator[Leftovers]:
     left = Leftovers()
     before = tuple(_readable())
     threads = set(threading.enumerate())
-    with _streams_lent():
+    with _streams_lent(left):
         try:
             yield left
         finally:
@@ -206,7 +206,7 @@ def _readable() -> Iterator[tuple[Kept, Any]]:
 
 
 @contextmanager
-def _streams_lent() -> Iterator[None]:
+def _streams_lent(left: Leftovers) -> Iterator[None]:
     """Streams that cannot be closed, on descriptors that are as before afterwards."""
     streams = {name: getattr(sys, name) for name in STREAMS}
     descriptors = {}
@@ -221,9 +221,12 @@ def _streams_lent() -> Iterator[None]:
         for name, stream in streams.items():
             setattr(sys, name, stream)
         for number, kept in descriptors.items():
-            if not _is_same_file(number, kept):
-                os.dup2(kept, number)
-            os.close(kept)
+            try:
+                if not _is_same_file(number, kept):
+                    os.dup2(kept, number)
+                os.close(kept)
+            except OSError as error:  # a model may close every descriptor that there is
+                left.names.append(f"descriptor {number} could not be restored: {error.strerror}")
 
 
 def _is_same_file(first: int, second: int) -> bool:

@@ -37,8 +37,7 @@ def read_qdq(graph: Graph, rules: OpTable) -> Read:
 
     MACs stay as they are. A graph without dequantise is given back unchanged.
     """
-    dequantizing = {name for name, rule in rules.items() if rule.kind == DEQUANTIZE}
-    if not any(op.name in dequantizing for op in graph.ops):
+    if not any(name in rules and rules[name].kind == DEQUANTIZE for name in {op.name for op in graph.ops}):
         return Read(graph, {})
     steps = _steps_in_place(graph, rules)
     groups = Groups(_out_of_place(graph, steps), rules)

@@ -52,8 +52,6 @@ DELEGATES: Mapping[str, tuple[str, slice]] = {
     "com.microsoft::DynamicQuantizeLSTM": ("LSTM", slice(0, 8)),
     "com.microsoft::QLinearConcat": ("Concat", slice(2, None, 3)),
     "com.microsoft::QLinearReduceMean": ("ReduceMean", slice(0, 1)),
-    "com.microsoft::QuantizeLinear": ("QuantizeLinear", slice(0, 3)),
-    "com.microsoft::DequantizeLinear": ("DequantizeLinear", slice(0, 3)),
     "com.microsoft::GridSample": ("GridSample", slice(0, 2)),
     "com.microsoft::Trilu": ("Trilu", slice(0, 2)),
 }
@@ -76,6 +74,16 @@ def contrib_types(node: Node, operands: Mapping[str, ValueType]) -> Results:
 def _alike(call: Call) -> Results:
     """The first operand's type."""
     return (ValueType(call.code(0), call.sizes(0)),)
+
+
+def _quantised(call: Call) -> Results:
+    """The first operand in integers of the zero point's type: in every opset of those that only the newest has."""
+    return (ValueType(call.code(2) if call.has(2) else TensorProto.UINT8, call.sizes(0)),)
+
+
+def _dequantised(call: Call) -> Results:
+    """The first operand in the type of the scale."""
+    return (ValueType(call.code(1), call.sizes(0)),)
 
 
 def _skipped(call: Call) -> Results:
@@ -267,6 +275,8 @@ _ALIKE = (
 CONTRIB_TYPES: Mapping[str, TypesOf] = {
     **{f"com.microsoft::{name}": _alike for name in _ALIKE.split()},
     "onnx::SimplifiedLayerNormalization": _alike,
+    "com.microsoft::QuantizeLinear": _quantised,
+    "com.microsoft::DequantizeLinear": _dequantised,
     "com.microsoft::SkipLayerNormalization": _skipped,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skipped,
     "com.microsoft::QLinearAdd": _broadcast(0, 3),

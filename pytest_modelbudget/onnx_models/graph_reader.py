@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import prod
 
 import onnx
@@ -13,7 +14,7 @@ from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
@@ -34,6 +35,8 @@ from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
 from pytest_modelbudget.ops.table import OpTable
 
 TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
+TRUE = onnx.helper.make_tensor("", TensorProto.BOOL, (), [True])
+GRIDS = frozenset({"quantize", "dequantize"})
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
 
 
@@ -51,7 +54,8 @@ class Repeated:
     """A body that runs count times.
 
     inputs are what it reads first; carried pairs each result of the node with the value that the
-    last run leaves, and with the input that the next run reads it from.
+    last run leaves, and with the input that the next run reads it from. holds is an input that is
+    true in every run: the condition of a loop whose count is known.
     """
 
     node: Node
@@ -60,12 +64,14 @@ class Repeated:
     inputs: Mapping[str, tuple[Tensor, ValueType]]
     carried: Sequence[tuple[str, str, str]]
     stacked: Sequence[Stacked]
+    holds: str = ""
 
 
 def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
     """Loop(trip count, condition, state ...): its body, times the count where that is known."""
-    body = node.bodies["body"]
-    states = node.inputs[2:]
+    body, states = _body(node, "body"), node.inputs[2:]
+    _expect(node, "inputs", len(body.inputs), 2 + len(states))
+    _expect(node, "outputs", len(body.outputs), 1 + len(node.outputs))
     counter, condition, *inputs = body.inputs
     fed = {
         counter: (_register(counter, TensorProto.INT64), ValueType(TensorProto.INT64, ())),
@@ -81,7 +87,20 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
     results = body.outputs[1:]
     carried = list(zip(node.outputs, results, inputs, strict=False))
     stacked = [Stacked(*ends) for ends in zip(node.outputs[len(states) :], results[len(states) :], strict=True)]
-    _repeat(reader, Repeated(node, body, count, fed, carried, stacked), frame)
+    _repeat(reader, Repeated(node, body, count, fed, carried, stacked, condition), frame)
+
+
+def _body(node: Node, name: str) -> Body:
+    """A body of a node; raises SourceError where the node has none of that name."""
+    if name not in node.bodies:
+        raise SourceError(f"{node.operator} '{node.result}' has no {name}, which ONNX asks for")
+    return node.bodies[name]
+
+
+def _expect(node: Node, what: str, count: int, wanted: int) -> None:
+    """Raise SourceError where a body has another number of inputs or outputs than its node gives and takes."""
+    if count != wanted:
+        raise SourceError(f"{node.operator} '{node.result}': its body has {count} {what}, and should have {wanted}")
 
 
 def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> int | None:
@@ -96,7 +115,7 @@ def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> in
     if wanted is None:
         return None
     inside, flag = frame.inside(body), body.inputs[1]
-    inside.values[flag] = onnx.helper.make_tensor("", TensorProto.BOOL, (), [True])
+    inside.values[flag] = TRUE
     inside.tensors[flag] = _register(flag, TensorProto.BOOL)
     goes_on = reader.folding.value(body.outputs[0], inside)
     if goes_on is None or not numpy_helper.to_array(goes_on).all():
@@ -106,24 +125,23 @@ def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> in
 
 def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
     """Scan(state ..., scanned ...): its body, times the length of what it scans."""
-    attributes = node.attributes
-    body = node.bodies["body"]
-    scanned = attributes["num_scan_inputs"]
+    attributes, body, scope = node.attributes, _body(node, "body"), node.scope
+    scanned = attributes.get("num_scan_inputs", 0)
     states = len(node.inputs) - scanned
-    scope = node.scope
     operands = [reader.operand(name, scope, frame) for name in node.inputs if name]
     if reader.opset < SCAN_WITHOUT_BATCH or any(operand.unsized for operand in operands):
         reader.opaque(node, frame, "the length that it scans is not known before the run")
         return
+    _expect(node, "inputs", len(body.inputs), len(operands))
+    _expect(node, "outputs", len(body.outputs), len(node.outputs))
     fed = {
         inside: (operand, frame.type(name))
         for inside, operand, name in zip(body.inputs, operands, node.inputs, strict=True)
     }
     axes = attributes.get("scan_input_axes") or (0,) * scanned
-    count = 0
+    count = _scanned_length(node, operands[max(states, 0) :], axes)
     for inside, axis in zip(body.inputs[states:], axes, strict=True):
         whole, known = fed[inside]
-        count = whole.shape[axis]
         part = _slice(inside, whole, axis)
         fed[inside] = (part, ValueType(known.code, part.shape))
     results = body.outputs
@@ -131,6 +149,18 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
     out_axes = attributes.get("scan_output_axes") or (0,) * (len(results) - states)
     stacked = [Stacked(*ends) for ends in zip(node.outputs[states:], results[states:], out_axes, strict=True)]
     _repeat(reader, Repeated(node, body, count, fed, carried, stacked), frame)
+
+
+def _scanned_length(node: Node, wholes: Sequence[Tensor], axes: Sequence[int]) -> int:
+    """How many slices all that is scanned has; raises SourceError where that is no one number."""
+    fits = 0 < len(wholes) == len(axes) and all(
+        -len(whole.shape) <= axis < len(whole.shape) for whole, axis in zip(wholes, axes, strict=True)
+    )
+    lengths = {whole.shape[axis] for whole, axis in zip(wholes, axes, strict=True)} if fits else set()
+    if len(lengths) != 1:
+        said = f"tensors of different lengths, {sorted(lengths)}" if lengths else "nothing, or along no axis of it"
+        raise SourceError(f"{node.operator} '{node.result}' scans {said}")
+    return lengths.pop()
 
 
 def _slice(name: str, whole: Tensor, axis: int) -> Tensor:
@@ -148,6 +178,8 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
     inside = frame.inside(repeated.body, times=max(repeated.count, 1))
     for name, (tensor, known) in repeated.inputs.items():
         inside.place(name, tensor, known)
+    if repeated.holds:
+        inside.values[repeated.holds] = TRUE
     find_types(inside, reader.folding)
     stacks = {part: _stack(inside, part, repeated.count) for part in repeated.stacked}
     inside.placed.update((part.inside, stack.storage) for part, stack in stacks.items() if stack is not None)
@@ -190,7 +222,9 @@ def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
 
 def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     """If: the branch that a known condition takes, else the dearer one, and a note says which."""
-    branches = node.bodies
+    branches = {name: _body(node, name) for name in ("then_branch", "else_branch")}
+    for body in branches.values():
+        _expect(node, "outputs", len(body.outputs), len(node.outputs))
     scope = node.scope
     reader.operand(node.inputs[0], scope, frame)
     condition = reader.folding.value(node.inputs[0], frame)
@@ -283,6 +317,7 @@ class GraphReader:
         self.ops: list[Op] = []
         self.notes: list[str] = []
         self._weights: list[Weight] = []
+        self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
         self._met: set[tuple[Body, str]] = set()
         self._graph = program.graph
         self._kinds = StoredKinds(program.graph, masks)
@@ -409,13 +444,24 @@ class GraphReader:
 
     def _operands(self, node: Node, scope: str, frame: Frame) -> tuple[Operand, ...]:
         """Operands in order; what only says how large or where is left out."""
-        operands: list[Operand] = []
+        operands: list[Tensor | None] = []
         for name, role in zip(node.inputs, node.roles, strict=True):
             tensor = (frame.tensors.get(name) or self.operand(name, scope, frame)) if name else None
             if role.shape and tensor and tensor.storage.kind is not StorageKind.SHAPE:
                 tensor = None
             operands.append(tensor)
+        quantised = operands[0] if operands and node.rule and node.rule.kind in GRIDS else None
+        if quantised and quantised.storage.is_activation:
+            return (quantised, *map(self._first_of_equal, operands[1:], node.inputs[1:], repeat(frame)))
         return tuple(operands)
+
+    def _first_of_equal(self, scale: Tensor | None, name: str, frame: Frame) -> Tensor | None:
+        """A stored scale or zero point, or the first of that type and number: exporters write one for each node."""
+        home = frame.home(name) if scale and scale.elements == 1 else None
+        stored = home.body.stored.get(name) if home else None
+        if scale is None or stored is None or stored.values is None:
+            return scale
+        return self._scales.setdefault((scale.dtype, scale.shape, stored.array().tobytes()), scale)
 
     def _results(
         self, node: Node, operands: tuple[Operand, ...], types: tuple[ValueType, ...], frame: Frame

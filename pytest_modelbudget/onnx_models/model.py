@@ -69,6 +69,9 @@ class InMemory:
         return self.held
 
 
+MOST_WATCHED = 2000  # nodes whose results are looked at, all of them, for values under other names
+
+
 class OnnxModel(formats.RunnableModel):
     """An ONNX model: measured without its weights, and run with them in ONNX Runtime.
 
@@ -215,26 +218,32 @@ class OnnxModel(formats.RunnableModel):
         return self._sessions[key]
 
     def _watched_layers(self, names: Collection[str]) -> Mapping[str, str]:
-        """Scopes of results by name: of these and the last of each layer, else of all nodes."""
+        """Scopes of results by name: of all nodes; of many, these and the last of each layer."""
         nodes = [node for node in self.program.graph.nodes if node.result]
         wanted = set(names)
-        if any(not wanted.isdisjoint(node.outputs) for node in nodes):
+        if len(nodes) > MOST_WATCHED and any(not wanted.isdisjoint(node.outputs) for node in nodes):
             wanted |= set({node.scope: node.result for node in nodes}.values())
             return {name: node.scope for node in nodes for name in node.outputs if name in wanted}
-        return {node.result: node.scope for node in nodes}
+        return {name: node.scope for node in nodes for name in node.outputs if name}
 
     def _layer_outputs(self, layers: Mapping[str, str], values: Mapping[str, Any]) -> tuple[formats.LayerOutput, ...]:
         """Those of the watched values that are floating tensors."""
         names = [name for name in layers if getattr(values[name], "dtype", np.dtype(object)).kind == "f"]
         places = {name: at for at, name in enumerate(names)}
         readers: dict[str, list[int]] = defaultdict(list)
+        ends, moving = set(self.program.graph.outputs), set(self.program.inputs)
         for node in self.program.graph.nodes:
-            if node.result in places:
-                for name in node.reads:
-                    readers[name].append(places[node.result])
-        outputs = self.program.graph.outputs
+            if not node.reads.isdisjoint(moving):
+                moving.update(node.outputs)
+            if node.result not in places:  # what becomes of it is not seen
+                ends |= node.reads
+                continue
+            for name in node.reads:
+                readers[name].append(places[node.result])
         return tuple(
-            formats.LayerOutput(name, layers[name], values[name], tuple(readers[name]), name in outputs)
+            formats.LayerOutput(
+                name, layers[name], values[name], tuple(readers[name]), name in ends, name not in moving
+            )
             for name in names
         )
 

@@ -25,16 +25,20 @@ def put_in_order(model: ModelProto) -> bool:
     """
     inner = (graph for function in model.functions for graph in program.graphs_in(function.node))
     holders: Sequence[Any] = (*program.all_graphs(model.graph), *model.functions, *inner)
-    sorted_ones = [_sort(holder.node) for holder in reversed(holders)]  # inner ones first: outer ones are copied
+    has_bodies = len(holders) > 1 + len(model.functions)
+    # Inner ones first: outer ones are copied.
+    sorted_ones = [_sort(holder.node, has_bodies=has_bodies) for holder in reversed(holders)]
     return any(sorted_ones)
 
 
-def _sort(nodes: MutableSequence[NodeProto]) -> bool:
+def _sort(nodes: MutableSequence[NodeProto], *, has_bodies: bool) -> bool:
     """Put each node behind those that make what it, or a body of it, reads."""
+    names = [program.names_read((node,)) if has_bodies else node.input for node in nodes]
     makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
-    reads = [sorted({makers[name] for name in program.names_read((node,)) if name in makers}) for node in nodes]
-    if all(not places or places[-1] < place for place, places in enumerate(reads)):
+    reads = [[makers[name] for name in read if name in makers] for read in names]
+    if all(not places or max(places) < place for place, places in enumerate(reads)):
         return False
+    reads = [sorted(set(places)) for places in reads]
     order = _order(reads)
     if not order:
         return False

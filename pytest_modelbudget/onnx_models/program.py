@@ -146,6 +146,7 @@ def strip_values(tensor: TensorProto) -> TensorProto:
     return light
 
 
+SIZES = frozenset({"onnx::Shape", "onnx::Size"})
 FLOATING = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
@@ -369,12 +370,24 @@ class Body:
         for node in reversed(self.nodes):
             if node.bodies:
                 read |= node.reads
-            elif not shaping.isdisjoint(node.outputs) and read.isdisjoint(node.outputs):
+            elif not shaping.isdisjoint(node.outputs) and not any(
+                o in read or o in self.worked_out for o in node.outputs
+            ):
                 shaping.update(node.inputs)
                 continue
             for name, role in zip(node.inputs, node.roles, strict=True):
                 (shaping if role.shape else read).add(name)
-        return frozenset(shaping - read)
+        return frozenset(shaping - read - self.worked_out)
+
+    @kept
+    def worked_out(self) -> frozenset[str]:
+        """Values that a run makes of floating inputs, not of their shapes: no size is known by them before it."""
+        floating = {name for name in self.inputs if self.types[name].code in FLOATING} - self.stored.keys()
+        worked_out = {*floating}
+        for node in self.nodes:
+            if node.operator not in SIZES and not worked_out.isdisjoint(node.reads):
+                worked_out.update(filter(None, node.outputs))
+        return frozenset(worked_out - floating)
 
 
 NO_BODIES: Mapping[str, Body] = {}

@@ -17,6 +17,7 @@ from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.ops.table import OpTable
 
 SIGNATURE = "pkg.torch.export.graph_signature.InputSpec.kind"
+DYNAMIC = "onnx::DynamicQuantizeLinear"  # x → integers, scale, zero point
 KINDS_WRITTEN = {"PARAMETER": StorageKind.PARAMETER, "BUFFER": StorageKind.BUFFER}
 
 
@@ -38,8 +39,13 @@ class StoredKinds:
     @kept
     def _stored(self) -> frozenset[str]:
         """Names of stored tensors, and of what they are handed on as."""
-        stored = frozenset(name for body in self._graph.everything() for name in body.stored)
-        return stored.union(*(self._carried_results(name) for name in stored))
+        waiting = [name for body in self._graph.everything() for name in body.stored]
+        reached = set(waiting)
+        for name in waiting:  # which grows
+            results = {result for use in self._graph.uses.get(name, ()) for result in use.carries_into} - reached
+            reached |= results
+            waiting += results
+        return frozenset(reached)
 
     def kind(self, tensor: program.StoredTensor) -> StorageKind:
         """The kind of one tensor; where the exporter's metadata says it, that decides."""
@@ -48,13 +54,14 @@ class StoredKinds:
             return written
         if tensor.name in self._graph.shaping:
             return StorageKind.SHAPE
-        finals = tuple(self._finals(tensor.name, tensor.is_floating))
+        finals = self._finals(tensor.name, tensor.is_floating)
         is_mask = tensor.name in self._masks
-        if not is_mask and tensor.shape and any(map(_is_parameter, finals)):
+        rescaling = bool(self._dynamic_scales) and any(self._rescales(final.use) for final in finals)
+        if not is_mask and tensor.shape and not rescaling and any(map(_is_parameter, finals)):
             return StorageKind.PARAMETER
         if any(final.use.role.statistic for final in finals):
             return StorageKind.BUFFER
-        if any(self._quantises_parameter(final.use) for final in finals):
+        if rescaling or any(self._quantises_parameter(final.use) for final in finals):
             return StorageKind.QUANTISER
         return StorageKind.CONSTANT
 
@@ -75,21 +82,30 @@ class StoredKinds:
                 return prod(int(use.node.attributes[size]) for size in use.role.packed)
         return None
 
-    def _finals(self, name: str, floating: bool) -> Iterator[FinalUse]:
-        """Uses of a value, those behind what hands it on in their place."""
-        for inside in self._graph.handed_on.get(name, ()):
-            yield from self._finals(inside, floating)
-        for use in self._graph.uses.get(name, ()):
-            for result in use.carries_into:
-                yield from self._finals(result, floating or use.role.dequantised)
-            if not use.role.carried:
-                yield FinalUse(use, floating)
+    def _finals(self, name: str, floating: bool) -> tuple[FinalUse, ...]:
+        """Uses of a value, those behind what hands it on in their place, each once however many ways lead there."""
+        waiting, finals = [(name, floating)], []
+        reached = set(waiting)
+        for name, floating in waiting:  # which grows
+            steps = [(inside, floating) for inside in self._graph.handed_on.get(name, ())]
+            for use in self._graph.uses.get(name, ()):
+                if use.role.carried:
+                    steps += [(result, floating or use.role.dequantised) for result in use.carries_into]
+                else:
+                    finals.append(FinalUse(use, floating))
+            if steps:
+                waiting += [step for step in dict.fromkeys(steps) if step not in reached]
+                reached.update(steps)
+        return tuple(finals)
 
-    def _carried_results(self, name: str) -> Iterator[str]:
-        for use in self._graph.uses.get(name, ()):
-            for result in use.carries_into:
-                yield result
-                yield from self._carried_results(result)
+    def _rescales(self, use: program.Use) -> bool:
+        """Whether it is multiplied with the scale of dynamic quantisation: the scale of a weight, then."""
+        return use.node.operator == "onnx::Mul" and not self._dynamic_scales.isdisjoint(use.node.inputs)
+
+    @kept
+    def _dynamic_scales(self) -> frozenset[str]:
+        nodes = (node for node in self._graph.nodes if node.operator == DYNAMIC)
+        return frozenset(node.outputs[1] for node in nodes if len(node.outputs) > 1)
 
     def _quantises_parameter(self, use: program.Use) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""

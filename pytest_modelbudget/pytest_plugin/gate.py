@@ -1,7 +1,8 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, misspelt_marker
-from pytest_modelbudget.budget.yaml_text import replace_file
+from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
+from pytest_modelbudget.budget.yaml_text import remove_stray, replace_file, strays
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
-from pytest_modelbudget.pytest_plugin import items, locks, options
+from pytest_modelbudget.pytest_plugin import items, locks, options, progress
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.reports.text import printable, printed_line
@@ -49,7 +50,8 @@ class BudgetPaths:
         if is_budget(content):
             return not self._is_unfit(path)
         if (key := misspelt_marker(content)) is not None:
-            self.remarks.append(f"{path.name} is not held: its key '{key}' is not model_budget")
+            why = f"its key '{key}' is not {MARKER}" if key != MARKER else f"{MARKER} does not start a line there"
+            self.remarks.append(f"{path.name} is not held: {why}")
         return False
 
     def _is_unfit(self, path: Path) -> bool:
@@ -61,6 +63,18 @@ class BudgetPaths:
             self.unfit.append(shown)
             self.remarks.append(f"{shown} is not held: no terminal can be given such a name: rename the file")
         return True
+
+    def ignored(self, collected: Collection[str]) -> Iterator[str]:
+        """A sentence for each budget under the configured paths that pytest did not come by, as it was told."""
+        for path in (file for root in self.roots for file in _yaml_files(root)):
+            if str(path) in collected:
+                continue
+            name = os.path.relpath(path, self.config.rootpath)
+            with suppress(OSError):
+                if not path.exists():
+                    yield f"{name} is not held: it is a link that leads nowhere"
+                elif is_budget(path.read_bytes()) and not self._is_unfit(path):
+                    yield f"{name} is not held: pytest was told to ignore it"
 
     def why_nothing(self) -> str:
         """A sentence where no budget was found."""
@@ -142,6 +156,7 @@ class Gate:
         options.require_packages(config)
         options.require_amounts(config)
         self.config = config
+        config.stash[progress.WATCH] = progress.Watch()
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
@@ -214,6 +229,8 @@ class Gate:
         if self.config.getoption("collectonly") or not is_started:
             return
         unanswered = max(self.collected - self.assembly.answered, 0)
+        if not self.config.getoption("lf", False):  # which leaves out files that did not fail, and is said below
+            self.remarks += self.paths.ignored(self.budgets)
         report = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
         self.report = self._compared(report, exitstatus)
         for node_id, line, lines in self.locks.failures(self.report):
@@ -256,6 +273,9 @@ class Gate:
         answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
         if unanswered > 0 or self.locks.fails or self.paths.unfit:
             return pytest.ExitCode.TESTS_FAILED
+        if broken := self._hidden_failures():
+            self.remarks.append(f"{several(broken, 'limit')} failed, and pytest was told otherwise: see the table")
+            return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
         left_out = self.declared or (self.budgets and self.config.getoption("lf", False))
@@ -263,6 +283,24 @@ class Gate:
             return exitstatus
         self.remarks.append(f"nothing measured\n{self.paths.why_nothing()}")
         return pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def _hidden_failures(self) -> int:
+        """The number of limits that fail in a session that pytest calls passed: xfail, or a plugin, did that."""
+        report = self.report
+        return sum(case.check.fails for case in cases.cases(report)) + len(report.broken) if report else 0
+
+    def pytest_sessionstart(self) -> None:
+        """Remove the reports of an earlier run: nobody takes them for this one's, however it ends."""
+        if hasattr(self.config, "workerinput") or self.config.getoption("collectonly"):
+            return
+        for _, file in options.report_files(self.config):
+            path = options.absolute(self.config.invocation_params.dir, file)
+            with suppress(OSError):  # what cannot be removed cannot be written either, which is said then
+                target = Path(os.path.realpath(path))
+                if target.is_file():
+                    target.unlink()
+                for stray in strays(target.parent, {target.name}):  # of a run that was killed while it wrote
+                    remove_stray(stray)
 
     def _write_reports(self, report: record.Report) -> int:
         """Let the hook hear of the report, and write every file that was asked for.
@@ -288,6 +326,10 @@ class Gate:
             self.remarks.append(f"cannot write {path}: {error.strerror or error}")
             return pytest.ExitCode.USAGE_ERROR
         return pytest.ExitCode.OK
+
+    def pytest_unconfigure(self) -> None:
+        """Give back what the session held."""
+        self.config.stash[progress.WATCH].close()
 
     # What the terminal shows.
 
@@ -319,7 +361,7 @@ class Gate:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A report in its file, whole or not at all: a run that is killed leaves the file that was there.
+    """A report in its file, whole or not at all: a run that is killed leaves none that is cut.
 
     What is no plain file, or stands where nothing can take its place, such as one that is mounted, is written into.
     """

@@ -38,6 +38,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     UPDATE,
     report_files,
 )
+from pytest_modelbudget.pytest_plugin.progress import WATCH
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import assembly, record, sentences, typed_json
 from pytest_modelbudget.reports.text import one_line, printed_line
@@ -265,20 +266,22 @@ class TransformNode(pytest.Collector):
             models = models_of(self.config)
             with_parts = keeps_parts(self.config, self.path, self.budget_path)
             source, process = self.parent.source, self.parent.process
-            if process is not None:
-                self._transformed = process.transform(source, self.check, with_parts=with_parts)
-            else:
-                self._transformed = transforming.transformed_model(
-                    source, self.check, models.registry, root=models.root, with_parts=with_parts
-                )
+            with self.config.stash[WATCH].naming(self.nodeid):
+                if process is not None:
+                    self._transformed = process.transform(source, self.check, with_parts=with_parts)
+                else:
+                    self._transformed = transforming.transformed_model(
+                        source, self.check, models.registry, root=models.root, with_parts=with_parts
+                    )
         return self._transformed
 
     def verified(self, claim: Claim) -> Equivalence:
         """Whether the changed model's outputs are still the same."""
         transformed, process = self.transformed(), self.parent.process
-        if process is None or transformed.measured.failure is not None:
-            return transforming.verified(transformed, claim, root=self.config.rootpath)
-        return process.verify(self.parent.source, self.check, claim)
+        with self.config.stash[WATCH].naming(budgets.path_of(self.nodeid, budgets.EQUIVALENCE)):
+            if process is None or transformed.measured.failure is not None:
+                return transforming.verified(transformed, claim, root=self.config.rootpath)
+            return process.verify(self.parent.source, self.check, claim)
 
     def measured(self) -> MeasuredModel:
         """The changed model's numbers."""
@@ -406,7 +409,9 @@ class ModelNode(pytest.Collector):
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
             with_parts = keeps_parts(self.config, self.path, self.budget_path)
-            model = models_of(self.config).of(self.source, with_parts=with_parts, elsewhere=self.process)
+            models = models_of(self.config)
+            with self.config.stash[WATCH].naming(self.nodeid):
+                model = models.of(self.source, with_parts=with_parts, elsewhere=self.process)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements

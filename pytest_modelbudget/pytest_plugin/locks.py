@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ def _readable(files: Iterable[Path], baselines: lock_file.Baselines) -> tuple[li
             )
             vanished.append(record.BrokenFile(id=path_of(file, BROKEN), problems=(problem,)))
     return there, vanished
+
+
+def _is_budget_file(path: Path) -> bool:
+    """Whether a file can still be a budget: one that cannot be read fails by itself."""
+    try:
+        return path.is_file() and is_budget(path.read_bytes())
+    except OSError:
+        return True
 
 
 class SessionLocks:
@@ -116,7 +125,7 @@ class SessionLocks:
         budgets: list[Path], gone_from: Iterable[Path],
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
-        gone = tuple(dict.fromkeys((*self._gone(base, gone_from), *self._left(base, budgets)))) if base.commit else ()
+        gone = self._gone(base, gone_from) if base.commit else ()
         try:
             registry = models_of(self.config).registry
         except ModelBudgetError as error:  # a broken extension: no budget could be read
@@ -136,29 +145,21 @@ class SessionLocks:
                 if budget.loosen is Loosen.FORBID:
                     yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
-    def _gone(self, base: revision.BaseRevision, paths: Iterable[Path]) -> Iterator[Path]:
-        """Budget files of the base that the working tree no longer has."""
-        for path in paths:
-            try:
-                for file in revision.files_at(base, path):
-                    is_gone = file.suffix in SUFFIXES and not file.exists()
-                    if is_gone and is_budget(revision.text_at(base, file) or ""):
-                        yield file
-            except revision.BaseError as error:
-                self.remarks.append(f"budgets at {revision.short(base)} were not listed: {error}")
+    def _gone(self, base: revision.BaseRevision, paths: Iterable[Path]) -> tuple[Path, ...]:
+        """Budget files of the base that the working tree no longer has, or has as something else.
 
-    def _left(self, base: revision.BaseRevision, budgets: list[Path]) -> Iterator[Path]:
-        """Budget files of the base, in whichever folder, that are gone and held a model of a file that is new."""
+        They are looked for under these paths, and in the whole project: where budgets stand is the change's to say.
+        """
+        found: dict[Path, None] = {}
         try:
-            new = [path for path in budgets if revision.text_at(base, path) is None]
-            names = {name for path in new for name in lock_file.models_in(path.read_bytes().decode("utf-8", "replace"))}
-            for file in revision.all_files_at(base) if names else ():
-                is_here = file.suffix in SUFFIXES and file.is_relative_to(self.config.rootpath) and not file.exists()
-                text = (revision.text_at(base, file) or "") if is_here else ""
-                if is_budget(text) and names & lock_file.models_in(text):
-                    yield file
-        except (revision.BaseError, OSError) as error:
+            everywhere = (file for file in revision.all_files_at(base) if file.is_relative_to(self.config.rootpath))
+            for file in chain(everywhere, *(revision.files_at(base, path) for path in paths)):
+                is_left = file.suffix in SUFFIXES and not _is_budget_file(file)
+                if is_left and is_budget(revision.text_at(base, file) or ""):
+                    found[file] = None
+        except revision.BaseError as error:
             self.remarks.append(f"budgets at {revision.short(base)} were not listed: {error}")
+        return tuple(found)
 
     def _updated(
         self, mode: UpdateMode, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]

@@ -17,7 +17,7 @@ from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, EquivalenceCh
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.divergence import Worst
+from pytest_modelbudget.equivalence.divergence import LayerError, Worst
 from pytest_modelbudget.equivalence.figures import ALGEBRA, Figures
 from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
 from pytest_modelbudget.formats.model import Change
@@ -156,11 +156,18 @@ def equivalence_report(equivalence: Equivalence) -> record.EquivalenceReport:
         basis=equivalence.basis.value,
         seeds=tuple(equivalence.seeds),
         outputs=tuple(_output(output) for output in equivalence.outputs),
+        layers=tuple(_layer_error(layer) for layer in equivalence.layers),
         decided=equivalence.decision.text if equivalence.decision else "",
         first_divergence=None
         if divergence is None
         else _like(record.FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
     )
+
+
+def _layer_error(layer: LayerError) -> record.LayerErrorReport:
+    figures = {"of_its_size": layer.of_its_size, "sqnr": layer.sqnr, "max_abs": layer.max_abs}
+    texts: dict[str, Any] = {name: None if each is None else decimal(each) for name, each in figures.items()}
+    return _like(record.LayerErrorReport, layer, **texts)
 
 
 def _output(output: OutputRecord) -> record.OutputReport:

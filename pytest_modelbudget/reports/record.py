@@ -268,6 +268,17 @@ class FirstDivergence(Entry):
     error: str
     worst: WorstElement | None = rare(None)
     repeat: str = rare("")
+    reservation: str = rare("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerErrorReport(Entry):
+    """How far a changed model is from one layer of its original; no sqnr of one that it has not."""
+
+    scope: str
+    of_its_size: str
+    sqnr: str | None = rare(None)
+    max_abs: str | None = rare(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +322,7 @@ class EquivalenceReport(Entry):
     decided: str = rare("")
     notes: tuple[str, ...] = rare(())
     first_divergence: FirstDivergence | None = rare(None)
+    layers: tuple[LayerErrorReport, ...] = rare(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,7 +149,8 @@ def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tu
     lines = [f"equivalence {equivalence.outcome.value}: {one_line(equivalence.reason)}   {place}"]
     if divergence := equivalence.first_divergence:
         size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
-        lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}")
+        kept = f" ({divergence.reservation})" if divergence.reservation else ""
+        lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}{kept}")
     over = (output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst)
     if output := next(over, None):
         lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
@@ -217,9 +218,22 @@ def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
     if equivalence.decided:
         yield equivalence.decided
     if divergence:
-        yield f"first layer that differs: {scope_text(divergence.scope)}, by {divergence.error} of its size"
+        kept = f" ({divergence.reservation})" if divergence.reservation else ""
+        yield f"first layer that differs: {scope_text(divergence.scope)}, by {divergence.error} of its size{kept}"
     if equivalence.weights:
         yield weights_text(equivalence.weights, equivalence.seeds)
+
+
+def error_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
+    """A line for each layer: how far the changed model is from it; "fused or gone" where it has nothing of it."""
+    rows = [("layer", "SQNR", "max abs")] + [
+        (scope_text(layer.scope), f"{layer.sqnr} dB", layer.max_abs or "0")
+        if layer.sqnr is not None
+        else (scope_text(layer.scope), "fused or gone", "")
+        for layer in equivalence.layers
+    ]
+    if equivalence.layers:
+        yield from aligned("{:<}  {:>}  {:>}", rows)
 
 
 def reservations(case: Case) -> Iterator[str]:

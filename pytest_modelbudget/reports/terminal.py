@@ -23,7 +23,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.cases import Case, cases_of, changes_counted, counts
 from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
-from pytest_modelbudget.reports.sentences import costs, grown_lines, largest_shares, reservations
+from pytest_modelbudget.reports.sentences import costs, error_lines, grown_lines, largest_shares, reservations
 from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
 from pytest_modelbudget.units import readable, readable_pair, room, several
 
@@ -196,6 +196,8 @@ def _layers(case: Case) -> Iterator[str]:
     """The layers that grew since the baseline, then the largest shares with their part of all."""
     indent = " " * (OUTCOME_WIDTH - 2)
     yield from (cut_middle(indent + line, WIDTH) for line in grown_lines(case.check.blame))
+    if case.check.is_claim:
+        yield from (cut_middle(indent + "  " + line, WIDTH) for line in error_lines(case.evidence))
     metric, total = case.measurement, Fraction(case.check.actual or 0)
     for scope, value in largest_shares(case) if metric else ():
         part = room(value / total) if total and metric and not metric.exact else ""

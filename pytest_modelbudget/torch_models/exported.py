@@ -9,6 +9,7 @@ from zipfile import ZipFile
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from pytest_modelbudget.errors import InputError, SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel
@@ -28,7 +29,7 @@ def load(source: ModelSource, rules: OpTable) -> TorchModel:
 
 @dataclass(frozen=True, slots=True)
 class ExportedSource:
-    """A file with an exported program."""
+    """A file with an exported program, or a program in memory."""
 
     source: ModelSource
 
@@ -38,17 +39,15 @@ class ExportedSource:
         return traced(subject, specs, model.rules, rewriting=model.rewriting())
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
-        """The file's program with its weights, and what it takes.
+        """The program with its weights, and what it takes.
 
         Raises SourceError for what is no exported program, or is to be converted.
         """
         source = self.source
-        path = existing_file(source, "an exported program (.pt2)")
-        must_be(path, "exported")
-        refusal = f"{path.name} is not an exported program: reading it"
-        with silenced(), user_code(refusal, SourceError):
-            register_quantisers(path)
-            program = torch.export.load(str(path))
+        target = source.target
+        program = target if isinstance(target, torch.export.ExportedProgram) else _opened(source)
+        if source.args or source.kwargs:
+            raise SourceError("an exported program is a model already: args and kwargs have no use")
         if source.dtype is not None:
             words = "dtype converts modules, not exported programs: export it in that type"
             raise SourceError(words)
@@ -67,6 +66,15 @@ def register_quantisers(path: Path) -> None:
         texts = (archive.read(name) for name in archive.namelist() if name.endswith(".json"))
         if any(b"quantized_decomposed" in text for text in texts):
             import torch.ao.quantization.fx._decomposed  # noqa: F401  # registers them
+
+
+def _opened(source: ModelSource) -> torch.export.ExportedProgram:
+    path = existing_file(source, "an exported program (.pt2)")
+    must_be(path, "exported")
+    refusal = f"{path.name} is not an exported program: reading it"
+    with silenced(), user_code(refusal, SourceError):
+        register_quantisers(path)
+        return torch.export.load(str(path))
 
 
 class NodeByNode(fx.Interpreter):
@@ -89,7 +97,8 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         assert isinstance(scopes, NodeScopes)
         arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
-        return NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
+        outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
+        return pytree.tree_unflatten(outputs, program.call_spec.out_spec)  # as the module gave them
 
     return Subject(
         "exported",

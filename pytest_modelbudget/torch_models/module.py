@@ -1,5 +1,6 @@
 """``torch:`` a module, or a callable that builds one."""
 
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models import exported
 from pytest_modelbudget.torch_models.building import built, converted, is_an_instance
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
@@ -21,7 +23,10 @@ from pytest_modelbudget.torch_models.weights import copied
 
 
 def load(source: ModelSource, rules: OpTable) -> TorchModel:
-    """The model that ``source`` names."""
+    """The model that ``source`` names; an exported program in memory is one as in a file."""
+    exporting = sys.modules.get("torch.export")  # where it was not loaded, nothing was exported
+    if exporting is not None and isinstance(source.target, exporting.ExportedProgram):
+        return exported.load(source, rules)
     return TorchModel(ModuleSource(source), rules)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 from pytest_modelbudget.torch_models.weights import CONTAINERS, CONTENTLESS, ModuleTree
 
@@ -52,6 +53,12 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
             restore(container, items)
 
 
+def _renormed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The table of an embedding with ``max_norm``, which shortens the rows that a run reads."""
+    if not isinstance(module, torch.jit.ScriptModule) and getattr(module, "max_norm", None) is not None:
+        yield from ((name, table.detach()) for name, table in module._parameters.items() if table is not None)
+
+
 @contextmanager
 def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
     """Buffers have the values and memory that they had, also where a run writes into them.
@@ -62,7 +69,7 @@ def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
     kept = [
         (module, name, buffer, buffer.detach(), buffer.clone())
         for _, module in modules
-        for name, buffer in module._buffers.items()
+        for name, buffer in (*module._buffers.items(), *_renormed(module))
         if buffer is not None and _can_be_written(buffer)
     ]
     try:

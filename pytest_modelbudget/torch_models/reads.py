@@ -6,8 +6,10 @@ with those shows in no output.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,6 +20,7 @@ from pytest_modelbudget.formats.model import Reads
 from pytest_modelbudget.torch_models.recording import tensors_in
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
+Array = Callable[[torch.Tensor], Any]  # the values of a tensor, as other models give theirs
 Mark = Callable[..., Any]  # of a mask laid out as the table is, by the arguments behind the table
 
 
@@ -53,12 +56,13 @@ PICKS: Mapping[str, Mark] = {
     "aten::take_along_dim": _along,
     "aten::masked_select": lambda mask, chosen: mask.logical_or_(chosen),
 }
+LIFTS = frozenset({"aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy"})  # what forward makes of numbers
 # Operators whose result has the values of their first tensor, and those that only compare them.
 CARRIERS = frozenset({"aten::_to_copy", "aten::clone", "aten::to", "aten::contiguous", "aten::reshape", "aten::repeat"})
 COMPARISONS = frozenset({"aten::eq", "aten::ne"})
 INDEXED: Mapping[str, int] = {  # where an operator takes indices of rows
     "aten::embedding": 1, "aten::embedding_bag": 1, "aten::_embedding_bag": 1,
-    "aten::_embedding_bag_forward_only": 1, "aten::index_select": 2,
+    "aten::_embedding_bag_forward_only": 1, "aten::embedding_renorm_": 1, "aten::index_select": 2,
 }  # fmt: skip
 
 
@@ -110,11 +114,14 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
     """Notes what one run reads of each stored tensor.
 
     What is computed from stored tensors alone (a copy in another type, a table times a scale) is
-    read where something else reads it: a row of it is a row of all that it was made of.
+    read where something else reads it: a row of it is a row of all that it was made of. Tensors that
+    come of no input are such, too: a scale that forward makes, a table that is no module's.
     """
 
-    def __init__(self, weights: Iterable[NamedWeight]) -> None:
+    def __init__(self, weights: Iterable[NamedWeight], inputs: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        self._moved = {_key(tensor) for tensor in inputs if _is_strided(tensor)}  # what comes of inputs
+        self._outside: list[torch.Tensor] = []  # tables that are in no module
         self._weights = tuple(weight for weight in weights if _is_strided(weight.tensor))
         self._memory: dict[int, _Memory] = {}
         for weight in self._weights:
@@ -128,10 +135,14 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         named = kwargs or {}
         result = func(*args, **named)
         tensors = [*tensors_in(args), *tensors_in(list(named.values()))]
-        known = [tensor for tensor in tensors if _is_strided(tensor) and _key(tensor) in self._memory]
-        if not known:
-            return result
         name = func._schema.name
+        known = [tensor for tensor in tensors if self._is_stored(tensor, is_made=name in LIFTS)]
+        if len(known) < len(tensors):
+            self._move(tensors_in(result))
+        if not known:
+            if not tensors:
+                self._derive([], tensors_in(result))
+            return result
         if name in PICKS and tensors and known[0] is tensors[0]:
             self._memory[_key(known[0])].is_picked = True
             self._mark(known[0], lambda flags: PICKS[name](flags, *args[1:], **named))
@@ -144,6 +155,30 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         for tensor in known:
             self._mark_whole(tensor)
         return result
+
+    def _is_stored(self, tensor: torch.Tensor, *, is_made: bool) -> bool:
+        """Whether a tensor comes of no input; one that is seen for the first time is from outside."""
+        if not _is_strided(tensor):
+            return False
+        key = _key(tensor)
+        if is_made:
+            self._moved.discard(key)  # of a storage that is gone
+        if key not in self._memory and key not in self._moved:
+            self._memory[key] = _Memory(tensor)
+            if not is_made and tensor.numel() > 1:
+                self._outside.append(tensor)
+        return key in self._memory and key not in self._moved
+
+    def _move(self, results: list[torch.Tensor]) -> None:
+        """Results that inputs go into; stored tensors stay such, whatever is written into them."""
+        stored = {_key(weight.tensor) for weight in self._weights}
+        self._moved |= {_key(result) for result in results if _is_strided(result)} - stored
+
+    def mark_outputs(self, tensors: Iterable[torch.Tensor]) -> None:
+        """What the model returns is read whole."""
+        for tensor in tensors:
+            if _is_strided(tensor) and _key(tensor) in self._memory:
+                self._mark_whole(tensor)
 
     def _mark(self, tensor: torch.Tensor, mark: Callable[[torch.Tensor], object]) -> None:
         with _disable_current_modes():
@@ -160,10 +195,12 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         """Results of stored tensors alone; views are read where they lie."""
         for result in results:
             if _is_strided(result):
+                self._moved.discard(_key(result))  # of a storage that is gone
                 self._memory.setdefault(_key(result), _Memory(result, sources))
 
-    def add_to(self, reads: Reads) -> None:
-        """Hand over what was read, after the run."""
+    @torch.inference_mode()
+    def add_to(self, reads: Reads, array: Array) -> None:
+        """Hand over what was read, after the run, under the mode that flags may have been made in."""
         for memory in reversed(self._memory.values()):  # a computed one comes after its sources
             for source in memory.sources:
                 self._hand_down(memory, source)
@@ -174,6 +211,20 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
                 own = memory.flags(weight.tensor)
                 mask = mask if own is None else own
             reads.add(weight.name, mask.numpy())
+        self._add_outside(reads, array)
+
+    def _add_outside(self, reads: Reads, array: Array) -> None:
+        """Hand over tables of no module, by their sizes and their order, where they were read in part."""
+        counts: Counter[str] = Counter()
+        for tensor in self._outside:
+            sizes = "x".join(map(str, tensor.shape))
+            counts[sizes] += 1
+            part = self._memory[_key(tensor)].part
+            if part is None or not part.any() or part.all():
+                continue
+            name = f"table of no module, {sizes}" + (f" #{counts[sizes]}" if counts[sizes] > 1 else "")
+            reads.add(name, part.numpy())
+            reads.outside[name] = partial(array, tensor)
 
     def _hand_down(self, memory: _Memory, source: torch.Tensor) -> None:
         """Mark in a source what was read of the tensor that was made of it.

@@ -16,7 +16,7 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import OpRule, Over
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.recording import attributes_of, is_taken_apart, signature
+from pytest_modelbudget.torch_models.recording import attributes_of, is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, ScopeNow
 
 
@@ -31,6 +31,11 @@ class Call:
     kwargs: Mapping[str, Any]
     weight_name: NameOf
     scope_now: ScopeNow
+    is_computed: Callable[[torch.Tensor], bool] = lambda tensor: False
+
+    def is_weight(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a stored one, or was computed from such alone."""
+        return bool(self.weight_name(tensor)) or self.is_computed(tensor)
 
     def argument(self, position: int, name: str) -> Any:
         """One argument, however it was given; None where it was not."""
@@ -80,6 +85,11 @@ class Rewrite(Protocol):
         """What stands in the operation's place, or NotImplemented to let it run as it is."""
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in one storage: sparse and nested ones do not."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 class RewritingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
     """Lets a rewrite answer for each operator of a forward pass."""
 
@@ -89,6 +99,7 @@ class RewritingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         self._rules = rules
         self._weight_name = weight_name
         self._scope_now = scope_now
+        self._computed: set[int] = set()  # memory of what stored tensors alone gave
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, what it is made of, or what stands in its place."""
@@ -98,9 +109,22 @@ class RewritingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
                 return func.decompose(*args, **kwargs)
         name = signature(func).spelling(self._rules)
         rule = self._rules.get(name)
-        call = Call(name, rule, func, args, kwargs, self._weight_name, self._scope_now)
-        result = self.answer(call)
-        return func(*args, **kwargs) if result is NotImplemented else result
+        call = Call(name, rule, func, args, kwargs, self._weight_name, self._scope_now, self._is_computed)
+        answer = self.answer(call)
+        result = func(*args, **kwargs) if answer is NotImplemented else answer
+        self._note_computed(call, result)
+        return result
+
+    def _is_computed(self, tensor: torch.Tensor) -> bool:
+        return has_memory(tensor) and tensor.untyped_storage()._cdata in self._computed
+
+    def _note_computed(self, call: Call, result: Any) -> None:
+        """Keep whether an operation read nothing but weights; memory of another result may be used again."""
+        read = tensors_in([*call.args, *call.kwargs.values()])
+        is_computed = bool(read) and all(has_memory(each) and call.is_weight(each) for each in read)
+        for tensor in filter(has_memory, tensors_in(result)):
+            memory = tensor.untyped_storage()._cdata
+            (self._computed.add if is_computed else self._computed.discard)(memory)
 
     def answer(self, call: Call) -> Any:
         """What stands in an operation's place."""

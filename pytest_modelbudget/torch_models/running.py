@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, cached_property, partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.inputs import Specs
@@ -28,7 +27,8 @@ from pytest_modelbudget.torch_models.module_state import buffer_values_kept, cac
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
-from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject, output_tensors
+from pytest_modelbudget.torch_models.seen_layers import SeenLayers
+from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, call_inputs, dtype_named, dtype_of
 from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, redraw
 
@@ -179,16 +179,20 @@ class TorchModel(models.RunnableModel):
         return models.DrawnInputs(specs, stacks(specs), no_arrays=tuple(no_arrays(self.specs)), notes=notes)
 
     def _index_ranges(self) -> Mapping[str, int]:
-        """The rows of the tables that integer inputs without a range ask for, seen in a run on zeros."""
+        """The rows of the tables that integer inputs without a range ask for, seen in one run."""
         lacking = [name for name, spec in leaf_specs(self.specs).items() if _lacks_range(spec)]
         if not lacking:
             return {}
-        inputs = call_inputs(self.specs, lambda spec: torch.zeros(spec.shape, dtype=dtype_named(spec.dtype)))
+
+        def smallest(spec: TensorSpec) -> torch.Tensor:
+            return torch.full(spec.shape, spec.low or 0, dtype=dtype_named(spec.dtype))
+
+        inputs = call_inputs(self.specs, smallest)
         named = dict(inputs.tensors())
         ranges = IndexRanges({name: named[name] for name in lacking if named[name].numel()})
         try:
             self._run(inputs, models.UNWATCHED, ranges)
-        except TraceError:  # zeros may be no inputs of this model
+        except TraceError:  # which may be no inputs of this model
             return {}
         return ranges.ranges
 
@@ -279,11 +283,12 @@ class TorchModel(models.RunnableModel):
     def _run_under(
         self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None
     ) -> models.Run:
-        subject, seen = self.subject, list[_Seen]()
+        subject, seen = self.subject, None
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
-        reads = None if watch.reads is None else StoredReads(named_weights(modules))
+        entering = tensors_in([*inputs.args, *inputs.kwargs.values()])
+        reads = None if watch.reads is None else StoredReads(named_weights(modules), entering)
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
@@ -299,22 +304,26 @@ class TorchModel(models.RunnableModel):
             enter(scopes.watching())
             if executed is not None:
                 enter(executed)
-            for seeing in filter(None, (mode, reads)):
-                enter(seeing)
             if rewriting is not None:
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             if self.is_exact:  # above a rewrite, which then works on float64 alone
                 torch.set_default_dtype(torch.float64)
                 enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
-            if watch.layers is not None:
-                enter(layers_seen(subject.model, seen))
+            for seeing in filter(None, (mode, reads)):  # what the model does, and not what a rewrite makes of it
+                enter(seeing)
             arguments = upcast(inputs) if self.is_exact else inputs
+            if watch.layers is not None:
+                given = tensors_in([*arguments.args, *arguments.kwargs.values()])
+                seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
+                enter(seen.watching())
             structure, tensors = result_of(subject.run(arguments, scopes))
         if reads is not None and watch.reads is not None:
-            reads.add_to(watch.reads)
+            reads.mark_outputs(tensor for _, tensor in tensors)
+            reads.add_to(watch.reads, array)
         outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
         counts = None if executed is None else executed.counts
-        return models.Run(outputs, structure, layers=layer_outputs(seen), executed=counts)
+        layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
+        return models.Run(outputs, structure, layers=layers, executed=counts)
 
 
 def _compared(compare: Callable[[str, NDArray[Any], NDArray[Any]], None]) -> Compare:
@@ -446,47 +455,6 @@ class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         return func(*args, **(kwargs or {}))
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The first floating tensor that a layer returned, and whether it read the one before."""
-
-    path: str
-    value: torch.Tensor
-    reads_last: bool
-
-
-@contextmanager
-def layers_seen(model: nn.Module, seen: list[_Seen]) -> Iterator[None]:
-    """Append the output of each layer below the model to ``seen``, while the context lasts."""
-    paths = {id(module): path for path, module in model.named_modules() if path}
-
-    last: list[torch.Tensor] = []  # of the layer before, kept alive: another may not take its id
-
-    def note(module: nn.Module, args: Any, result: Any) -> None:
-        if id(module) not in paths:
-            return
-        reads_last = any(read is mine for read in output_tensors(args) for mine in last)
-        last[:] = [tensor for tensor in output_tensors(result) if tensor.is_floating_point()]
-        # A copy: an in-place operation that follows would change what was returned.
-        for tensor in last[:1]:
-            seen.append(_Seen(paths[id(module)], tensor.clone(), reads_last))
-
-    hook = register_module_forward_hook(note)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def layer_outputs(seen: Sequence[_Seen]) -> tuple[models.LayerOutput, ...]:
-    """Outputs of layers in the order in which they end; each may be read by the one behind it."""
-    read = [*(each.reads_last for each in seen[1:]), False][: len(seen)]
-    return tuple(
-        models.LayerOutput(each.path, each.path, array(each.value), (at + 1,) if is_read else ())
-        for at, (each, is_read) in enumerate(zip(seen, read, strict=True))
-    )
-
-
 def leaf_specs(specs: InputSpecs) -> Specs:
     """The type and shape of every tensor that a model takes: "0", "1.0", "mask".
 
@@ -541,12 +509,20 @@ def call_of(specs: InputSpecs, inputs: Arrays) -> CallInputs:
 
 
 def floating_weights(model: nn.Module) -> Mapping[str, Callable[[], NDArray[Any]]]:
-    """What reads the values of every stored floating tensor, by name."""
-    return {
-        weight.name: partial(array, weight.tensor)
-        for weight in named_weights(module_tree(model))
-        if weight.tensor.is_floating_point()
-    }
+    """What reads the values of every stored floating tensor, by name; constants of a frozen script are such."""
+    stored = {weight.name: weight.tensor for weight in named_weights(module_tree(model))}
+    stored.update(frozen_constants(model))
+    return {name: partial(array, tensor) for name, tensor in stored.items() if tensor.is_floating_point()}
+
+
+def frozen_constants(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors from rank 1 on that freezing has written into a script's program."""
+    if not isinstance(model, torch.jit.ScriptModule) or model._c.hasattr("training"):
+        return
+    graph: Any = model.inlined_graph  # which owns its nodes
+    for number, node in enumerate(graph.findAllNodes("prim::Constant")):
+        if node.hasAttribute("value") and node.kindOf("value") == "t" and node.t("value").dim():
+            yield f"constant.{number}", node.t("value")
 
 
 def array(tensor: torch.Tensor) -> NDArray[Any]:

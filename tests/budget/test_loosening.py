@@ -152,6 +152,26 @@ def claim(text: str) -> str:
         ),
         pytest.param(quantised("lossy"), quantised("exact_algebra"), [], id="nothing may be lost"),
         pytest.param(claimed(""), claim("exact_algebra"), [], id="added"),
+        pytest.param(
+            claim("{kind: lossy, sqnr: 9}"), claim("{kind: lossy, sqnr: 9, families: [normal]}"),
+            [": equivalence of net::tiled asks for less"], id="E4: fewer families",
+        ),
+        pytest.param(
+            claim("{kind: lossy, sqnr: 9}"), claim("{kind: lossy, sqnr: 9, family_bounds: {large: {sqnr: 1}}}"),
+            [": equivalence of net::tiled asks for less"], id="E4: a lower bound of a family",
+        ),
+        pytest.param(
+            claim("{kind: lossy, sqnr: 9, rows: 256}"), claim("{kind: lossy, sqnr: 9}"),
+            [": equivalence of net::tiled asks for less"], id="E4: fewer rows",
+        ),
+        pytest.param(
+            claim("{kind: lossy, sqnr: 9, inputs: a.npz}"), claim("{kind: lossy, sqnr: 9, inputs: b.npz}"),
+            [": equivalence of net::tiled is held on other inputs than a.npz"], id="E4: other inputs",
+        ),
+        pytest.param(
+            claim("{kind: lossy, sqnr: 9}"), claim("{kind: lossy, sqnr: 9, inputs: b.npz, rows: 9}"), [],
+            id="E4: more inputs and rows",
+        ),
     ],
 )  # fmt: skip
 def test_claims(read: Read, before: str, now: str, expected: list[str]) -> None:

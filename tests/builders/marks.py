@@ -1,9 +1,15 @@
-"""The marks of a test module, read from its text: it need not be possible to import it."""
+"""Marks: those of a test module, read from its text, since it may not be importable; and of what needs an extra."""
 
 from __future__ import annotations
 
 import ast
+from importlib.util import find_spec
+from os import environ
 from pathlib import Path
+
+import pytest
+
+REQUIRED = environ.get("MODELBUDGET_ZOO") == "required"
 
 
 def marks_of(path: Path) -> set[str]:
@@ -13,3 +19,9 @@ def marks_of(path: Path) -> set[str]:
     values = [each.value for each in assigned if ast.unparse(each.targets[0]) == "pytestmark"]
     nodes = [node for value in values for node in ast.walk(value)]
     return {node.attr for node in nodes if isinstance(node, ast.Attribute)} - {"mark"}
+
+
+def needs(package: str, extra: str = "zoo") -> pytest.MarkDecorator:
+    """Skips a test where a package of the extra is not installed; in CI's leg the test fails instead."""
+    missing = not REQUIRED and find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package} is in the extra '{extra}'")

@@ -100,5 +100,10 @@ class TorchProject:
     @property
     def transform(self) -> Any:
         """The first transform of the report."""
+        return self.transforms[0]
+
+    @property
+    def transforms(self) -> Any:
+        """All transforms of the report's first model."""
         report = json.loads((self.pytester.path / "out.json").read_text())
-        return report["models"][0]["transforms"][0]
+        return report["models"][0]["transforms"]

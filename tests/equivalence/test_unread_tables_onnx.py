@@ -175,6 +175,31 @@ def test_e2_a_threshold_that_no_row_shows_is_unknown(tmp_path: Path) -> None:
     assert "'y.nodes_values'" in found.reason
 
 
+STUMP = """(float[N, 4] x) => (float[N, 1] y) {{ y = ai.onnx.ml.TreeEnsembleRegressor<n_targets=1,
+  nodes_treeids=[0, 0, 0], nodes_nodeids=[0, 1, 2], nodes_featureids=[0, 0, 0],
+  nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"], nodes_values=[{cut}, 0.0, 0.0], nodes_truenodeids=[1, 0, 0],
+  nodes_falsenodeids=[2, 0, 0], target_treeids=[0, 0], target_nodeids=[1, 2], target_ids=[0, 0],
+  target_weights=[1.0, 2.0]>(x) }}"""
+
+
+def test_e2_a_single_threshold_is_looked_at_too(tmp_path: Path) -> None:
+    """A tree of one branch stores one threshold: 1e-7 in place of 0 lies between no two rows."""
+    good, bad = (saved(tmp_path / f"{cut}.onnx", STUMP.format(cut=cut)) for cut in (0.0, 1e-7))
+    found = check_equivalence(good, bad)
+    assert (found.outcome, "'y.nodes_values'" in found.reason) == ("unknown", True)
+    assert check_equivalence(good, good).outcome == "within"
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
+def test_e2_a_single_number_of_a_branch_is_looked_at_too(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """No input takes the branch that multiplies with it."""
+    text = BRANCHES.replace("MatMul", "Mul")
+    stored = {"a": np.full(shape, 2, np.float32), "b": np.full(shape, 3, np.float32), "far": np.float32(1e8)}
+    found = compared(tmp_path, text, stored, lambda other: other["a"].fill(5))
+    assert (found.outcome, "'a'" in found.reason) == ("unknown", True)
+    assert compared(tmp_path, text, stored, lambda same: None).outcome == "within"
+
+
 def test_e16_a_leaf_that_no_row_reached_is_compared(tmp_path: Path) -> None:
     """Two of three leaves are reached; the third weighs 8 in place of 9."""
     found = check_equivalence(tree(tmp_path / "a.onnx"), tree(tmp_path / "b.onnx", leaf=8.0))

@@ -35,6 +35,13 @@ class Words(nn.Module):
         return self.read(self.table, ids) + self.places[:, : ids.shape[1]]
 
 
+def half(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Columns of a copy: a part of what was made of the table."""
+    copied = table * 1.0
+    return torch.cat((copied[:, :4][ids], copied[:, 4:][ids]), -1)
+
+
+SCALE = torch.tensor(2.5)  # of no module
 READERS = {
     "embedding": lambda table, ids: functional.embedding(ids, table),
     "index": lambda table, ids: table[ids],
@@ -46,7 +53,10 @@ READERS = {
     "another type": lambda table, ids: functional.embedding(ids, table.double()).float(),
     "scaled": lambda table, ids: functional.embedding(ids, table * 8**0.5),
     "normed": lambda table, ids: functional.normalize(table, dim=-1)[ids],
+    "scaled by a tensor of no module": lambda table, ids: (table * SCALE)[ids],
+    "scaled by what forward makes": lambda table, ids: (table * torch.tensor(2.5) + torch.ones(8))[ids],
     "copied": lambda table, ids: functional.embedding(ids, table.t().contiguous().t()),
+    "halves of a copy": half,
     "a view": lambda table, ids: table.view(ROWS, 2, 4)[ids].flatten(-2),
 }
 
@@ -82,6 +92,62 @@ def test_e1_equal_tables_are_within_in_silence(read: Callable[..., Any]) -> None
     assert (found.outcome, [note for note in found.notes if "rows" in note]) == ("within", [])
 
 
+class Unlisted(nn.Module):
+    """A table that is neither a parameter nor a buffer."""
+
+    def __init__(self, table: torch.Tensor, *, in_list: bool = False) -> None:
+        super().__init__()
+        self.table: Any = [table] if in_list else table
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return (self.table[0] if isinstance(self.table, list) else self.table)[ids]
+
+
+def of_closure(table: torch.Tensor, **_: Any) -> nn.Module:
+    class Closed(nn.Module):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return functional.embedding(ids, table)
+
+    return Closed()
+
+
+def frozen(table: torch.Tensor, **_: Any) -> nn.Module:
+    return torch.jit.freeze(torch.jit.script(nn.Sequential(nn.Embedding(ROWS, 8, _weight=table)).eval()))
+
+
+UNLISTED = {
+    "an attribute": Unlisted,
+    "in a list": lambda table: Unlisted(table, in_list=True),
+    "a closure's": of_closure,
+    "a frozen script's": frozen,
+}
+
+
+@pytest.mark.parametrize("make", UNLISTED.values(), ids=UNLISTED)
+@pytest.mark.parametrize("listed", [False, True], ids=["as it is", "beside a module's"])
+def test_e1_a_table_of_no_module_is_compared_too(make: Callable[..., nn.Module], listed: bool) -> None:
+    """What runs have met is a stored tensor, whoever keeps it."""
+    table = torch.randn(ROWS, 8)
+    wrong = table.clone()
+    wrong[-1] += 1
+    first = nn.Embedding(ROWS, 8, _weight=table) if listed else make(table)
+    spec = f"int64 1x{LENGTH}"
+    right = check_equivalence(first, make(table.clone()), spec)
+    assert (right.outcome, [note for note in right.notes if "rows" in note]) == ("within", [])
+    for models in ((first, make(wrong)), (make(wrong), first)):
+        found = check_equivalence(*models, spec)
+        assert found.outcome == "over"
+        assert re.match("1 row of '.*' that no run has read differs", found.reason), found.reason
+
+
+def test_e1_a_table_behind_other_rows_is_not_green_where_it_differs() -> None:
+    """Rows that forward puts before it: nobody knows which of its rows were read."""
+    model = Words(lambda table, ids: torch.cat((torch.zeros(1, 8), table))[ids])
+    spec = f"int64 1x{LENGTH}"
+    assert check_equivalence(model, copy.deepcopy(model), spec).outcome == "within"
+    assert check_equivalence(model, changed(model, "table", ROWS - 1), spec).outcome == "unknown"
+
+
 def test_e1_indices_are_drawn_over_the_whole_table() -> None:
     """All rows from the third on are zero: with indices 0 and 1 alone nothing would show."""
     good = nn.Sequential(nn.Embedding(ROWS, 16), nn.Linear(16, 8)).eval()
@@ -109,6 +175,17 @@ def test_e1_a_range_is_known_where_a_table_alone_reads(forward: Any, is_known: b
     found = check_equivalence(model, copy.deepcopy(model), "int64 1x12")
     assert found.outcome == "within"
     assert any("integers 0 and 1 for '0'" in note for note in found.notes) is not is_known
+
+
+def test_e1_a_table_that_runs_shorten_is_the_same_in_every_run() -> None:
+    """max_norm writes into the rows that are read, and each run starts from the same table."""
+    model = nn.Embedding(ROWS, 8, max_norm=1.0)
+    before = model.weight.detach().clone()
+    assert check_equivalence(model, copy.deepcopy(model), "int64 1x12", seeds=(0,), kind="custom",
+                             bounds={"max_abs": 0}).outcome == "within"  # fmt: skip
+    assert torch.equal(model.weight, before)
+    found = check_equivalence(model, changed(model, "weight", ROWS - 1), "int64 1x12")
+    assert found.outcome == "over"
 
 
 def test_e1_a_range_that_is_given_stays() -> None:

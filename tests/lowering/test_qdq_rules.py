@@ -21,7 +21,7 @@ INT8 = np.int8
 E, WEIGHT = 32, 64 + 8 * 4  # elements of an activation; bytes of w with its scales
 X = [value("x", 4, 8)]
 GRID = [scalar("s", 1.0), scalar("z", 0, INT8)]
-OTHER = [scalar("s2", 1.0), scalar("z2", 0, INT8)]
+OTHER = [scalar("s2", 2.0), scalar("z2", 0, INT8)]
 W = [stored("w", 8, 8, dtype=INT8), stored("ws", 8)]
 
 

@@ -10,8 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.onnx_models.omissions import OMISSIONS
-from tests.builders.onnx_graphs import graph, model, node, scalar, stored, value
+from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
 
 DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
@@ -137,3 +138,63 @@ def test_what_an_unknown_operator_stores_is_never_lost(make: Callable[[], onnx.M
         assert (found["params"].value, found["params"].complete) == (64, True)
     else:
         assert {missing.op for missing in found["params"].unmeasured} == {"lab::mystery"}
+
+
+def in_loop(inner: onnx.NodeProto, inputs: str = "times flag x") -> onnx.ModelProto:
+    """A Loop of three runs around a node that gives v2."""
+    body = graph(
+        [node("Identity", "c", "c2"), inner],
+        [value("i", code=INT64), value("c", code=BOOL), value("v", 1, 8)],
+        [value("c2", code=BOOL), value("v2", 1, 8)],
+    )
+    made = node("Loop", inputs, "y", body=body)
+    weights = [stored("w", 8, 8), scalar("times", 3, "int64"), scalar("flag", True, bool)]
+    return model([made], [value("x", 1, 8)], [value("y", 1, 8)], weights)
+
+
+def test_a_loop_goes_on_inside_a_loop_that_goes_on(tmp_path: Path) -> None:
+    """The outer loop's condition, true in each of its 3 runs, is that of the inner one: 3 · 3 products of 8 · 8."""
+    inner_body = graph(
+        [node("Identity", "d", "d2"), node("MatMul", "u w", "u2")],
+        [value("j", code=INT64), value("d", code=BOOL), value("u", 1, 8)],
+        [value("d2", code=BOOL), value("u2", 1, 8)],
+    )
+    found = measured(in_loop(node("Loop", "times c v", "v2", body=inner_body)), tmp_path)["macs"]
+    assert (found.value, found.complete) == (3 * 3 * 8 * 8, True)
+
+
+def scanning(count: int | None, *lengths: int, inputs: int | None = None, **attributes: object) -> onnx.ModelProto:
+    """A Scan of rows of a, b ..., of these lengths; its body adds the first row to itself."""
+    names = ["a", "b", "c"][: len(lengths)]
+    inner = [value(f"{name}i", 8) for name in names[:inputs]]
+    body = graph([node("Add", "ai ai", "r")], inner, [value("r", 8)])
+    counted = {} if count is None else {"num_scan_inputs": count}
+    made = node("Scan", " ".join(names), "y", body=body, **counted, **attributes)
+    outer = [value(name, length, 8) for name, length in zip(names, lengths, strict=True)]
+    return model([made], outer, [value("y", None, 8)])
+
+
+BRANCH = graph([node("Relu", "x", "z")], [], [value("z", 1, 8)])
+BROKEN = {
+    "a loop that hands in too little": (
+        in_loop(node("Relu", "v", "v2"), "times flag"), "has 3 inputs, and should have 2",
+    ),
+    "a scan of two lengths": (scanning(2, 3, 4), r"scans tensors of different lengths, \[3, 4\]"),
+    "a scan of no number": (scanning(None, 3), "scans nothing"),
+    "a scan of more than there is": (scanning(3, 3), "scans "),
+    "a scan of an axis that is not there": (scanning(1, 3, scan_input_axes=[7]), "along no axis"),
+    "a scan whose body takes less": (scanning(2, 3, 3, inputs=1), "has 1 inputs, and should have 2"),
+    "an if of one branch": (
+        model([node("If", "flag", "y", then_branch=BRANCH)], [value("x", 1, 8)], [value("y", 1, 8)],
+              [scalar("flag", True, bool)]),
+        "has no else_branch",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("proto", "words"), BROKEN.values(), ids=list(BROKEN))
+def test_r3_a_node_and_its_body_at_odds_are_named(proto: onnx.ModelProto, words: str, tmp_path: Path) -> None:
+    """No runtime takes such a file, so no number of it is complete; the words name the node and not our code."""
+    with pytest.raises(SourceError, match=words) as raised:
+        measured(proto, tmp_path)
+    assert "zip()" not in str(raised.value)

@@ -289,3 +289,32 @@ def test_p10_a_base_that_is_not_known_is_named(repository: Repository) -> None:
     repository.project.run("--model-budget-base=nowhere", "--model-budget-comment=c.md")
     text = (repository.path / "c.md").read_text(encoding="utf-8")
     assert f"<code>{head[:7]}</code> measured, and not compared: the base <code>nowhere</code> is not known." in text
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        pytest.param("v1", (1, "over", "v1"), id="a release"),
+        pytest.param("main", (0, "within", "main"), id="the branch it goes to"),
+        pytest.param("origin/main", (0, "within", "main"), id="as a remote has it"),
+        pytest.param("never", (1, "unknown", ""), id="no commit"),
+        pytest.param("{v1}", (1, "over", "v1"), id="a release by its digits"),
+        pytest.param("{base}", (0, "within", "main"), id="the commit that the branch was at"),
+    ],
+)
+def test_p1_the_base_that_is_named_is_the_one_compared_with(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, named: str, expected: tuple[int, str, str]
+) -> None:
+    """The first parent of a test merge speaks for the branch that the change goes to, and for no release."""
+    repository.git("tag", "v1")  # 48 parameters
+    base = repository.commit("the event's base")
+    repository.locked("4 9 2", "six more")  # on main: 54
+    repository.branch("feature")
+    repository.commit("nothing")
+    head = repository.merged("feature")
+    event = {"pull_request": {"base": {"sha": base}}}
+    on_github(monkeypatch, repository.path, event, GITHUB_REF="refs/pull/1/merge", GITHUB_SHA=head)
+    option = named.format(v1=repository.git("rev-parse", "v1"), base=base)
+    code, report, outcome = judged(repository, repository.path, f"--model-budget-base={option}")
+    compared_with = repository.git("rev-parse", expected[2]) if expected[2] else None
+    assert (code, outcome, report["base"]) == (*expected[:2], compared_with)

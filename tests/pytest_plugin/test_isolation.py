@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +64,7 @@ def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytest
     alone = of_good_models(report)
     lines = [*GOOD_LINES, *(model_line("unruly", name) for name in UNRULY)]
     assert len(UNRULY) >= 40
-    for some, args in (
-        (lines, ()),
-        (lines[::-1], ()),
-        (lines[::-1], ("-n2",)),
-        (lines[::-1], ("--model-budget-isolate",)),
-        (lines, ("-n2", "--model-budget-isolate")),
-    ):
+    for some, args in ((lines, ()), (lines[::-1], ("-n2",)), (lines[::-1], ("-n2", "--model-budget-isolate"))):
         result, report = run(pytester, some, *args)
         assert result.ret == 1, args  # some of the unruly ones raise
         assert of_good_models(report) == alone, args
@@ -94,3 +92,165 @@ def test_r10_ten_models_of_which_five_die(pytester: pytest.Pytester) -> None:
         assert errors[f"good{list(DYING).index(name)}"] == ""
     assert "in hangs, " in errors["hangs"]
     assert "in crashes, " in errors["crashes"]
+
+
+SCRIPT_HEAD = """
+import os, signal, sys, time, threading, warnings
+from torch import nn
+
+warnings.warn("from the module")
+"""
+ODD = {
+    "prints": ("print('from the factory'); os.write(2, b'raw words\\n'); raise ValueError", "raised ValueError"),
+    "warns": ("warnings.warn('from the factory'); return nn.Linear(8, 2)", ""),
+    "closes": ("os.closerange(3, 256); os.close(1); os.close(2); return nn.Linear(8, 2)", ""),
+    "forges": (
+        "import glob, tempfile\n    for f in glob.glob(tempfile.gettempdir() + '/model-budget-*'):\n"
+        "        open(f + '/answer-1', 'wb').write(b'half an answ')\n    time.sleep(60)",
+        "gave an answer that cannot be read",
+    ),
+    "spawns": ("import subprocess; subprocess.Popen(['sleep', '97531']); os._exit(3)", "with exit code 3"),
+    "aborts": ("os.abort()", "ended by SIGABRT (in aborts, "),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "ended by SIGKILL, as systems do that are short of memory"),
+    "interrupts": ("raise KeyboardInterrupt", "raised KeyboardInterrupt (in interrupts, "),
+    "leaves_thread": (
+        "threading.Thread(target=time.sleep, args=(60,), name='lingering').start(); return nn.Linear(8, 2)", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("repository")
+def test_r10_odd_ends_have_their_cause(pytester: pytest.Pytester) -> None:
+    """Garbage, a signal, a grandchild, closed descriptors: the cause, or the numbers; what is printed is captured."""
+    factories = "".join(f"def {name}():\n    {body}\n" for name, (body, _) in ODD.items())
+    pytester.makepyfile(odd=SCRIPT_HEAD + factories)
+    result, report = run(
+        pytester, [model_line("odd", name) for name in ODD], "--model-budget-isolate", "--model-budget-timeout=30s"
+    )
+    errors = {model["id"].rpartition("::")[2]: model.get("error", "") for model in report["models"]}
+    for name, (_, cause) in ODD.items():
+        assert bool(cause) is bool(errors[name]), name
+        assert cause in errors[name]
+    result.stdout.fnmatch_lines(["*Captured stdout call*", "from the factory", "*Captured stderr call*", "raw words"])
+    result.stdout.fnmatch_lines(["*UserWarning: from the module*"])
+    (notes,) = [model["notes"] for model in report["models"] if model["id"].endswith("leaves_thread")]
+    assert "a thread that it started still runs: lingering" in notes
+    assert "97531" not in subprocess.run(["ps", "-ef"], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.usefixtures("repository")
+def test_r10_no_process_outlives_its_session(pytester: pytest.Pytester, end: signal.Signals) -> None:
+    """Whether the session is interrupted or killed."""
+    pytester.makepyfile(
+        slow="import os, time\ndef slow():\n    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(100)\n"
+    )
+    (pytester.path / "budgets" / "a.yaml").write_text(HEAD + model_line("slow", "slow"), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "--model-budget", "--model-budget-isolate"]
+    session = subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    file, deadline = pytester.path / "pid", time.monotonic() + 100
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    child = int(file.read_text())
+    session.send_signal(end)
+    assert session.wait() == (2 if end is signal.SIGINT else -end)
+    while is_alive(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+STARTERS = """
+import os, subprocess, time
+from torch import nn
+
+def a_child():
+    note(subprocess.Popen(["sleep", "300"]).pid)
+    return nn.Linear(8, 2)
+
+def in_a_session_of_its_own():
+    note(subprocess.Popen(["sleep", "300"], start_new_session=True).pid)
+    return nn.Linear(8, 2)
+
+def a_daemon():
+    first = os.fork()
+    if not first:
+        os.setsid()
+        if not (second := os.fork()):
+            time.sleep(300)
+        note(second)
+        os._exit(0)
+    os.waitpid(first, 0)
+    return nn.Linear(8, 2)
+
+def note(pid):
+    with open("pids", "a") as file:
+        print(pid, file=file)
+"""
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process that leaves its session is not found")
+def test_r10_no_process_outlives_its_model(pytester: pytest.Pytester) -> None:
+    """What a model starts ends with it: also what left its session, or has lost its parent."""
+    pytester.makepyfile(starters=STARTERS)
+    names = ("a_child", "in_a_session_of_its_own", "a_daemon")
+    text = HEAD + "".join(model_line("starters", name) for name in names)
+    (pytester.path / "budgets" / "a.yaml").write_text(text, encoding="utf-8")
+    assert pytester.runpytest_subprocess("--model-budget", "--model-budget-isolate").ret == 0
+    pids = [int(line) for line in (pytester.path / "pids").read_text().split()]
+    assert len(pids) == 3
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs, and is not only waited for."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.usefixtures("repository")
+def test_r12_a_slow_model_is_named(pytester: pytest.Pytester) -> None:
+    """While it is measured, with the line where it is."""
+    pytester.makeconftest(
+        "import pytest_modelbudget.pytest_plugin.progress as progress\n"
+        "progress.FIRST_SECONDS = progress.AGAIN_SECONDS = 0.5\n"
+    )
+    pytester.makepyfile(slow="import time\ndef slow():\n    time.sleep(2)\n")
+    result, _ = run(pytester, [model_line("slow", "slow")])
+    text = result.stderr.str()
+    assert "model budget: budgets/a.yaml::slow is being measured, for " in text
+    assert "(in slow, " in text
+
+
+BUDGET_KEYS = [
+    ("timeout: 0 s", "leaves no room for any model"),
+    ("memory: 4 gib", "memory:"),
+    ("isolate: maybe", "expected true or false"),
+    ("isolate: false, timeout: 5 s", "'isolate: false' wants none"),
+]
+
+
+@pytest.mark.parametrize(("keys", "words"), BUDGET_KEYS)
+@pytest.mark.usefixtures("repository")
+def test_r12_bounds_that_hold_nothing_are_refused(pytester: pytest.Pytester, keys: str, words: str) -> None:
+    """In a budget, with their place."""
+    line = model_line("good", "net", f"{keys}, ")
+    result, report = run(pytester, [line])
+    assert result.ret == 1
+    assert words in str(report["broken"])
+
+
+@pytest.mark.parametrize(
+    "option", ["--model-budget-timeout=soon", "--model-budget-memory=0 B", "--model-budget-memory=4"]
+)
+@pytest.mark.usefixtures("repository")
+def test_r12_options_that_hold_nothing_are_usage_errors(pytester: pytest.Pytester, option: str) -> None:
+    """Before anything is measured."""
+    result = pytester.runpytest_subprocess("--model-budget", option)
+    assert result.ret == (5 if option.endswith("=4") else 4)

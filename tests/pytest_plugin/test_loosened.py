@@ -105,6 +105,51 @@ def test_a_dropped_file_is_announced(repository: Repository) -> None:
     assert found["text"] == "budget loosened: model net dropped with 2 limits"
 
 
+def as_no_budget(text: str) -> dict[str, str | None]:
+    """Ways in which a file stays and is no budget any more; None is a folder of its name."""
+    return {
+        "marker indented": "".join(f" {line}\n" for line in text.splitlines()),
+        "marker commented out": f"# {text}",
+        "marker misspelt": text.replace("model_budget", "model-budget"),
+        "emptied": "",
+        "a folder": None,
+    }
+
+
+@pytest.mark.parametrize("way", as_no_budget(""))
+def test_p5_a_file_that_is_no_budget_any_more_is_dropped(project: Project, way: str) -> None:
+    """Beside one that stays: what nobody holds is told as if its file were gone, and its ban is held."""
+    text = BUDGET.format(head="loosen: forbid", params="3.5 M")
+    project.write("budgets/a.yaml", text)
+    project.write("budgets/b.yaml", BUDGET.format(head="", params="3.5 M"))
+    repository = Repository(project)
+    repository.commit()
+    path = repository.path / "budgets" / "a.yaml"
+    changed = as_no_budget(text)[way]
+    if changed is None:
+        path.unlink()
+        path.mkdir()
+    else:
+        path.write_text(changed, encoding="utf-8")
+    (found,) = project.report(BASE)["loosened"]
+    assert (found["text"], found["forbidden"]) == ("budget loosened: model net dropped with 2 limits", True)
+    assert project.run(BASE).ret == 1
+
+
+def test_p6_budgets_that_moved_under_other_names_are_dropped(project: Project) -> None:
+    """Folder, ini and model renamed at once: the model of the base is gone, and its ban is held."""
+    text = BUDGET.format(head="loosen: forbid", params="3.5 M")
+    project.write("budgets/a.yaml", text)
+    repository = Repository(project)
+    repository.commit()
+    repository.git("mv", "budgets", "limits")
+    repository.write("limits/a.yaml", text.replace("net:", "other:"))
+    repository.write("pytest.ini", "[pytest]\nmodel_budget_paths = limits\n")
+    (found,) = project.report(BASE)["loosened"]
+    assert (found["file"], found["what"], found["forbidden"]) == ("budgets/a.yaml", "model dropped", True)
+    assert project.run(BASE).ret == 1
+
+
 def test_selection_hides_no_loosening(repository: Repository) -> None:
     """What -k leaves out is compared all the same."""
     repository.write("budgets/a.yaml", BUDGET.format(head="", params="4.0 M"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from pytest_modelbudget.pytest_plugin import github as pytest_progress
-from tests.builders.project import Project
+from tests.builders.project import CONFTEST, Project
 
 OVER = "  net: {widths: net.widths, limits: {params: 47, macs: 48 MAC}}\n"
 
@@ -102,3 +103,38 @@ def test_quick_models_and_quiet_sessions_have_no_such_line(project: Project, mon
     assert " measured in " not in project.run().stdout.str()
     monkeypatch.setattr(pytest_progress, "SLOW_SECONDS", 0.0)
     assert " measured in " not in project.run("-q").stdout.str()
+
+
+def test_r13_a_report_is_whole_or_not_there(project: Project) -> None:
+    """A run that is killed while it writes leaves no cut file, and none of an earlier run."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    project.write("out.json", "of an earlier run")
+    project.configure("\nimport os\nos.replace = lambda *args: os._exit(9)\n")
+    assert project.run_apart("--model-budget-json=out.json").ret == 9
+    assert not (project.path / "out.json").exists()
+    assert [path.name for path in project.path.iterdir() if path.name.startswith(".out.json.")]
+    (project.path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    assert project.run_apart("--model-budget-json=out.json").ret == 0
+    assert not [path for path in project.path.iterdir() if path.name.startswith(".out.json.")]
+
+
+def test_r13_what_is_no_plain_file_is_written_into(project: Project) -> None:
+    """A device, or a pipe, stays what it is."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    assert project.run("--model-budget-json=/dev/null").ret == 0
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("name", ["a\n::error::b.yaml", "a\x1b[2K.yaml", "a\u202eb.yaml", "a\udcff.yaml"])
+@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["here", "in a worker"])
+def test_r7_a_budget_whose_name_is_a_command_is_refused(project: Project, name: str, workers: tuple[str, ...]) -> None:
+    """The session fails, names the file in letters, and goes on with the others."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n", name=f"budgets/{name}")
+    result = (project.run_apart if workers else project.run)(*workers)
+    text = result.stdout.str()
+    assert result.ret == 1
+    assert "is not held: no terminal can be given such a name" in text
+    assert "\x1b[2K" not in text
+    assert "within  net::params" in text
+    assert not [line for line in text.splitlines() if line.startswith("::error")]

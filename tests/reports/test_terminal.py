@@ -195,8 +195,8 @@ SMALLER = "inputs of scale 0.1 and 0.1 (large): the original overflows on larger
         ),
         pytest.param(
             records.claimed("whole network", SMALLER),
-            ["inputs of scale 0.1 and 0.1 (large): the original overflows on..."],
-            id="cut",
+            ["inputs of scale 0.1 and 0.1 (large): the original overflows on larger", "  ones"],
+            id="E12: wrapped",
         ),
         pytest.param(records.claimed("precision only", "a", outcome="over"), [], id="a failure"),
     ],

@@ -64,28 +64,33 @@ def two_rows(model: onnx.ModelProto) -> str | None:
 
 
 def one_scale(model: onnx.ModelProto) -> str | None:
-    """The scale of a quantised result in the middle is doubled."""
+    """The scale of the last quantised weight is doubled; of a result it would be a coarser grid."""
     tensors = stored(model)
-    places = {"DequantizeLinear": 1, "QLinearConv": 6, "QGemm": 7, "QLinearMatMul": 6, "ConvInteger": None}
-    node = middle(
-        n for n in model.graph.node if places.get(n.op_type) is not None and n.input[places[n.op_type]] in tensors
-    )
-    if node is None:
+    places = {"DequantizeLinear": (0, 1), "QLinearConv": (3, 4), "QGemm": (3, 4), "QLinearMatMul": (3, 4)}
+    found = [
+        n
+        for n in model.graph.node
+        if n.op_type in places and n.input[(at := places[n.op_type])[0]] in tensors
+        if len(tensors[n.input[at[0]]].dims) > 1
+    ]
+    if not found:
         return None
-    scale = tensors[node.input[places[node.op_type]]]  # type: ignore[index]
+    node = found[-1]
 
     def spoil(values: np.ndarray) -> None:
-        values *= 2
+        np.multiply(values, 2, out=values)
 
-    change(scale, spoil)
-    first = next(n for n in model.graph.node if scale.name in n.input)
-    return str(first.output[0])
+    change(tensors[node.input[places[node.op_type][1]]], spoil)
+    return str(node.output[0])
 
 
 def a_lost_node(model: onnx.ModelProto) -> str | None:
-    """The activation in the middle is gone, and who read it reads what it read."""
+    """The activation in the middle is gone, and who read it reads what it read.
+
+    Not where results are on calibrated grids, which cut off what most activations do.
+    """
     node = middle(n for n in model.graph.node if n.op_type in ACTIVATIONS)
-    if node is None:
+    if node is None or any(n.op_type == "QuantizeLinear" for n in model.graph.node):
         return None
     for other in model.graph.node:
         other.input[:] = [node.input[0] if name == node.output[0] else name for name in other.input]

@@ -81,7 +81,7 @@ def plain() -> nn.Module:
 
 def perceptron() -> nn.Module:
     """Four linear layers."""
-    layers = (nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 32), nn.Sigmoid(), nn.Linear(32, 16), nn.ReLU())
+    layers = (nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 32), nn.Sigmoid(), nn.Linear(32, 16), nn.Tanh())
     return nn.Sequential(*layers, nn.Linear(16, 5))
 
 
@@ -103,6 +103,8 @@ def module(name: str) -> nn.Module:
     for layer in network.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
             nn.init.normal_(layer.weight, 0, (2 / layer.weight[0].numel()) ** 0.5)
+            if layer.bias is not None:
+                nn.init.uniform_(layer.bias, 0.2, 0.8)
     for norm in network.modules():
         if isinstance(norm, nn.BatchNorm2d):
             norm.running_mean.normal_(0, 0.1)  # type: ignore[union-attr]

@@ -18,7 +18,6 @@ SILENT = 3  # ONNX Runtime's level of logging
 class Rewrite:
     """A tool, what it may do to the outputs, and which networks it is tried on."""
 
-    package: str
     work: WORK
     kind: str = "exact_algebra"
     bounds: Mapping[str, float] = field(default_factory=dict)
@@ -130,15 +129,15 @@ HALF = {"sqnr": 50.0}
 INT8 = {"sqnr": 20.0}
 CALIBRATED = ("normal",)  # larger inputs than those of the calibration lie outside of its grids
 REWRITES: Mapping[str, Rewrite] = {
-    "onnxsim": Rewrite("onnxsim", simplified_by_onnxsim),
-    "onnxslim": Rewrite("onnxslim", simplified_by_onnxslim),
-    "ort_basic": Rewrite("onnxruntime", optimised("BASIC")),
-    "ort_extended": Rewrite("onnxruntime", optimised("EXTENDED")),
-    "ort_all": Rewrite("onnxruntime", optimised("ALL")),
-    "opset_21": Rewrite("onnx", converted(21)),
-    "compose": Rewrite("onnx", composed),
-    "float16": Rewrite("onnxruntime", in_half, "lossy", HALF),
-    "int8_dynamic": Rewrite("onnxruntime", quantised_dynamically, "lossy", INT8),
-    "int8_qdq": Rewrite("onnxruntime", quantised("QDQ"), "lossy", INT8, CALIBRATED),
-    "int8_qoperator": Rewrite("onnxruntime", quantised("QOperator"), "lossy", INT8, CALIBRATED),
+    "onnxsim": Rewrite(simplified_by_onnxsim),
+    "onnxslim": Rewrite(simplified_by_onnxslim),
+    "ort_basic": Rewrite(optimised("BASIC")),
+    "ort_extended": Rewrite(optimised("EXTENDED")),
+    "ort_all": Rewrite(optimised("ALL")),
+    "opset_21": Rewrite(converted(21)),
+    "compose": Rewrite(composed),
+    "float16": Rewrite(in_half, "lossy", HALF),
+    "int8_dynamic": Rewrite(quantised_dynamically, "lossy", INT8),
+    "int8_qdq": Rewrite(quantised("QDQ"), "lossy", INT8, CALIBRATED),
+    "int8_qoperator": Rewrite(quantised("QOperator"), "lossy", INT8, CALIBRATED),
 }

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from os import environ
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -16,14 +13,6 @@ from pytest_modelbudget import measure
 from pytest_modelbudget.formats.source import TensorSpec
 
 from .counting import parameters, products
-
-REQUIRED = environ.get("MODELBUDGET_ZOO") == "required"
-
-
-def needs(package: str) -> pytest.MarkDecorator:
-    """Skips a test where a package of the extra is not installed; in CI's leg the test fails instead."""
-    missing = not REQUIRED and find_spec(package) is None
-    return pytest.mark.skipif(missing, reason=f"{package} is in the extra 'zoo'")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from .holding import Entry, counted, floats, ints, measured, needs
+from tests.builders.marks import needs
+
+from .holding import Entry, counted, floats, ints, measured
 
 pytestmark = [
     pytest.mark.needs_torch,

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from .holding import Entry, Unmeasured, counted, floats, measured, needs
+from tests.builders.marks import needs
+
+from .holding import Entry, Unmeasured, counted, floats, measured
 
 pytestmark = [
     pytest.mark.needs_torch,

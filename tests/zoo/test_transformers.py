@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.formats.source import TensorSpec
+from tests.builders.marks import needs
 
-from .holding import Difference, Entry, Unmeasured, counted, floats, ints, measured, needs
+from .holding import Difference, Entry, Unmeasured, counted, floats, ints, measured
 
 pytestmark = [
     pytest.mark.needs_torch,

@@ -268,6 +268,8 @@ def _divergence(divergence: record.FirstDivergence | None) -> Iterator[tuple[str
         yield "most at", f"{list(worst.index)}: {worst.original} → {worst.transformed}"
     if divergence.repeat:
         yield "repeat", divergence.repeat
+    if divergence.reservation:
+        yield "but", divergence.reservation
 
 
 # A model.

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
 from pytest_modelbudget.torch_models.running import TorchModel
@@ -33,6 +34,8 @@ class TileLinear(products.TileRewrite):
         operands.sort(key=lambda each: not each[0].weight)
         tensors = (each for _, each in operands if isinstance(each, torch.Tensor))
         weight = next(filter(call.weight_name, tensors), None)
+        if weight is None:
+            weight = computed_weight(call, operands)
         if weight is None and not any(role.weight for role, _ in operands):
             return NotImplemented  # all operands are activations: attention and its like
         scope = call.scope_now() if weight is None else call.owner(weight)
@@ -73,6 +76,16 @@ class TileLinear(products.TileRewrite):
         return products.summed(rows, weight, bias, self.tile, F.linear)
 
 
+def computed_weight(call: Call, operands: list[tuple[Role, Any]]) -> torch.Tensor | None:
+    """The last operand, where stored tensors alone gave it: x @ (w · g).
+
+    One before it is what a weight is multiplied with (learnt queries), and attention has no weight.
+    """
+    tensors = [each for role, each in operands if isinstance(each, torch.Tensor) and role.word != "query"]
+    is_attention = len(tensors) < len(operands)
+    return tensors[-1] if tensors and not is_attention and call.is_computed(tensors[-1]) else None
+
+
 def linear_of(call: Call) -> products.Linear | None:
     """A call as a linear operation with a weight matrix; None where it is no such thing."""
     if call.name not in _ARGUMENTS:
@@ -85,10 +98,10 @@ def linear_of(call: Call) -> products.Linear | None:
         bias, x, weight = arguments
         scaled = any(call.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
         fits = not scaled and bias.dim() == 1 and bias.shape[0] == weight.shape[1]
-        return products.Linear(x, weight.t(), bias) if fits and call.weight_name(weight) else None
+        return products.Linear(x, weight.t(), bias) if fits and call.is_weight(weight) else None
     x, weight = arguments
     fits = weight.dim() == 2 and x.dim() > 0
-    return products.Linear(x, weight.t(), None) if fits and call.weight_name(weight) else None
+    return products.Linear(x, weight.t(), None) if fits and call.is_weight(weight) else None
 
 
 _ARGUMENTS = {

@@ -1,0 +1,252 @@
+"""The audit of exit code 0: every way to end green without a verdict on every declared limit, tried.
+
+Each row of the table in docs/threat-model.md has its row here: not possible, or said aloud.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.builders.project import Project
+
+KEPT = "  {name}: {{widths: net.widths, limits: {{params: 48}}}}\n"  # 4 * 8 + 8 * 2
+BROKEN = "  {name}: {{widths: net.widths, limits: {{params: 47}}}}\n"
+ROOT = Path(__file__).parents[2]
+
+
+def kept(project: Project) -> None:
+    """Two models that keep their limits, and a test that passes."""
+    project.budget(KEPT.format(name="one") + KEPT.format(name="two"))
+    project.write("test_ok.py", "def test_ok(): pass\n")
+
+
+def broken(project: Project) -> None:
+    """One model that breaks its limit beside one that keeps it, and a test that passes."""
+    project.budget(BROKEN.format(name="one") + KEPT.format(name="two"))
+    project.write("test_ok.py", "def test_ok(): pass\n")
+
+
+SELECTED = "1 left out by"
+SAID = [
+    pytest.param(("-k", "one"), "1 left out by -k", id="-k"),
+    pytest.param(("-k", "test_ok"), "0 of 2 limits measured", id="-k of tests alone"),
+    pytest.param(("-m", "not model_budget"), "0 of 2 limits measured", id="-m"),
+    pytest.param(("--deselect", "budgets/a.yaml::one"), SELECTED, id="--deselect"),
+    pytest.param(("budgets/a.yaml::one",), SELECTED, id="a node id"),
+]
+
+
+@pytest.mark.parametrize(("args", "words"), SAID)
+def test_exit0_selection_is_said(project: Project, args: tuple[str, ...], words: str) -> None:
+    """What a selection leaves out is counted in a line."""
+    kept(project)
+    result = project.run(*args)
+    assert result.ret == 0
+    assert words in result.stdout.str()
+
+
+def test_exit0_selection_by_a_variable_is_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PYTEST_ADDOPTS is a command line like any other."""
+    kept(project)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k one")
+    result = project.run()
+    assert result.ret == 0
+    assert "1 left out by -k" in result.stdout.str()
+
+
+HOOKS = {
+    "skips": "    for item in items:\n        item.add_marker(pytest.mark.skip)\n",
+    "expects failures": "    for item in items:\n        item.add_marker(pytest.mark.xfail)\n",
+}
+
+
+@pytest.mark.parametrize("body", HOOKS.values(), ids=HOOKS)
+def test_exit0_marks_of_a_conftest_are_no_verdict(project: Project, body: str) -> None:
+    """A limit that is skipped, or whose failure is expected, is red all the same."""
+    broken(project)
+    project.configure(f"\nimport pytest\ndef pytest_collection_modifyitems(items):\n{body}")
+    assert project.run().ret == 1
+
+
+def test_exit0_items_that_a_conftest_takes_away_are_said(project: Project) -> None:
+    """Declared and collected are counted apart."""
+    kept(project)
+    project.configure("\ndef pytest_collection_modifyitems(items):\n    del items[1]\n")
+    result = project.run()
+    assert "1 of 2 limits measured, 1 left out by selection" in result.stdout.str()
+
+
+@pytest.mark.parametrize("way", ["hook", "option", "ini", "list"])
+def test_exit0_ignored_budgets_are_said(project: Project, way: str) -> None:
+    """A budget under the configured paths that pytest is told to pass by is named."""
+    kept(project)
+    project.budget(BROKEN.format(name="net"), name="budgets/far/b.yaml")
+    project.write("budgets/far/net.widths", "4 8 2")
+    args: tuple[str, ...] = ()
+    if way == "hook":
+        project.configure(
+            "\ndef pytest_ignore_collect(collection_path):\n"
+            "    return True if collection_path.name == 'far' else None\n"
+        )
+    elif way == "option":
+        args = ("--ignore=budgets/far",)
+    elif way == "ini":
+        project.write("pytest.ini", "[pytest]\nnorecursedirs = far\n")
+    else:
+        project.configure("\ncollect_ignore = ['budgets/far']\n")
+    result = project.run(*args)
+    assert result.ret == 0
+    assert f"budgets{os.sep}far{os.sep}b.yaml is not held: pytest was told to ignore it" in result.stdout.str()
+
+
+def test_exit0_a_link_that_leads_nowhere_is_said(project: Project) -> None:
+    """A budget whose file is not there any more is passed by by pytest, which collects files only."""
+    kept(project)
+    (project.path / "budgets" / "b.yaml").symlink_to("nowhere.yaml")
+    line = f"model budget: budgets{os.sep}b.yaml is not held: it is a link that leads nowhere"
+    assert line in project.run().stdout.str()
+
+
+LIMITED = "defaults: {inputs: float32 1x4}\nmodels:\n  net: {widths: net.widths, limits: {params: 47}}\n"
+MISSPELT = {
+    "a hyphen": ("model-budget: 1\n" + LIMITED, "its key 'model-budget' is not model_budget"),
+    "capitals": ("Model_Budget: 1\n" + LIMITED, "its key 'Model_Budget' is not model_budget"),
+    "a letter lost": ("model_buget: 1\n" + LIMITED, "its key 'model_buget' is not model_budget"),
+    "indented": (
+        " model_budget: 1\n" + "".join(f" {line}\n" for line in LIMITED.splitlines()),
+        "model_budget does not start a line there",
+    ),
+    "commented out": ("# model_budget: 1\n" + LIMITED, "model_budget does not start a line there"),
+    "a tag": ("!!str model_budget: 1\n" + LIMITED, "model_budget does not start a line there"),
+    "an explicit key": ("? model_budget\n: 1\n" + LIMITED, "model_budget does not start a line there"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), MISSPELT.values(), ids=MISSPELT)
+def test_exit0_a_misspelt_marker_is_said(project: Project, text: str, words: str) -> None:
+    """What was meant for a budget and is none is named."""
+    kept(project)
+    project.write("budgets/b.yaml", text)
+    assert f"model budget: b.yaml is not held: {words}" in project.run().stdout.str()
+
+
+FLOW = "{model_budget: 1, models: {net: {widths: net.widths, inputs: float32 1x4, limits: {params: 47}}}}\n"
+ODDLY_WRITTEN = {
+    "behind a document's start": f"--- {FLOW}".encode(),
+    "UTF-16": ("model_budget: 1\n" + LIMITED).encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("content", ODDLY_WRITTEN.values(), ids=ODDLY_WRITTEN)
+def test_exit0_a_budget_that_is_oddly_written_is_held(project: Project, content: bytes) -> None:
+    """The marker is found, so that the limit is judged, or the file refused."""
+    kept(project)
+    project.write("budgets/b.yaml", "").write_bytes(content)
+    assert project.run().ret == 1
+
+
+RED = {
+    "nothing below models": "model_budget: 1\nmodels: {}\n",
+    "no limits": "model_budget: 1\nmodels:\n  net: {widths: net.widths, inputs: float32 1x4}\n",
+    "empty limits": "model_budget: 1\nmodels:\n  net: {widths: net.widths, inputs: float32 1x4, limits: {}}\n",
+    "a key twice": "model_budget: 1\ndefaults: {inputs: float32 1x4}\nmodels:\n"
+    "  net: {widths: net.widths, limits: {params: 47}, limits: {params: 48}}\n",
+    "no bound": "model_budget: 1\ndefaults: {inputs: float32 1x4}\nmodels:\n"
+    "  net: {widths: net.widths, limits: {params: {max: .inf}}}\n",
+    "an unknown metric": "model_budget: 1\ndefaults: {inputs: float32 1x4}\nmodels:\n"
+    "  net: {widths: net.widths, limits: {parameters: 48}}\n",
+}
+
+
+@pytest.mark.parametrize("text", RED.values(), ids=RED)
+def test_exit0_a_budget_that_holds_nothing_is_broken(project: Project, text: str) -> None:
+    """Nothing to hold is nothing that was held."""
+    kept(project)
+    project.write("budgets/b.yaml", text)
+    assert project.run().ret == 1
+
+
+@pytest.mark.parametrize(
+    "args", [("-x",), ("--maxfail=1",), ("--exitfirst",), ("--setup-only",), ("--setup-plan",)], ids=str
+)
+def test_exit0_a_session_that_stops_early_is_red(project: Project, args: tuple[str, ...]) -> None:
+    """Limits that never came to their turn are not green."""
+    broken(project)
+    assert project.run(*args).ret == 1
+
+
+SWALLOWERS = {
+    "outcome": "    report.outcome = 'passed'\n    report.longrepr = None\n",
+    "words": "    report.outcome = 'passed'\n    report.longrepr = None\n"
+    "    vars(report).pop('model_budget_statement', None)\n",
+}
+
+
+@pytest.mark.parametrize("body", SWALLOWERS.values(), ids=SWALLOWERS)
+def test_exit0_a_plugin_that_calls_failures_passed_is_seen(project: Project, body: str) -> None:
+    """The verdicts decide, not what became of their test reports; a limit without one is unanswered."""
+    broken(project)
+    project.configure(
+        "\nimport pytest\n@pytest.hookimpl(wrapper=True, tryfirst=True)\n"
+        f"def pytest_runtest_makereport(item, call):\n    report = yield\n{body}    return report\n"
+    )
+    assert project.run().ret == 1
+
+
+def test_exit0_hooks_alter_no_verdict(project: Project) -> None:
+    """A hook that answers, or changes the report, has changed no outcome."""
+    broken(project)
+    project.configure(
+        "\ndef pytest_model_budget_judged(item, verdict):\n    return 'within'\n"
+        "def pytest_model_budget_report(config, report):\n    report['models'].clear()\n"
+    )
+    result = project.run()
+    assert result.ret == 1
+    assert "over    one::params" in result.stdout.str()
+
+
+def test_exit0_without_the_plugin_is_a_usage_error(project: Project) -> None:
+    """The switch without its plugin is unknown to pytest."""
+    kept(project)
+    assert project.run_apart("-p", "no:modelbudget").ret == 4
+
+
+@pytest.mark.parametrize("paths", ["", "model_budget_paths =\n"], ids=["default", "none"])
+def test_exit0_no_budget_at_all_is_no_success(project: Project, paths: str) -> None:
+    """The switch that finds nothing ends with 5, whatever else passes."""
+    kept(project)
+    (project.path / "budgets" / "a.yaml").unlink()
+    project.write("pytest.ini", f"[pytest]\n{paths}")
+    assert project.run().ret == 5
+
+
+def test_exit0_paths_that_hold_no_budget_are_no_success(project: Project) -> None:
+    """Paths on the command line replace the configured ones."""
+    kept(project)
+    assert project.run("test_ok.py").ret == 5
+
+
+def test_exit0_a_worker_that_dies_is_red(project: Project) -> None:
+    """Under xdist the limits of a worker that ended itself are failures."""
+    kept(project)
+    project.configure("\nimport os\ndef pytest_model_budget_judged(item, verdict):\n    os._exit(0)\n")
+    assert project.run_apart("-n1", "--max-worker-restart=0").ret == 1
+
+
+def test_exit0_no_report_of_an_earlier_run_is_left(project: Project) -> None:
+    """A run that ends before its reports leaves none that could be taken for its own."""
+    kept(project)
+    project.write("out.json", "{}")
+    project.configure("\nimport pytest\ndef pytest_collection_finish():\n    pytest.exit('enough', 3)\n")
+    assert project.run("--model-budget-json=out.json").ret == 3
+    assert not (project.path / "out.json").exists()
+
+
+def test_exit0_every_way_is_in_the_table() -> None:
+    """The threat model has a row for each of these tests, and names it."""
+    text = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+    tests = {name for name in globals() if name.startswith("test_exit0_")} - {"test_exit0_every_way_is_in_the_table"}
+    assert {name for name in tests if f"`{name}`" not in text} == set()
