@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 
@@ -55,6 +56,8 @@ def _names(name: str, owner: dict[str, Any]) -> Kept:
     """Names with the objects that they had; new names stay, as those of imported modules must."""
 
     def restore(before: Mapping[str, Any]) -> None:
+        if all(map(is_, map(owner.get, before), before.values())):
+            return  # the usual case, and compared without a step in Python
         for key, value in before.items():
             if owner.get(key) is not value:
                 owner[key] = value
@@ -80,8 +83,11 @@ def _umask() -> int:
     return mask
 
 
+SIGNALS = tuple(signal.valid_signals())
+
+
 def _handlers() -> dict[int, Any]:
-    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+    return {number: signal.getsignal(number) for number in SIGNALS}
 
 
 def _set_handlers(before: Mapping[int, Any]) -> None:
@@ -177,7 +183,7 @@ class Leftovers:
 def process_kept() -> Iterator[Leftovers]:
     """Everything in KEPT, the streams and their descriptors are as before afterwards; the rest is named."""
     left = Leftovers()
-    before = [(kept, kept.read()) for kept in KEPT if _can_be_read(kept)]
+    before = tuple(_readable())
     threads = set(threading.enumerate())
     with _streams_lent(left):
         try:
@@ -192,13 +198,11 @@ def process_kept() -> Iterator[Leftovers]:
             left.names += [f"a thread that it started still runs: {thread.name}" for thread in started]
 
 
-def _can_be_read(kept: Kept) -> bool:
-    """Whether it can be; a current folder that is gone cannot."""
-    try:
-        kept.read()
-    except OSError:
-        return False
-    return True
+def _readable() -> Iterator[tuple[Kept, Any]]:
+    """All that can be read, with its value; a current folder that is gone cannot."""
+    for kept in KEPT:
+        with suppress(OSError):
+            yield kept, kept.read()
 
 
 @contextmanager
