@@ -180,8 +180,8 @@ def _listed(root: Path, tree: str) -> list[str]:
 def _base_commit(asked: AskedBase, head: str, merge: tuple[str, str] | None, root: Path, hints: "_Hints") -> str:
     """The first parent of a host's test merge; the very commit that a merge queue names; else where base and HEAD part.
 
-    A test merge speaks for the branch that its change goes to, and for no other revision that somebody names. Of a merge
-    that the author made, base and HEAD part at the base branch as it was when it was merged.
+    A test merge speaks for the branch that its change goes to, and for no other revision that somebody names. Of a
+    merge that the author made, base and HEAD part at the base branch as it was when it was merged.
     """
     if asked.why_not:
         raise BaseError(asked.why_not)
