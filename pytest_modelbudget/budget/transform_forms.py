@@ -160,7 +160,9 @@ def _claim(values: Values, reading: Reading) -> Claim | None:
     families = tuple(dict.fromkeys(values["families"]))
     if GIVEN in families and "inputs" not in values:
         reading.refuse(values.place("families"), "the family 'given' is what 'inputs' brings: name a file")
-    return values["kind"] and Claim(
+    if not values["kind"]:
+        return None
+    claim = Claim(
         values["kind"],
         _bounds(values, reading),
         values["outputs"],
@@ -172,6 +174,15 @@ def _claim(values: Values, reading: Reading) -> Claim | None:
         batches=tuple(dict.fromkeys(values["batch"])),
         same_non_finite=values["same_non_finite"],
     )
+    if idle := idle_family(claim):
+        reading.refuse(values.place("family_bounds"), idle)
+    return claim
+
+
+def idle_family(claim: Claim) -> str:
+    """What is wrong with bounds of a family that is not run, which hold nothing; "" where nothing is."""
+    idle = [family for family in claim.of_family if family not in claim.run_families]
+    return f"family_bounds of '{idle[0]}', which is not run: add it to families, or leave it out" if idle else ""
 
 
 CLAIM = CLAIM_GRAMMAR.form(_claim)

@@ -212,6 +212,8 @@ def check_equivalence(
     registry, here = tables(), Path.cwd()
     claim = _claim(kind, seeds, bounds, family_bounds)
     claim = replace(claim, **_runs(given, families, rows, here))
+    if idle := transform_forms.idle_family(claim):
+        raise InputError(idle)
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
     with measuring.first_on_path(here):

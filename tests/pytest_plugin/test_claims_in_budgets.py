@@ -116,6 +116,8 @@ def test_e4_bounds_of_a_family_hold_in_place_of_those_of_all(project: TorchProje
         ("families: [given]", "the family 'given' is what 'inputs' brings"),
         ("family_bounds: {larg: {sqnr: 5}}", "'larg' is no family of inputs: did you mean 'large'?"),
         ("family_bounds: {large: {sqr: 5}}", "unknown key 'sqr' in the bounds of a family: did you mean 'sqnr'?"),
+        ("families: [normal], family_bounds: {large: {sqnr: 5}}", "family_bounds of 'large', which is not run"),
+        ("family_bounds: {given: {sqnr: 5}}", "family_bounds of 'given', which is not run"),
         ("rows: 0", "rows of 0: it must be 1 to 65,536"),
         ("rows: many", "expected rows: a whole number, found 'many'"),
         ("row: 3", "unknown key 'row' in an equivalence: did you mean 'rows'?"),
