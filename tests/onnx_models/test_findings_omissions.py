@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.onnx_models.omissions import OMISSIONS
+from pytest_modelbudget.formats.omissions import OF_ONNX_FILES as OMISSIONS
 from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
 
 DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.dlpack import to_dlpack
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.torch_models.omissions import OMISSIONS
+from pytest_modelbudget.formats.omissions import OF_TORCH_MODELS as OMISSIONS
 from pytest_modelbudget.torch_models.recording import QUERIES
 from tests.builders.micro_modules import Layer
 

@@ -1,0 +1,210 @@
+"""What graphs and comparisons leave out, and why each may be left out.
+
+Recorder, readers, weight walks and runs drop nothing else: what is in no row is counted, or unmeasured under its own
+name. docs/conventions.md and docs/transforms.md print the same tables.
+"""
+
+from typing import NamedTuple
+
+
+class Omission(NamedTuple):
+    """One kind of thing that is in no number; place says who leaves it out."""
+
+    place: str
+    what: str
+    because: str
+
+
+OF_TORCH_MODELS: tuple[Omission, ...] = (
+    Omission(
+        "recorder",
+        "operators of `aten`, `prim`, `prims`, `profiler` that give no tensor and write into none",
+        "sizes, types, checks, single values and marks of a profile; torch's own operators compute "
+        "into tensors. Of any other namespace they are recorded, and unmeasured",
+    ),
+    Omission(
+        "recorder",
+        "an operator that is made of others and has no rule",
+        "it is taken apart, and its parts are recorded",
+    ),
+    Omission(
+        "recorder",
+        "operators on a wrapper tensor that is no weight (jagged tensors)",
+        "its class takes them apart, and what they do to its parts is recorded",
+    ),
+    Omission(
+        "recorder",
+        "the cheaper branch of `torch.cond`",
+        "one branch runs; the dearer one is counted, and a note says which",
+    ),
+    Omission(
+        "recorder",
+        "a single value that is asked for, integers as a list, and the text of a tensor",
+        "they decide sizes and branches, and text is for readers; a second floating element of one tensor is "
+        "`torch::item`, unmeasured",
+    ),
+    Omission(
+        "doors",
+        "values that leave torch by C functions imported before (`from torch.utils.dlpack import "
+        "to_dlpack`), and C++ that reads memory without an operator",
+        "nothing in Python sees them; without memory they get none to read",
+    ),
+    Omission(
+        "weights",
+        "parameters that a forward pass computes from inputs or weights",
+        "they are activations: the model does not store them",
+    ),
+    Omission(
+        "weights",
+        "what fills parameters that a forward pass makes",
+        "later passes find them made; they count as every other weight",
+    ),
+    Omission(
+        "weights",
+        "buffers of made layers that no module holds",
+        "only a module says that a tensor is a buffer; as activations they are in peak and traffic",
+    ),
+    Omission(
+        "weights", "zeros that a sparse parameter does not store", "its values are its elements, its indices are bytes"
+    ),
+    Omission(
+        "weights",
+        "constants of rank 0, and constants of scripts that are not frozen",
+        "literals of the program. Of a frozen script they are what reads them as; for a reader "
+        "without a rule, weights are a lower bound",
+    ),
+    Omission(
+        "layers",
+        "inputs and outputs of a layer that the graph does not know",
+        "the table of layers shows them; no number is made of it",
+    ),
+)
+
+OF_ONNX_FILES: tuple[Omission, ...] = (
+    Omission(
+        "file",
+        "names of producers, versions, documentation, metadata, quantisation annotations",
+        "they say something of the model, and are nothing that it does; an exporter's scopes and kinds are read",
+    ),
+    Omission(
+        "file", "training graphs, and what they alone store", "what is measured is inference, which runs none of it"
+    ),
+    Omission(
+        "file",
+        "functions that nobody calls",
+        "no runtime keeps them; one that is called is written out, with its constants, once for each call",
+    ),
+    Omission(
+        "file",
+        "values of stored tensors of more than 256 elements",
+        "a number follows from type and shape; masks are told by their values before these are dropped",
+    ),
+    Omission(
+        "file",
+        "bytes of text, and the positions of values in a sparse tensor",
+        "text has no width; of a sparse tensor the values are what it stores",
+    ),
+    Omission(
+        "reader", "`Constant` nodes", "they are stored tensors, counted as initialisers are, and do nothing in a run"
+    ),
+    Omission(
+        "reader",
+        "operands that say how large or where, and nodes that only lead to them",
+        "shapes are known before the run: see Shapes",
+    ),
+    Omission(
+        "reader",
+        "the branch that a known condition of an `If` does not take, and the cheaper one of an unknown condition",
+        "one branch runs; what both store is counted, and a note says which of two was taken as dearer",
+    ),
+    Omission("reader", "the body of a `Loop` that never runs", "its count is known, and 0; what it stores is counted"),
+    Omission(
+        "reader",
+        "the body of an operator that has no rule, or of a `Loop` of unknown count",
+        "the operator is unmeasured under its own name; what its body stores is counted",
+    ),
+    Omission(
+        "reader",
+        "numbers in attributes",
+        "settings of an operator; coefficients of a linear model are MACs. A tensor in an attribute of an operator "
+        "without a rule makes weights a lower bound",
+    ),
+    Omission(
+        "reader",
+        "further results of a view that nobody reads",
+        "the mask of a Dropout at inference: no runtime writes it",
+    ),
+    Omission(
+        "reader",
+        "the memory of a result that nobody reads and no caller gets",
+        "it can be dropped at once; the operation that makes it is counted",
+    ),
+    Omission(
+        "reader",
+        "stored tensors that are inputs too, as inputs",
+        "what is not fed has its stored value: they are counted where they are stored",
+    ),
+    Omission(
+        "inference",
+        "values that are worked out before the run, of more than 65,536 elements",
+        "a small file could ask for any memory; a shape that depends on one is unmeasured, with its name",
+    ),
+    Omission(
+        "inference",
+        "integers and sizes that leave 64 bits",
+        "runtimes wrap there; what depends on one is unmeasured, with its name",
+    ),
+)
+
+OF_COMPARISONS: tuple[Omission, ...] = (
+    Omission(
+        "inputs",
+        "families, for a model that takes integers alone",
+        "integers have no size to vary: they are uniform in their range, and the report says so where that was guessed",
+    ),
+    Omission(
+        "inputs",
+        "scales on which the original overflows in its own type",
+        "its own outputs say nothing there; the report names the scale that was run",
+    ),
+    Omission(
+        "inputs",
+        "calls beyond 2^20 elements, of the 256 rows that outputs constant in steps get",
+        "their memory; the report says how many calls were made, and `rows` sets more",
+    ),
+    Omission(
+        "runs",
+        "rows alone, where a float64 run of all rows as one gives each row what it gives alone",
+        "that is held first, to 1e-10; one normal row and zeros are run alone in the declared shape, too",
+    ),
+    Omission(
+        "runs",
+        "float64 runs of a second model that cannot run in float64",
+        "its own type decides alone: `precision only`, and unknown for types other than float32",
+    ),
+    Omission(
+        "runs",
+        "what a run multiplies, once a run has multiplied what the graph says",
+        "the count is the program's, and the program is the same in every run",
+    ),
+    Omission(
+        "layers",
+        "outputs of a replaced `aten::linear` of which eight random mixtures agree",
+        "what is wrong in one output is wrong in each mixture; more than 1e-12 is compared whole",
+    ),
+    Omission(
+        "layers",
+        "inputs beyond 16 sets, while the layer that is wrong is searched",
+        "the verdict stands already; where no layer is found, the report says so",
+    ),
+    Omission(
+        "stored tensors",
+        "elements that no run has read, where the other model has no tensor of that name or of the same values",
+        "nothing says what belongs together; a note says how many rows were read. All others are compared as stored",
+    ),
+    Omission(
+        "stored tensors",
+        "those of which nothing says what a run reads: constants of frozen scripts, packed embeddings",
+        "a note counts them",
+    ),
+)
