@@ -26,7 +26,7 @@ from pytest_modelbudget.graph.graph import is_in_scope, scope_text, share_lines
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import Case
-from pytest_modelbudget.reports.text import aligned, one_line
+from pytest_modelbudget.reports.text import aligned, cut_middle, one_line
 from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
 MOST_SHARES = 5  # that a report names
@@ -224,13 +224,15 @@ def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
         yield weights_text(equivalence.weights, equivalence.seeds)
 
 
+SCOPE_WIDTH = 44  # of a layer's path in a table, so that one long path leaves all figures on the line
+
+
 def error_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
     """A line for each layer: how far the changed model is from it; "fused or gone" where it has nothing of it."""
+    scopes = [cut_middle(scope_text(layer.scope), SCOPE_WIDTH) for layer in equivalence.layers]
     rows = [("layer", "SQNR", "max abs")] + [
-        (scope_text(layer.scope), f"{layer.sqnr} dB", layer.max_abs or "0")
-        if layer.sqnr is not None
-        else (scope_text(layer.scope), "fused or gone", "")
-        for layer in equivalence.layers
+        (scope, f"{layer.sqnr} dB", layer.max_abs or "0") if layer.sqnr is not None else (scope, "fused or gone", "")
+        for scope, layer in zip(scopes, equivalence.layers, strict=True)
     ]
     if equivalence.layers:
         yield from aligned("{:<}  {:>}  {:>}", rows)
