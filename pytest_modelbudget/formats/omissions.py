@@ -204,7 +204,7 @@ OF_COMPARISONS: tuple[Omission, ...] = (
     ),
     Omission(
         "stored tensors",
-        "those of which nothing says what a run reads: constants of frozen scripts, packed embeddings",
+        "those of which nothing says what a run reads: packed embeddings of torch.ao",
         "a note counts them",
     ),
 )

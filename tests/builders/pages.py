@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -187,3 +191,37 @@ def written(record: Any, path: Path) -> Path:
     """The page of a record, in a file."""
     path.write_text(render(record), encoding="utf-8")
     return path
+
+
+class Page(HTMLParser):
+    """The tags, text and scripts of a page, as a parser of HTML sees them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.blocks: list[tuple[dict[str, str | None], str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.blocks.append((dict(attrs), ""))
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            attributes, text = self.blocks[-1]
+            self.blocks[-1] = (attributes, text + data)
+        else:
+            self.words.append(data)
+
+    @property
+    def scripts(self) -> list[str]:
+        """What a browser would run."""
+        return [text for attributes, text in self.blocks if "type" not in attributes]
+
+    def views(self) -> list[Any]:
+        """What the views of models are built from, unpacked."""
+        packed = [text for attributes, text in self.blocks if attributes.get("type")]
+        return [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]

@@ -10,8 +10,7 @@ import pytest
 
 from pytest_modelbudget.reports.terminal import Detail, lines
 from tests.builders import records
-from tests.builders.pages import render, with_everything
-from tests.reports.test_html_page import Page
+from tests.builders.pages import Page, render, with_everything
 
 DEEP = ".".join(f"stage{number}" for number in range(20))
 LAYERS = [

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import hashlib
-import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +15,17 @@ from pytest_modelbudget.reports.html.page import FILES
 from pytest_modelbudget.reports.html.views import MARK, Change, CheckRow, check_row, transform_view
 from pytest_modelbudget.reports.record import Check, MeasuredMetric, ModelReport, TransformReport
 from pytest_modelbudget.reports.typed_json import from_json
-from tests.builders.pages import FILE, ODD_NAME, measured_chain, page_record, render, small_record, with_everything
+from tests.builders.pages import (
+    FILE,
+    ODD_NAME,
+    Page,
+    measured_chain,
+    page_record,
+    render,
+    small_record,
+    with_everything,
+)
 from tests.builders.records import report
-
-
-class Page(HTMLParser):
-    """The tags, text and scripts of a page, as a parser of HTML sees them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.blocks: list[tuple[dict[str, str | None], str]] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self.blocks.append((dict(attrs), ""))
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem == "script":
-            attributes, text = self.blocks[-1]
-            self.blocks[-1] = (attributes, text + data)
-        else:
-            self.words.append(data)
-
-    @property
-    def scripts(self) -> list[str]:
-        """What a browser would run."""
-        return [text for attributes, text in self.blocks if "type" not in attributes]
-
-    def views(self) -> list[Any]:
-        """What the views of models are built from, unpacked."""
-        packed = [text for attributes, text in self.blocks if attributes.get("type")]
-        return [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
 
 
 def test_user_strings_are_text_and_never_markup() -> None:
