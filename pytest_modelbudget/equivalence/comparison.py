@@ -162,7 +162,7 @@ def layer_runs(layer: models.LayerPair, claim: Claim, dtype: str) -> LayerRuns:
     """Float64 outputs of one layer alone, on inputs drawn in its true shapes."""
     specs = {**layer.original.inputs.specs, **layer.changed.inputs.specs}
     families = families_of(list(specs.values()), claim.run_families) or FAMILIES
-    rows = [Row(*each) for each in runs_of(families, claim.seeds)]
+    rows = [Row(*each) for each in runs_of(families, claim.seeds, specs)]
     inputs = [drawn(specs, row, SCALES[0]) for row in rows]
     before, after = (
         [_only(model.run(values), layer.scope) for values in inputs] for model in (layer.original, layer.changed)

@@ -25,6 +25,7 @@ Specs = Mapping[str, TensorSpec]
 FAMILIES = ("normal", "uniform", "large", "zeros")
 ZEROS = "zeros"  # hides nothing but shows every bias
 INTEGERS = "integers"  # of models that take nothing else
+FLOATING = ("float", "bfloat", "complex")
 GIVEN = "given"  # inputs that the claim brings
 ROWS = 256  # of each family, where every output is piecewise constant
 MOST_ELEMENTS = 2**20  # of all inputs of such rows
@@ -57,20 +58,22 @@ def scale_note(scale: Scale) -> tuple[str, ...]:
 def families_of(specs: list[TensorSpec], families: tuple[str, ...] = FAMILIES) -> tuple[str, ...]:
     """Those of some families that inputs of these types have; integers are drawn in one way."""
     families = tuple(family for family in families if family != GIVEN)
-    floating = any(spec.dtype.startswith(("float", "bfloat", "complex")) for spec in specs)
+    floating = any(spec.dtype.startswith(FLOATING) for spec in specs)
     return families if floating or not families else (INTEGERS,)
 
 
-def runs_of(families: tuple[str, ...], seeds: tuple[int, ...], calls: int = 0) -> list[tuple[str, int]]:
+def runs_of(families: tuple[str, ...], seeds: tuple[int, ...], specs: Specs, calls: int = 0) -> list[tuple[str, int]]:
     """(family, seed) of every run; always two at least, or no output could be seen to move.
 
     Each family has as many calls, if there are fewer seeds: those that follow them. One call of
-    zeros is as good as many.
+    zeros is as good as many, unless integers beside them are drawn.
     """
     if len(families) * len(seeds) < 2:
         seeds = (*seeds, seeds[-1] + 1)
     more = tuple(range(max(seeds) + 1, max(seeds) + 1 + calls - len(seeds)))
-    return [(family, seed) for family in families for seed in (seeds if family == ZEROS else (*seeds, *more))]
+    draws = any(not spec.dtype.startswith(FLOATING) for spec in specs.values())
+    zeros = seeds if draws or len(families) < 2 else seeds[:1]
+    return [(family, seed) for family in families for seed in (zeros if family == ZEROS else (*seeds, *more))]
 
 
 def calls_for(rows: int, specs: Specs) -> int:

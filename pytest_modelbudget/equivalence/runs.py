@@ -170,12 +170,12 @@ def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
     notes: tuple[str, ...] = ()
     if claim.given and draws.GIVEN in claim.run_families:
         given, notes = given_rows(claim.given, draws.resized(specs, claim.batches)[0])
-    runs = _original_runs(claim, pair, draws.runs_of(families, claim.seeds, calls), given)
+    runs = _original_runs(claim, pair, draws.runs_of(families, claim.seeds, specs, calls), given)
     if claim.rows is None and families and _is_piecewise_constant(runs):
         rows = draws.affordable_rows(specs)
         calls = draws.calls_for(rows, specs)
         if calls > len(claim.seeds):
-            runs = _original_runs(claim, pair, draws.runs_of(families, claim.seeds, calls), given)
+            runs = _original_runs(claim, pair, draws.runs_of(families, claim.seeds, specs, calls), given)
         notes += (f"outputs are constant in steps: {max(calls, len(claim.seeds)):,} calls a family; 'rows' sets more",)
     return replace(runs, notes=(*runs.notes, *notes))
 

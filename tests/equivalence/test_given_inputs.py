@@ -182,11 +182,13 @@ def test_e4_families_are_those_that_are_named() -> None:
 
 
 def test_e2_more_calls_are_the_seeds_that_follow() -> None:
-    """Five calls of a family are its three seeds and two more; zeros are the same in all."""
-    assert runs_of(("normal", "zeros"), (0, 4), 4) == [
-        ("normal", 0), ("normal", 4), ("normal", 5), ("normal", 6), ("zeros", 0), ("zeros", 4),
-    ]  # fmt: skip
-    assert runs_of((), (0,), 4) == []
+    """Four calls of a family are its two seeds and two more; zeros are the same for all, unless integers are drawn."""
+    normal = [("normal", 0), ("normal", 4), ("normal", 5), ("normal", 6)]
+    image, token = TensorSpec("float32", (1, 8)), TensorSpec("int64", (1, 8))
+    assert runs_of(("normal", "zeros"), (0, 4), {"x": image}, 4) == [*normal, ("zeros", 0)]
+    assert runs_of(("normal", "zeros"), (0, 4), {"x": image, "i": token}, 4) == [*normal, ("zeros", 0), ("zeros", 4)]
+    assert runs_of(("zeros",), (0, 4), {"x": image}) == [("zeros", 0), ("zeros", 4)]
+    assert runs_of((), (0,), {}, 4) == []
 
 
 @pytest.mark.parametrize(

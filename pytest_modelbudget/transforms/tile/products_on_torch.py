@@ -122,13 +122,24 @@ def summed(
     parts: Tensors, weight: torch.Tensor, bias: torch.Tensor | None, tile: Tile, product: Product
 ) -> torch.Tensor:
     """One tile's width of outputs: the sum of its products, on top of the bias."""
-    total: torch.Tensor | None = None
     tiles = weight.split_with_sizes(cut(weight.shape[1], tile.k).sizes, 1)
-    for x, each in zip(parts, tiles, strict=True):
-        term = product(x, each, bias if total is None else None)
-        total = term if total is None else total + term
-    assert total is not None, "a weight has at least one tile"
+    total = product(parts[0], tiles[0], bias)
+    in_place = product is F.linear and _adds_in_place(total)
+    for x, each in zip(parts[1:], tiles[1:], strict=True):
+        if in_place:
+            total.view(-1, len(each)).addmm_(x.reshape(-1, each.shape[1]), each.t())
+        else:
+            total = total + product(x, each, None)
     return total
+
+
+def _adds_in_place(total: torch.Tensor) -> bool:
+    """Whether nobody sees how a sum grows, and each product is rounded as it would be alone.
+
+    Then it is added where it is made, which takes half the time. A narrow type would round the sum alone.
+    """
+    is_seen = total.requires_grad or _get_current_dispatch_mode() is not None
+    return not is_seen and total.dtype in (torch.float32, torch.float64) and total.is_contiguous()
 
 
 def padded(linear: Linear, tile: Tile) -> Linear:
