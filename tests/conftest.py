@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest import pytester as pytesters
 
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401  # pytester forgets what runs import anew
 from pytest_modelbudget.formats import table as formats_table
@@ -23,6 +25,22 @@ if find_spec("hypothesis"):  # which ONNX alone is tested without
     settings.load_profile("untimed")
 
 
+# Frameworks register things with their C code as they are loaded, and cannot be loaded twice.
+LOADED_ONCE = frozenset(
+    {"numpy", "onnx", "onnxruntime", "onnxscript", "sympy", "torch", "torchvision", "transformers", "triton"}
+)
+
+
+class KeptFrameworks(pytesters.SysModulesSnapshot):
+    """What pytester forgets after a run inside this process, but for frameworks."""
+
+    def __init__(self, preserve: Callable[[str], bool] | None = None) -> None:
+        super().__init__(
+            lambda name: name.partition(".")[0] in LOADED_ONCE or (preserve is not None and preserve(name))
+        )
+
+
+pytesters.SysModulesSnapshot = KeptFrameworks  # type: ignore[misc]  # pytester has no setting for it
 SIGNS = ("CI", "BUILD_NUMBER", "TF_BUILD")
 WITHOUT_TORCH = "MODELBUDGET_WITHOUT_TORCH" in os.environ
 LEFT_OUT = pytest.StashKey[list[str]]()

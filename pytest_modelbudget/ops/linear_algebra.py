@@ -5,7 +5,7 @@ that iterate until they converge have no count, and are unmeasured.
 """
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.rule import Formula, OpRule, under
+from pytest_modelbudget.ops.rule import Contraction, Formula, OpRule, under
 
 COUNT = "LAPACK's count: "
 
@@ -62,7 +62,8 @@ def _iterated(names: str, *roles: str) -> OpRule:
 
 
 def _solved(names: str, roles: str, because: str, macs: Formula) -> OpRule:
-    return OpRule("solve", under(names, *roles.split()), COUNT + because, macs=macs)
+    words = tuple(roles.split())
+    return OpRule("solve", under(names, *words), COUNT + because, macs=macs, contracts=Contraction(None, words))
 
 
 LINEAR_ALGEBRA: tuple[OpRule, ...] = (
