@@ -112,9 +112,9 @@ CELL_OF = Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight"))
 STACKED_OF = Contraction(Over.FEATURES, ("x", "weight", "hidden_weight"))
 
 
-def _layer(kind: str, names: str, flops: Formula, because: str) -> OpRule:
+def _layer(kind: str, names: str, flops: Formula, because: str, *, legacy: str = "") -> OpRule:
     """A layer of torch, over steps of one length or (``.data``) packed ones."""
-    packed = " ".join(f"{name}.data" for name in names.split())
+    packed = " ".join([f"{name}.data" for name in names.split()] + legacy.split())
     both = under(names, "x state", PARAMS) | under(packed, "x batch_sizes state", PARAMS)
     return OpRule(kind, both, because, macs=recurrent_macs, contracts=LAYER_OF, flops=flops)
 
@@ -142,6 +142,7 @@ RECURRENT: tuple[OpRule, ...] = (
         "lstm quantized_lstm",
         lstm_flops,
         "four gates of W_ih·x + W_hh·h a step, and the projection: torch.nn.LSTM",
+        legacy="quantized_lstm.data_legacy",
     ),
     _layer("gru", "gru quantized_gru", gru_flops, "three gates of W_ih·x + W_hh·h a step: torch.nn.GRU"),
     _layer("rnn", "rnn_tanh rnn_relu", rnn_flops, "W_ih·x + W_hh·h a step: torch.nn.RNN"),

@@ -51,9 +51,7 @@ def test_roles_cover_every_tensor_operand(name: str) -> None:
         kinds = [str(argument.type) for argument in schema.arguments]
         tensors = sum("Tensor" in kind for kind in kinds)
         packs = sum("torch.classes" in kind and "List[" not in kind for kind in kinds)  # each holds weight and bias
-        lists = sum(
-            "torch.classes" in kind and "List[" in kind for kind in kinds
-        )  # one operand, as a list of tensors is
+        lists = sum("torch.classes" in kind and "List[" in kind for kind in kinds)  # one operand, as one of tensors is
         assert variadic or tensors + 2 * packs + lists <= len(roles), str(schema)
 
 
