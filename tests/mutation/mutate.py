@@ -7,7 +7,6 @@ mutated, and by which tests. What is committed is cloned, so that a mutant never
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -15,6 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -54,6 +54,17 @@ def keep_sample(session: Path, count: int, seed: int) -> int:
     return len(jobs)
 
 
+def report(session: Path) -> None:
+    """Every mutant that lives, as a change; then the counts."""
+    with closing(sqlite3.connect(session)) as store:
+        results = store.execute("SELECT test_outcome, diff FROM work_results ORDER BY diff").fetchall()
+    for outcome, diff in results:
+        if outcome != "KILLED":
+            print(outcome, "", *(line for line in diff.splitlines() if line[:1] in "@+-"), sep="\n")
+    counts = Counter(outcome for outcome, _ in results)
+    print(", ".join(f"{count} {outcome.lower()}" for outcome, count in sorted(counts.items())))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("subject", choices=sorted(path.stem for path in HERE.glob("*.toml")))
@@ -73,11 +84,6 @@ def main() -> None:
         shutil.rmtree(folder)
 
 
-def report(session: Path) -> None:
-    """Every mutant that lives, as a change; then the counts."""
-    rows = [json.loads(line) for line in _dump(session)]
-    print(rows)
 
-
-def _dump(session: Path) -> list[str]:
-    return subprocess.run(["cosmic-ray", "dump", str(session)], capture_output=True, text=True, check=True).stdout.splitlines()
+if __name__ == "__main__":
+    main()
