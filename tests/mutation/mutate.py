@@ -84,6 +84,5 @@ def main() -> None:
         shutil.rmtree(folder)
 
 
-
 if __name__ == "__main__":
     main()
