@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,13 +45,20 @@ def said(text: str) -> dict[str, Any]:
     return record
 
 
+def read(text: str) -> tuple[Lock | None, str]:
+    """The lock of a text; or None, and why."""
+    try:
+        return read_lock(text, "a.lock.json"), ""
+    except LockError as error:
+        return None, str(error)
+
+
 def must_be_what_it_says(text: str) -> None:
     """Refused, or read as what it says: what is written of the numbers that were read says the same again."""
-    try:
-        lock = read_lock(text, "a.lock.json")
-    except LockError as error:
-        assert "a.lock.json" in str(error)
-        assert "\n" not in str(error)
+    lock, problem = read(text)
+    if lock is None:
+        assert "a.lock.json" in problem
+        assert len(problem.splitlines()) == 1
         return
     # Words, not values: of true and 1, and of 1 and 1.0, JSON's values are equal.
     assert json.dumps(said(lock_text(lock)), sort_keys=True) == json.dumps(said(text), sort_keys=True)
@@ -72,14 +79,13 @@ def damaged_records(draw: st.DrawFn) -> str:
             holder = draw(st.sampled_from(inner))
         keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
         way = draw(st.sampled_from(("replace", "remove", "add", "copy"))) if keys else "add"
-        value = draw(st.sampled_from(ODD))
+        value = deepcopy(draw(st.sampled_from(ODD)))
         if way == "remove":
             del holder[draw(st.sampled_from(keys))]
         elif way == "replace":
             holder[draw(st.sampled_from(keys))] = value
         else:
-            value = holder[draw(st.sampled_from(keys))] if way == "copy" else value
-            value = json.loads(json.dumps(value))
+            value = deepcopy(holder[draw(st.sampled_from(keys))]) if way == "copy" else value
             if isinstance(holder, dict):
                 holder[draw(st.sampled_from(KEYS))] = value
             else:
@@ -113,10 +119,3 @@ def test_a_damaged_text_is_refused_or_says_what_is_read(
         assert "b.lock.json" in found.problem
     else:
         must_be_what_it_says(content.decode("utf-8-sig"))
-
-
-def test_what_a_text_says_is_told_from_what_looks_alike() -> None:
-    """The judge of these tests: a number is not its word, nor true the number 1."""
-    text = '{"schema": "model-budget-lock/1", "models": {"m": {"params": {"value": 1, "unit": "param", "with": {}}}}}'
-    assert said(text) == said(lock_text(read_lock(text, "a.lock.json")))
-    assert Path(lock_path(Path("b.yaml"))).name == "b.lock.json"
