@@ -24,6 +24,7 @@ from pytest_modelbudget.units import (
     room,
     several,
     snug_quantity,
+    ungrouped,
 )
 
 WHOLE = st.sampled_from([symbol for symbol, unit in UNITS.items() if unit.whole])
@@ -117,6 +118,34 @@ def test_refused_quantity(text: str, unit: str, named: list[str]) -> None:
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "unit", "problem"),
+    [
+        ("3 gmac", "MAC", "'3 gmac' could mean 3 GMAC (3,000,000,000 MAC): write '3 GMAC'"),
+        ("3 KiB/S", "B/s", "'3 KiB/S' could mean 3 KiB/s (3,072 B/s): write '3 KiB/s'"),
+        ("3 KB/s", "B/s", "'3 KB/s' could mean 3 kB/s (3,000 B/s) or 3 KiB/s (3,072 B/s): write '3 kB/s' or '3 KiB/s'"),
+    ],
+)
+def test_a_wrongly_cased_suffix_has_these_readings_and_no_others(text: str, unit: str, problem: str) -> None:
+    """Thousandths are meant by a small m alone, and 1024 only where an i may have been forgotten."""
+    with pytest.raises(UnitError) as refusal:
+        quantity(text, unit)
+    assert str(refusal.value) == problem
+
+
+@pytest.mark.parametrize("unit", ["FLOP/B", "B/s", "MAC/s"])
+def test_rates_are_not_counted_whole(unit: str) -> None:
+    """Half of one in a second exists, as half of a byte does not."""
+    assert quantity(f"1.5 {unit}", unit) == Fraction(3, 2)
+
+
+def test_the_digits_of_a_fraction_do_not_go_through_a_float() -> None:
+    """10**30 and 7 * 5**30 are no floats: 5**-30 is 2**30 of 10**30, and a seventh of it never ends."""
+    assert ungrouped(Fraction(1, 10**30)) == "0." + "0" * 29 + "1"
+    assert ungrouped(Fraction(1, 5**30)) == "0." + str(2**30).zfill(30)
+    assert ungrouped(Fraction(1, 7 * 5**30)) == f"1/{7 * 5**30}"
+
+
 def test_between_two_bytes() -> None:
     """6.2 MiB is 6,501,171.2 B: a maximum of 6,501,171 and a minimum of 6,501,172 whole bytes."""
     assert 62 * 1024**2 // 10 == 6_501_171
@@ -160,6 +189,7 @@ def test_only_unit_errors(text: str, unit: str) -> None:
         pytest.param(7, "B", "6.1 MB", "0.000007 MB", "0.000007 MB", id="tiny"),
         pytest.param(999_999, "B", "", "1 MB", "999 kB", id="next prefix"),
         pytest.param(0, "MAC", "", "0 MAC", "0 MAC", id="zero"),
+        pytest.param(Fraction(9951, 100), "FLOP/B", "", "99.6 FLOP/B", "99.5 FLOP/B", id="just below three digits"),
         pytest.param(Fraction(3102, 100), "FLOP/B", "30", "31.1 FLOP/B", "31", id="ratio"),
         pytest.param(Fraction(1, 8), "%", "2%", "12.5%", "12.5%", id="percentage"),
         pytest.param(Fraction(1, 3), "s", "", "334 ms", "333 ms", id="seconds"),

@@ -158,7 +158,10 @@ def value_record(value: LockedValue) -> dict[str, Any]:
         record["exact"] = list(value.unreduced)
     record["with"] = dict(sorted(value.versions.items()))
     if value.parts:
-        record["parts"] = [[part.scope, part.name, part.value, part.shape] for part in value.parts]
+        shapes = [None if part.shape is None else list(part.shape) for part in value.parts]
+        record["parts"] = [
+            [part.scope, part.name, part.value, shape] for part, shape in zip(value.parts, shapes, strict=True)
+        ]
     return {**record, "cut": value.cut} if value.cut else record
 
 
@@ -233,7 +236,7 @@ def read_value(record: Mapping[str, Any]) -> LockedValue:
     return LockedValue(
         value if isinstance(value, Fraction) else _count(value, "value"),
         unit,
-        tuple(_part(*part) for part in record.get("parts", ())),
+        tuple(_part(*_listed(part, "part")) for part in _listed(record.get("parts", []), "parts")),
         _count(record.get("cut", 0), "cut"),
         None if pair is None else (pair[0], pair[1]),
         {name: _word(version) for name, version in record["with"].items()},
@@ -254,15 +257,22 @@ def _ratio(value: object, pair: Any, unit: str) -> Fraction:
         raise _OddKeyError(f"the value {_short(value)} is no decimal number from 0")
     if pair is None:
         return Fraction(value)
-    first, second = (_count(number, "exact") for number in pair)
+    first, second = (_count(number, "exact") for number in _listed(pair, "exact"))
     if not second or decimal_text(Fraction(first, second)) != value:
         raise _OddKeyError(f"the value {value} is not what its exact pair gives")
     return Fraction(first, second)
 
 
 def _part(scope: object, name: object, value: object, shape: Any) -> Part:
-    sizes = None if shape is None else tuple(_count(size, "shape") for size in shape)
+    sizes = None if shape is None else tuple(_count(size, "shape") for size in _listed(shape, "shape"))
     return Part(_word(scope), _count(value, "parts"), None if name is None else _word(name), sizes)
+
+
+def _listed(value: object, key: str) -> list[Any]:
+    """A list, and no word or mapping, which would be read as its letters or its keys."""
+    if not isinstance(value, list):
+        raise _OddKeyError(f"the {key} {_short(value)} is no list")
+    return value
 
 
 def _word(value: object) -> str:

@@ -113,6 +113,22 @@ def test_who_grew_is_told_within_the_scope() -> None:
     assert not with_blame(judge(limit, measured, baseline=shrunk), today).blame.differences
 
 
+@pytest.mark.parametrize(("today", "deltas"), [(4, []), (5, [5 - 4])])
+def test_growth_by_one_is_growth(today: int, deltas: list[int]) -> None:
+    """The least growth of a count has somebody to blame, and standing still has nobody."""
+    baseline = Baseline(LockedValue(4, "MAC", (Part("body", 4),)))
+    verdict = judge(Limit("macs", PLACE, grow=Fraction(0)), macs(today), baseline=baseline)
+    blamed = with_blame(verdict, [Part("body", today)]).blame.differences
+    assert [part.delta for part in blamed] == deltas
+
+
+@pytest.mark.parametrize(("unit", "words"), [("param", "in param, and"), ("", "in no unit, and")])
+def test_the_unit_of_a_lock_that_does_not_fit_is_named(unit: str, words: str) -> None:
+    """A lock without a unit is said to have none."""
+    verdict = judge(Limit("macs", PLACE, grow=Fraction(0)), macs(7), baseline=Baseline(LockedValue(7, unit)))
+    assert f"the lock holds macs {words} it is counted in MAC" in verdict.reason
+
+
 @pytest.mark.parametrize(
     "value", [LockedValue(Fraction(1, 2), "FLOP/B"), LockedValue(1000, "param"), LockedValue(1000, "")],
 )  # fmt: skip

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_modelbudget.budget.lock_file import (
     Lock,
@@ -20,28 +19,12 @@ from pytest_modelbudget.budget.lock_file import (
     lock_text,
     locked_value,
     read_lock,
+    read_value,
+    value_record,
 )
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
-
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
-    lambda text: "<<<<<<<" not in text
-)
-COUNTS = st.integers(min_value=0, max_value=2**70)
-SHAPES = st.none() | st.lists(COUNTS, max_size=4).map(tuple)
-PARTS = st.builds(Part, NAMES, COUNTS, st.none() | NAMES, SHAPES)
-WHOLE = st.builds(
-    LockedValue,
-    COUNTS,
-    NAMES,
-    st.lists(PARTS, max_size=3).map(tuple),
-    st.integers(0, 5),
-    versions=st.dictionaries(NAMES, NAMES, max_size=2),
-)
-RATIOS = st.tuples(COUNTS, st.integers(1, 2**70)).map(
-    lambda pair: LockedValue(Fraction(*pair), "FLOP/B", unreduced=pair)
-)
-LOCKS = st.builds(Lock, st.dictionaries(NAMES, st.dictionaries(NAMES, WHOLE | RATIOS, max_size=3), max_size=3))
+from tests.builders.locks import LOCKS
 
 
 def number(value: int) -> LockedValue:
@@ -52,6 +35,13 @@ def number(value: int) -> LockedValue:
 def test_what_is_written_is_read(lock: Lock) -> None:
     """Every number comes back exact, ratios as the pair that they were made from."""
     assert read_lock(lock_text(lock), "a.lock.json") == lock
+
+
+@given(LOCKS)
+def test_a_number_travels_without_a_file(lock: Lock) -> None:
+    """What an item hands on in the same process is read as what a worker sends as JSON."""
+    for model in lock.models.values():
+        assert {name: read_value(value_record(value)) for name, value in model.items()} == model
 
 
 @given(LOCKS)
@@ -205,6 +195,22 @@ def test_n14_r1_an_odd_number_breaks_the_lock_by_file_and_key(number: str, told:
     assert "\n" not in text
     if "twice" not in told:
         assert "'net', 'macs': " in text
+
+
+@pytest.mark.parametrize("other", ['""', "{}", '"ab"', '{"a": 1}', "true", "0"])
+@pytest.mark.parametrize(
+    ("key", "record"),
+    [
+        ("parts", f'{{"value": 5, "parts": OTHER, {GOOD}}}'),
+        ("part", f'{{"value": 5, "parts": [OTHER], {GOOD}}}'),
+        ("shape", f'{{"value": 5, "parts": [["fc", "w", 5, OTHER]], {GOOD}}}'),
+        ("exact", f'{{"value": "1.5", "exact": OTHER, {RATIO}}}'),
+    ],
+)
+def test_n14_what_is_no_list_is_not_read_as_one(key: str, record: str, other: str) -> None:
+    """An empty word or mapping would pass for an empty list, and a word for its letters."""
+    with pytest.raises(LockError, match=f"'net', 'macs': the {key} .* is no list: restore it"):
+        read_lock(lock_of(record.replace("OTHER", other)), "a.lock.json")
 
 
 def test_n14_a_name_that_stands_there_twice_breaks_the_lock() -> None:

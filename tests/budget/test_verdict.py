@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_modelbudget.budget.verdict import Verdict, judge, judge_ops, known_s
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError, ExtensionError
 from pytest_modelbudget.metrics.compute import OpCount
-from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
+from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, Share, UnmeasuredOp
 
 PLACE = Place("budgets/b.yaml", 8)
 WITHIN, OVER, UNKNOWN = Outcome.WITHIN, Outcome.OVER, Outcome.UNKNOWN
@@ -71,6 +72,56 @@ def test_minimum(value: int, outcome: Outcome, reason: str) -> None:
 def test_both_ends(value: int, outcome: Outcome) -> None:
     """A limit with both ends is kept between them."""
     assert judge(Limit("macs", PLACE, max=20, min=10), macs(value)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        pytest.param(5, "macs 5 MAC < 10 MAC   short by 5 MAC (-50.0%)", id="10 - 5 of 10 below the minimum"),
+        pytest.param(10, "macs 10 MAC < 20 MAC   10 MAC left (50.0%)", id="at the minimum the maximum is named"),
+        pytest.param(15, "macs 15 MAC < 20 MAC   5 MAC left (25.0%)", id="20 - 15 of 20 are left"),
+        pytest.param(21, "macs 21 MAC > 20 MAC   over by 1 MAC (+5.0%)", id="21 - 20 of 20 above the maximum"),
+    ],
+)
+def test_of_two_ends_the_line_names_the_broken_one_else_the_maximum(value: int, reason: str) -> None:
+    """A number is never shown beside an end that it was not judged by."""
+    assert judge(Limit("macs", PLACE, max=20, min=10), macs(value)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (99, "macs 99 MAC or more < 100 MAC   lower bound: 3 aten::foo in head (no rule)"),
+        (101, "macs 101 MAC or more > 100 MAC   over by 1 MAC (+1.0%)   lower bound: 3 aten::foo in head (no rule)"),
+    ],
+)
+def test_a_lower_bound_tells_a_distance_only_where_it_proves_one(value: int, reason: str) -> None:
+    """One more operation could take what seems to be left of a maximum."""
+    assert judge(most(100, allow_unmeasured=("aten::foo",)), macs(value, FOO)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("count", "end"), [(2, "my::op1 (no rule)"), (3, "my::op2 (no rule)"), (4, "op2 (no rule), and 1 more")]
+)
+def test_three_offenders_are_named_and_the_rest_is_counted(count: int, end: str) -> None:
+    """Of three nothing is left to count."""
+    ops = tuple(UnmeasuredOp(f"my::op{number}", 1, "", "no rule") for number in range(count))
+    named = judge(most(100), macs(3, *ops)).reason.partition("; allow_unmeasured")[0]
+    assert named.endswith(end)
+
+
+def test_every_operator_may_be_accepted_wherever_its_name_stands_in_the_alphabet() -> None:
+    """Only what stands for a whole program, of which nothing is known, may not."""
+    late = UnmeasuredOp("zoo::op", 1, "", "no rule")
+    assert judge(most(100), macs(3, late)).reason.endswith("; allow_unmeasured: [zoo::op] accepts a lower bound")
+    assert "allow_unmeasured" not in judge(most(100), macs(3, replace(late, op=PROGRAM))).reason
+
+
+def test_kinds_are_compared_as_words() -> None:
+    """A kind that a file spells is another string than the rule's, and the same word."""
+    spelt = "".join(("convo", "lution"))
+    verdict = judge_ops(OpsLimit(PLACE, deny=(spelt,)), Measurement(2, "op"), [OpCount("convolution", "Conv", 2)])
+    assert verdict.outcome is OVER
 
 
 def test_reason() -> None:

@@ -1,1 +1,8 @@
-"""Damaged model files, and graphs at random: refused, measured rightly, or said to be incomplete."""
+"""Damaged model files, and programs, budgets, locks and quantities at random: right, refused, or said to be incomplete.
+
+``MODELBUDGET_FUZZ=20`` tries twenty times as many as usual.
+"""
+
+import os
+
+TIMES = int(os.environ.get("MODELBUDGET_FUZZ", "1"))

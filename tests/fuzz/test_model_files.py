@@ -18,11 +18,11 @@ import pytest
 import torch
 from torch import nn
 
+from . import TIMES
 from .mutations import in_bytes, in_one_member, in_structure
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-TIMES = int(os.environ.get("MODELBUDGET_FUZZ", "1"))
 SECONDS = 240 * TIMES  # for a batch: a damaged file takes some hundredths of one
 IMAGE = (1, 3, 8, 8)
 FINE = {"refused", "incomplete", "measured"}

@@ -1,0 +1,1 @@
+"""Mutants of what numbers and verdicts rest on: run on request, never by the suite."""
