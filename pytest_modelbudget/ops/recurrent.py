@@ -150,7 +150,7 @@ RECURRENT: tuple[OpRule, ...] = (
         gru_flops,
         "three gates of W_ih·x + W_hh·h a step: torch.nn.GRU",
         legacy="quantized_gru.data_legacy",
-    ),  # fmt: skip
+    ),
     _layer("rnn", "rnn_tanh rnn_relu", rnn_flops, "W_ih·x + W_hh·h a step: torch.nn.RNN"),
     _cell("lstm_cell", "lstm_cell", lstm_cell_flops, "one LSTM step: torch.nn.LSTMCell"),
     _cell("gru_cell", "gru_cell", gru_cell_flops, "one GRU step: torch.nn.GRUCell"),
