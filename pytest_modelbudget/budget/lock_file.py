@@ -176,6 +176,7 @@ def read_lock(text: str, file: str) -> Lock:
     way_out = f"restore it from git, or delete it and run {UPDATE}=create"
     try:
         record = json.loads(text, object_pairs_hook=_distinct)
+        json.dumps(record, ensure_ascii=False).encode()  # half of a character is in no word
         schema = record["schema"]
         if schema == SCHEMA:
             return Lock(_models(record))

@@ -235,3 +235,9 @@ def test_n14_every_mark_of_a_merge_is_known(mark: str) -> None:
 def test_n14_what_could_not_be_read_back_is_not_locked(odd: Measurement) -> None:
     """An extension's number below 0, or half a count, would break the lock that holds it."""
     assert locked_value(odd, [], {}) is None
+
+
+def test_n14_half_of_a_character_is_in_no_lock() -> None:
+    """JSON may write one, and no file can hold it."""
+    with pytest.raises(LockError, match="no lock file of this version"):
+        read_lock('{"schema": "model-budget-lock/1", "models": {"\\ud800": {}}}', "a.lock.json")

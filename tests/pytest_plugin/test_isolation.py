@@ -144,7 +144,13 @@ def test_r10_no_process_outlives_its_session(pytester: pytest.Pytester, end: sig
     )
     (pytester.path / "budgets" / "a.yaml").write_text(HEAD + model_line("slow", "slow"), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "--model-budget", "--model-budget-isolate"]
-    session = subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    session = subprocess.Popen(
+        command,
+        cwd=pytester.path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a job in the background ignores
+    )
     file, deadline = pytester.path / "pid", time.monotonic() + 100
     while not (file.exists() and file.read_text()):
         assert time.monotonic() < deadline
