@@ -7,6 +7,7 @@ Source: ONNX operators RNN, GRU and LSTM; defaults of activations as ONNX Runtim
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -111,11 +112,11 @@ class Recurrent(OpRun):
         ran = (ends > 0)[:, None]
         return every, np.where(ran, h, 0), np.where(ran, c, 0)
 
+    @abstractmethod
     def step(
         self, x: Array, h: Array, c: Array, layer: Direction, cap: Squash, attributes: Mapping[str, Any]
     ) -> tuple[Array, Array]:
         """The next (h, c) of rows x (batch, k)."""
-        raise NotImplementedError
 
 
 def _decoded(name: str | bytes) -> str:

@@ -19,7 +19,11 @@ Values = Sequence[Any]
 
 
 class Bodies:
-    """Runs the bodies of control flow, while the recorder that owns ops and notes sees them."""
+    """Runs the bodies of control flow, while the recorder that owns ops and notes sees them.
+
+    What it cannot run raises NotImplementedError, as torch's operators do that have no kernel for meta or fake tensors:
+    by that the tracing knows that another way may succeed. In a real run, which is the last, it names the reason.
+    """
 
     def __init__(self, ops: list[Op], notes: list[str], rules: OpTable, *, is_real: bool) -> None:
         self._ops = ops
@@ -36,6 +40,7 @@ class Bodies:
         own: dict[str, Callable[..., Any]] = {"cond": self.cond, "while_loop": self.while_loop, "scan": self.scan}
         run = own.get(name) or operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
         if run is None:
+            # No Python kernel to record: the model is refused, with the operator's name.
             raise NotImplementedError(f"what {name} computes cannot be looked into")
         return run(*args, **kwargs)
 
@@ -81,8 +86,10 @@ class Bodies:
     ) -> Any:
         """Each pass of the loop, as long as its condition holds: only a real run can tell."""
         if not self._is_real:
+            # Without values no condition can be asked; the real run, tried next, can.
             raise NotImplementedError("data decide how often while_loop runs")
         if any(options.values()):
+            # Options of torch's own compiler, not of models: refused by name, and not counted wrongly.
             raise NotImplementedError("while_loop with stacked outputs or written arguments")
         values = tuple(carried)
         while condition(*values, *additional):
@@ -96,6 +103,7 @@ class Bodies:
         """
         length = xs[0].shape[0] if xs else 0
         if not length or any(options.values()):
+            # Nothing to take one slice of, or the same options of the compiler: refused by name.
             raise NotImplementedError("scan over nothing, or with written arguments")
         start, carry, rows = len(self._ops), tuple(init), []
         for at in range(length if self._is_real else 1):

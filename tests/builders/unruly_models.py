@@ -56,6 +56,7 @@ UNRULY = {
     "raises_interrupt": "raise KeyboardInterrupt",
     "raises_generator_exit": "raise GeneratorExit",
     "raises_cancelled": "raise asyncio.CancelledError",
+    # A factory that skips: this test runs on, and the model it stands for must fail.
     "raises_skip": "pytest.skip('not today')",
     "raises_unspeakable": "raise type('Unspeakable', (Exception,), {'__str__': lambda self: 1 / 0})",
     "starts_thread": "threading.Thread(target=time.sleep, args=(60,), daemon=True, name='lingering').start()",

@@ -46,6 +46,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         pytest.param(raising(SystemExit(0)), "SystemExit: 0 (in fail, ", id="SystemExit"),
         pytest.param(raising(StopIteration()), "StopIteration (in fail, ", id="StopIteration"),
         pytest.param(lambda: pytest.fail("by hand"), "Failed: by hand (in fail, ", id="pytest.fail"),
+        # No test is skipped here: a model that says so must not end in a quiet green.
         pytest.param(lambda: pytest.skip("not today"), "Skipped: not today (in skip, ", id="pytest.skip"),
         pytest.param(lambda: pytest.exit("enough"), "Exit: enough (in exit, ", id="pytest.exit"),
         pytest.param(interrupting_itself, "KeyboardInterrupt (in interrupting_itself, ", id="KeyboardInterrupt"),

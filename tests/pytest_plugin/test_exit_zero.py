@@ -59,6 +59,7 @@ def test_exit0_selection_by_a_variable_is_said(project: Project, monkeypatch: py
 
 HOOKS = {
     "skips": "    for item in items:\n        item.add_marker(pytest.mark.skip)\n",
+    # What a project's conftest may do to its gate, and what must not make it green: no test of ours expects to fail.
     "expects failures": "    for item in items:\n        item.add_marker(pytest.mark.xfail)\n",
 }
 
