@@ -137,7 +137,7 @@ class TorchValues:
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
         """A meta tensor on the same memory of the graph, for one that holds values."""
         if tensor.layout is not torch.strided or tensor.is_nested:
-            # Sparse and nested memory has no offsets and strides; torch's word for a missing kernel has the operator named.
+            # Sparse and nested memory has no offsets and strides: torch's word for a missing kernel names the operator.
             raise NotImplementedError(f"a {layout_of(tensor)} tensor has no twin without memory")
         storage = tensor.untyped_storage()
         base = self._twins.get(storage._cdata)
