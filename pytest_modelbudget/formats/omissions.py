@@ -205,6 +205,6 @@ OF_COMPARISONS: tuple[Omission, ...] = (
     Omission(
         "stored tensors",
         "those of which nothing says what a run reads: packed embeddings of torch.ao",
-        "a note counts them",
+        "a note of the report counts them",
     ),
 )

@@ -7,17 +7,6 @@ import onnx
 import pytest
 
 from pytest_modelbudget import check_equivalence
-from pytest_modelbudget.formats.omissions import OF_COMPARISONS
-
-DOCS = Path(__file__).parents[2] / "docs" / "transforms.md"
-
-
-def test_class1_the_docs_print_the_table_of_the_code() -> None:
-    """Every row, word for word, and no other."""
-    lines = DOCS.read_text(encoding="utf-8").splitlines()
-    start = lines.index("| of | left out | because |") + 2
-    rows = lines[start : lines.index("", start)]
-    assert rows == [f"| {row.place} | {row.what} | {row.because} |" for row in OF_COMPARISONS]
 
 
 def written(file: Path, graph: str, opset: int = 17) -> Path:

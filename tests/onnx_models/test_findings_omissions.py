@@ -11,25 +11,9 @@ from onnx import TensorProto, helper
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.formats.omissions import OF_ONNX_FILES as OMISSIONS
 from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
 
-DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
-
-
-def test_the_docs_print_the_table_of_the_code() -> None:
-    """Class 1: every row, word for word, and no other."""
-    lines = DOCS.read_text(encoding="utf-8").splitlines()
-    start = lines.index("| in | left out | because |") + 2
-    rows = lines[start : lines.index("", start)]
-    assert rows == [f"| {row.place} | {row.what} | {row.because} |" for row in OMISSIONS]
-
-
-def test_every_row_gives_its_reason() -> None:
-    """Class 1: what is left out without one is a hole."""
-    assert all(row.what and len(row.because.split()) > 4 for row in OMISSIONS)
-    assert {row.place for row in OMISSIONS} == {"file", "reader", "inference"}
 
 
 def branch(name: str, columns: int) -> onnx.GraphProto:
