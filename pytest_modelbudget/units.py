@@ -294,14 +294,25 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
         return f"'{text}' could mean {ways}: here an amount is meant, such as '{_example(unit)}'"
     readings = _readings(number, suffix, unit)
     if readings:
-        fitting = (f"'{way.partition(' (')[0]}'" for way in readings if "bit" not in way and "milli" not in way)
-        return f"'{text}' could mean {' or '.join(readings)}: write {' or '.join(fitting)}"
+        spelled = (way.partition(" (")[0] for way in readings if "bit" not in way and "milli" not in way)
+        fitting = [f"'{amount}'" for amount in spelled if _is_read(amount, unit)]
+        way_out = f"write {' or '.join(fitting)}" if fitting else _way(unit)
+        return f"'{text}' could mean {' or '.join(readings)}: {way_out}"
     for other in UNITS.values():
         if suffix in other.suffixes():
             return f"'{text}' counts {other.symbol}, but here it is {unit.symbol}: {_way(unit)}"
     close = get_close_matches(suffix, [spelling for spelling in unit.suffixes() if spelling], n=1, cutoff=0.5)
     guess = f"did you mean '{number} {close[0]}'?" if close else _way(unit)
     return f"'{text}' has no unit of {unit.symbol} in '{suffix}': {guess}"
+
+
+def _is_read(text: str, unit: Unit) -> bool:
+    """Whether a proposal is a quantity: no tenth of a byte is one."""
+    try:
+        quantity(text, unit.symbol)
+    except UnitError:
+        return False
+    return True
 
 
 def _way(unit: Unit) -> str:

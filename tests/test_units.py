@@ -319,3 +319,10 @@ def test_pairs_differ(first: int, second: int, unit: str) -> None:
 def test_counted_nouns(count: int, words: tuple[str, ...], text: str) -> None:
     """One has no plural, none and many have; a plural of its own is given with it."""
     assert several(count, *words) == text
+
+
+@pytest.mark.parametrize("text", ["0.1b", "0.25b"])
+def test_no_refusal_proposes_a_part_of_a_byte(text: str) -> None:
+    """What a message says to write can be written."""
+    with pytest.raises(UnitError, match="write an amount such as '1.8 GB'"):
+        quantity(text, "B")
