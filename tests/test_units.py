@@ -324,5 +324,5 @@ def test_counted_nouns(count: int, words: tuple[str, ...], text: str) -> None:
 @pytest.mark.parametrize("text", ["0.1b", "0.25b"])
 def test_no_refusal_proposes_a_part_of_a_byte(text: str) -> None:
     """What a message says to write can be written."""
-    with pytest.raises(UnitError, match="write an amount such as '1.8 GB'"):
+    with pytest.raises(UnitError, match=r"write an amount such as '1\.8 GB'"):
         quantity(text, "B")
