@@ -63,6 +63,10 @@ class GraphError(ModelBudgetError):
     """A graph that is not a valid program: a format handed over something impossible."""
 
 
+class DeviceError(ModelBudgetError):
+    """A device that cannot exist, or whose profile does not say what is asked of it."""
+
+
 class TransformError(ModelBudgetError):
     """A transform that could not be applied, or left out what it was asked to change."""
 

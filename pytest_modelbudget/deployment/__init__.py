@@ -1,0 +1,1 @@
+"""A device: its figures, the order of operations and the arena that need the least memory, its array of multipliers."""

@@ -1,0 +1,115 @@
+"""The least peak of any order, against every order tried."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from pytest_modelbudget.deployment.order import best_order, reordered
+from pytest_modelbudget.graph.graph import Graph, Op, Weight, lifetimes, live_nbytes
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense
+
+BYTE = DType("int8", 8)
+
+
+def tensor(name: str, nbytes: int, kind: StorageKind = StorageKind.ACTIVATION) -> Tensor:
+    return dense(name, (nbytes,), BYTE, Storage(name, nbytes, kind))
+
+
+def on(name: str, other: Tensor) -> Tensor:
+    """A tensor on another one's memory."""
+    return dense(name, other.shape, BYTE, other.storage)
+
+
+def random_graph(random: Random, operations: int) -> Graph:
+    """Views, results in place, several outputs, sources of their own, and inputs that nobody reads."""
+    sizes = (1, 2, 3, 5, 8, 13, 40)
+    inputs = [tensor(f"x{i}", random.choice(sizes)) for i in range(random.randint(1, 3))]
+    weight, tensors, ops = tensor("w", 3, StorageKind.PARAMETER), list(inputs), list[Op]()
+    for at in range(operations):
+        way = random.random()
+        operands = [random.choice(tensors[-random.randint(2, 9) :]) for _ in range(random.randint(way >= 0.1, 3))]
+        operands += [weight] if random.random() < 0.2 else []
+        if operands and way < 0.15:
+            ops.append(Op("view", (operands[0],), (on(f"v{at}", operands[0]),)))
+        elif operands and way < 0.3 and operands[0].storage.is_activation:
+            ops.append(Op("add_", tuple(operands), (on(f"m{at}", operands[0]),), mutates=True))
+        else:
+            results = tuple(tensor(f"t{at}.{i}", random.choice(sizes)) for i in range(random.choice((1, 1, 1, 2))))
+            ops.append(Op("f", tuple(operands), results))
+        tensors.extend(ops[-1].outputs)
+    outputs = random.sample(tensors, min(len(tensors), random.randint(1, 2)))
+    return Graph(tuple(ops), tuple(inputs), tuple(outputs), (Weight(weight),))
+
+
+def must_run_before(earlier: Op, later: Op) -> bool:
+    """Whether two operations may not change places: one makes or writes what the other reads or writes."""
+
+    def written(op: Op) -> set[Storage]:
+        return {out.storage for out in (op.outputs if op.mutates else op.fresh_outputs)}
+
+    def touched(op: Op) -> set[Storage]:
+        return written(op) | {tensor.storage for tensor in op.tensors()}
+
+    makes = set(earlier.outputs) & set(later.tensors())
+    return bool(makes or written(earlier) & touched(later) or touched(earlier) & written(later))
+
+
+def every_order(ops: tuple[Op, ...]) -> Iterator[tuple[int, ...]]:
+    positions = range(len(ops))
+    before = [{e for e in range(at) if must_run_before(ops[e], ops[at])} for at in positions]
+
+    def extend(order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(order) == len(ops):
+            yield order
+        for at in positions:
+            if at not in order and before[at] <= set(order):
+                yield from extend((*order, at))
+
+    yield from extend(())
+
+
+def peak(graph: Graph) -> int:
+    return max(live_nbytes(lifetimes(graph), positions=max(len(graph.ops), 1)))
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 250) for start in range(0, 2000, 250)], ids=str)
+def test_the_best_order_is_that_of_exhaustive_search(seeds: range) -> None:
+    unproved = 0
+    for seed in seeds:
+        random = Random(seed)
+        graph = random_graph(random, random.randint(1, 6))
+        best = best_order(graph)
+        assert best.nbytes == min(peak(reordered(graph, order)) for order in every_order(graph.ops)), seed
+        assert best.bound <= best.nbytes == peak(reordered(graph, best.order))
+        unproved += not best.proved
+    assert unproved <= 2  # an input that nobody reads lives during whatever runs first
+
+
+def test_branches_run_one_after_another() -> None:
+    """x (10) → 100 → 1 four times: one wide tensor at a time, 10 + 100 + what is kept."""
+    x = tensor("x", 10)
+    wide = [tensor(f"wide{i}", 100) for i in range(4)]
+    narrow = [tensor(f"narrow{i}", 1) for i in range(4)]
+    ops = [Op("f", (x,), (t,)) for t in wide] + [Op("f", (w,), (n,)) for w, n in zip(wide, narrow, strict=True)]
+    out = tensor("out", 4)
+    graph = Graph((*ops, Op("cat", (tuple(narrow),), (out,))), (x,), (out,))
+    assert peak(graph) == 4 * 100 + 10
+    best = best_order(graph)
+    assert (best.nbytes, best.proved) == (100 + 10 + 3, True)  # the last wide one beside three results
+
+
+def test_a_search_that_gives_up_claims_no_proof() -> None:
+    random = Random(3)
+    x = tensor("x", 1)
+    ops, ends = [], []
+    for branch in range(9):
+        before = x
+        for step in range(4):
+            after = tensor(f"t{branch}.{step}", random.randint(1, 99))
+            ops.append(Op("f", (before,), (after,)))
+            before = after
+        ends.append(before)
+    graph = Graph((*ops, Op("cat", (tuple(ends),), (tensor("out", 1),))), (x,), ())
+    hurried, thorough = best_order(graph, most_states=5), best_order(graph)
+    assert hurried.bound <= thorough.bound == thorough.nbytes <= hurried.nbytes <= peak(graph)
