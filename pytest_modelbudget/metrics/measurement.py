@@ -7,7 +7,8 @@ from typing import Union
 
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope
-from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
+from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import Number
 
 
@@ -83,9 +84,13 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class ByFormula:
-    """A number that the formulas of the op rules make up: the sum of these terms for each op."""
+    """A number that the formulas of the op rules make up: the sum of these terms for each op.
+
+    by gives factors of an op with such a number, by which its sum is multiplied.
+    """
 
     terms: tuple[Term, ...]
+    by: Callable[[OpCost, OpTable], tuple[int, ...] | Unknown] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
-from pytest_modelbudget.metrics.compute import FLOPS, MACS, OPS, OpCount
+from pytest_modelbudget.metrics.compute import BOPS, FLOPS, MACS, OPS, OpCount
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, PEAK_ACTIVATION, TRAINABLE_PARAMS, WEIGHT_MEMORY
@@ -17,6 +17,7 @@ METRICS: tuple[Metric, ...] = (
     MODEL_SIZE,
     MACS,
     FLOPS,
+    BOPS,
     PEAK_ACTIVATION,
     TOTAL_ACTIVATION,
     BANDWIDTH,
