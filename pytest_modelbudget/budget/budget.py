@@ -21,6 +21,7 @@ from typing import ClassVar, Union
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.units import Number
 
 
@@ -107,7 +108,8 @@ class OpsLimit:
 
 
 AnyLimit = Union[Limit, OpsLimit]
-EQUIVALENCE = "equivalence"  # what the check of a claim is called, and its metric in a report
+# What checks without an amount are called, and their metrics in a report: of a claim, and of a device's memories.
+EQUIVALENCE, FITS = "equivalence", "fits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,25 @@ class TransformCheck:
     equivalence: EquivalenceCheck | None = None
     limits: tuple[AnyLimit, ...] = ()
     declared_at: Mapping[str, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentCheck:
+    """A model on a device, and what must hold there; fits is where it must fit in every memory, None where it need not.
+
+    declared_at tells where the file says each key.
+    """
+
+    place: Place
+    deployment: Deployment
+    fits: Place | None = None
+    limits: tuple[AnyLimit, ...] = ()
+    declared_at: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name that the file gives it."""
+        return self.deployment.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +188,7 @@ class ModelBudget:
     transforms: tuple[TransformCheck, ...] = ()
     declared_at: Mapping[str, Place] = field(default_factory=dict)
     isolation: Isolation = SAYS_NOTHING
+    deployments: tuple[DeploymentCheck, ...] = ()
 
     @property
     def path(self) -> str:
@@ -201,11 +223,17 @@ class Budget:
         for model in self.models:
             yield model.path, model.place
         yield from ((path, check.place) for path, check in self.transformed())
+        yield from ((path, check.place) for path, check in self.deployed())
 
     def transformed(self) -> Iterator[tuple[str, TransformCheck]]:
         """Every transform of the file by its path, "alexnet::tiled"."""
         for model in self.models:
             yield from ((path_of(model.path, check.name), check) for check in model.transforms)
+
+    def deployed(self) -> Iterator[tuple[str, DeploymentCheck]]:
+        """Every deployment of the file by its path, "net::m55"."""
+        for model in self.models:
+            yield from ((path_of(model.path, check.name), check) for check in model.deployments)
 
     def claims(self) -> Iterator[tuple[str, Claim]]:
         """Every claim about the outputs of a transform, by the transform's path."""
@@ -218,9 +246,10 @@ class Budget:
         for model in self.models:
             keys = ("models", model.name, *(("variants", model.variant) if model.variant is not None else ()))
             yield from (HeldLimit(model.path, keys, limit) for limit in model.limits)
-            for check in model.transforms:
-                path, below = path_of(model.path, check.name), ("transforms", check.name)
-                yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)
+            for key, checks in (("transforms", model.transforms), ("deployments", model.deployments)):
+                for check in checks:
+                    path, below = path_of(model.path, check.name), (key, check.name)
+                    yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)
 
 
 # Node ids: where a model, a transform or a check stands, parsed and written in this one place.

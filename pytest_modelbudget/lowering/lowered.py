@@ -71,11 +71,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """The program that runs on the device, what was done to it, and what could not be."""
+    """The program that runs on the device, what was done to it, and what could not be.
+
+    floating are operations that still compute in a floating type where another one was asked for.
+    """
 
     graph: Graph
     done: tuple[Step, ...] = ()
     left: tuple[Step, ...] = ()
+    floating: tuple[Step, ...] = ()
 
 
 def lowered(graph: Graph, rules: OpTable, lowering: Lowering) -> Lowered:
@@ -89,7 +93,7 @@ def lowered(graph: Graph, rules: OpTable, lowering: Lowering) -> Lowered:
         _work_in_place(program, depthwise=lowering.in_place == "depthwise")
     if lowering.dtype or lowering.io_dtype:
         _retype(program, lowering)
-    return Lowered(program.graph(), tuple(program.done), tuple(program.left))
+    return Lowered(program.graph(), tuple(program.done), tuple(program.left), tuple(_floating(program, lowering)))
 
 
 class _Program:
@@ -395,6 +399,17 @@ def _types(program: _Program, lowering: Lowering) -> Iterator[tuple[Storage, DTy
 def _as_type(storage: Storage, before: DType, after: DType) -> Storage:
     elements = Fraction(storage.nbytes * 8) / before.bits
     return replace(storage, nbytes=ceil(elements * after.bits / 8))
+
+
+def _floating(program: _Program, lowering: Lowering) -> Iterator[Step]:
+    """Operations that read or write floating values of another type than those asked for; scales are floating."""
+    asked = {lowering.dtype, lowering.io_dtype or lowering.dtype}
+    for _, op in program.running():
+        for tensor in (*op.tensors(), *op.outputs) if lowering.dtype else ():
+            odd = tensor.dtype.name in FLOATS - asked and tensor.storage.kind is not StorageKind.QUANTISER
+            if odd and not tensor.is_immediate:
+                yield Step(op.name, op.scope, f"left in {tensor.dtype.name}, as {tensor.name} is")
+                break
 
 
 def _channels(program: _Program) -> tuple[Mapping[Storage, int], set[Storage]]:

@@ -1,14 +1,26 @@
-"""Every metric of the project, in the order in which reports show them; and a model measured by them."""
+"""Every metric of the project, in the order in which reports show them; and a model measured by them.
+
+A model as written, and what it is on each device: a ``Deployment`` measured is a ``DeployedModel``.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pytest_modelbudget.deployment.arena import Arena
+from pytest_modelbudget.deployment.device import Device
+from pytest_modelbudget.deployment.order import BestOrder
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
+from pytest_modelbudget.lowering.lowered import Lowering, Step
 from pytest_modelbudget.metrics.compute import BOPS, FLOPS, MACS, OPS, OpCount
+from pytest_modelbudget.metrics.fitting import Fitting
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.on_device import ON_DEVICE, Timed
 from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, PEAK_ACTIVATION, TRAINABLE_PARAMS, WEIGHT_MEMORY
 from pytest_modelbudget.metrics.traffic import ARITHMETIC_INTENSITY, BANDWIDTH, BANDWIDTH_FLOOR, TOTAL_ACTIVATION
+from pytest_modelbudget.units import several
 
 METRICS: tuple[Metric, ...] = (
     PARAMS,
@@ -24,6 +36,7 @@ METRICS: tuple[Metric, ...] = (
     BANDWIDTH_FLOOR,
     ARITHMETIC_INTENSITY,
     OPS,
+    *ON_DEVICE,
 )
 
 
@@ -47,7 +60,7 @@ class MeasuredModel:
     failure is set where the model could not be loaded, and all else is then empty. failures holds the metrics that
     could not be worked out, by key. scopes are the paths of all its modules. parts, by metric, are kept only where a
     lock file is to be written or compared. profile is what a page shows beyond metrics, as JSON text, if somebody
-    asked. seconds is wall time, for eyes only.
+    asked. seconds is wall time, for eyes only. deployments are the same model on devices, as far as these were asked.
     """
 
     format: str
@@ -61,3 +74,48 @@ class MeasuredModel:
     failure: ModelBudgetError | None = None
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     seconds: float = 0.0
+    deployments: tuple[DeployedModel, ...] = ()
+
+    def on(self, deployment: Deployment) -> DeployedModel:
+        """The model on a device; with the model's own failure where that could not be measured."""
+        if self.failure is not None:
+            return DeployedModel(deployment, MeasuredModel(self.format, failure=self.failure))
+        return next(each for each in self.deployments if each.deployment == deployment)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A device, and what its compiler makes of a program; named by its budget."""
+
+    name: str
+    device: Device
+    lowering: Lowering = field(default_factory=Lowering)
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedModel:
+    """A model on a device: every number of the lowered program, and what they rest on.
+
+    done and left are what lowering changed, and could not; floating what still computes in a floating type, though
+    another one was asked for. arena, order and fitting are None where measured has a
+    failure; so is timed, whose operations are the points of a roofline.
+    """
+
+    deployment: Deployment
+    measured: MeasuredModel
+    done: tuple[Step, ...] = ()
+    left: tuple[Step, ...] = ()
+    floating: tuple[Step, ...] = ()
+    arena: Arena | None = None
+    order: BestOrder | None = None
+    fitting: Fitting | None = None
+    timed: Timed | None = None
+
+    @property
+    def reservation(self) -> str:
+        """One line where something was left in a floating type; "" where nothing was, or no other one was asked for."""
+        if not self.floating:
+            return ""
+        first = self.floating[0]
+        where = f"{first.op} in {first.scope}" if first.scope else first.op
+        return f"{several(len(self.floating), 'operation')} {first.why.partition(',')[0]}, first {where}"

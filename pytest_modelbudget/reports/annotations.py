@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pytest_modelbudget.budget.budget import Address, path_of
 from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured, worst_first
 from pytest_modelbudget.reports.record import Report
-from pytest_modelbudget.reports.sentences import evidence_lines, grown_lines, headline, largest_lines
+from pytest_modelbudget.reports.sentences import claim_lines, grown_lines, headline, largest_lines
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.units import several
 
@@ -74,7 +74,7 @@ def _of_case(case: Case, kind: str) -> Annotation:
     """The headline, and below it the layers that grew, or that the number is made of."""
     below = list(grown_lines(case.check.blame)) or list(largest_lines(case))
     if case.check.is_claim:
-        below = list(evidence_lines(case.evidence))
+        below = list(claim_lines(case))
     message = "\n".join([headline(case), *below[:LAYERS]])
     return Annotation(kind, case.file, case.line, f"{case.subject} / {case.name}", message)
 

@@ -161,12 +161,20 @@ BROKEN = [
     *(
         pytest.param(limits(f"{{{key}: 1}}"), [f"5:14: '{key}' is not available in this version"],
                      id=key)
-        for key in ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
+        for key in ("training_macs",)
     ),
+    *(
+        pytest.param(limits(f"{{{key}: 1}}"),
+                     [f"5:14: '{key}' is measured of a model on a device: put it under deployments: {{m55: {{device:"],
+                     id=key)
+        for key in ("peak_activation_best", "activation_arena", "latency_bound", "array_cycles")
+    ),
+    pytest.param(inputs("float32 1x3") + "    fits: x", ["7:5: a model fits a device: put it under deployments"],
+                 id="fits"),
     *(
         pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: '{key}' is not available"],
                      id=key)
-        for key in ("fits", "measured", "statistics")
+        for key in ("measured", "statistics")
     ),
     pytest.param(VISION.replace("{torchscript:", "{dtype: float16, torchscript:"),
                  ["18:14: 'dtype' converts modules, and torchscript: names a file: save it in"],
@@ -189,7 +197,7 @@ BROKEN = [
             "of a scope": VISION.replace("{params: 8.4 M}", f"{{params: 8.4 M, {key}: x}}"),
         }.items()
     ),
-    pytest.param(VISION + "hardware: {}", ["25:1: 'hardware' is not available"], id="hardware"),
+    pytest.param(VISION + "hardware: {}", ["25:11: expected hardware: the path of a file of devices"], id="hardware"),
     pytest.param(VISION.replace("{params: 8.4 M}", "{peak_activation: 1 MB}"),
                  ["15:18: 'peak_activation' of a part of a model is not defined"], id="peak"),
     pytest.param(VISION.replace("{params: 8.4 M}", "{arithmetic_intensity: 1}"),
