@@ -241,6 +241,10 @@ class Budget:
             if check.equivalence is not None:
                 yield path, check.equivalence.claim
 
+    def fitting(self) -> Iterator[tuple[str, Place]]:
+        """Every deployment that must fit in its device's memories, by path, and where the file says so."""
+        yield from ((path, check.fits) for path, check in self.deployed() if check.fits is not None)
+
     def held(self) -> Iterator[HeldLimit]:
         """Every limit of the file, in its order."""
         for model in self.models:

@@ -196,9 +196,8 @@ def _version(entry: Entry, reading: Reading) -> None:
         reading.refuse(entry.value.place, f"hardware must be {VERSION}: that is the version of this format")
 
 
-DEVICES = grammar.named(
-    DEVICE_GRAMMAR.form(_in_place(_made)), "devices: a mapping of names to devices", check=_must_be_a_name
-)
+DEVICE = DEVICE_GRAMMAR.form(_in_place(_made))
+DEVICES = grammar.named(DEVICE, "devices: a mapping of names to devices", check=_must_be_a_name)
 HARDWARE_GRAMMAR = Grammar(
     "a hardware file",
     (
