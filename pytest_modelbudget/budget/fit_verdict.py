@@ -46,11 +46,14 @@ def judge_fit(check: DeploymentCheck, model: DeployedModel) -> FitVerdict:
     unknown = list(_unknown(check, fit))
     outcome = Outcome.OVER if over else Outcome.UNKNOWN if unknown else Outcome.WITHIN
     words = [_full(use) for use in over] or unknown or [_full(use) for use in fit.uses]
+    reason = "; ".join(words)
+    if model.measured.reservation and outcome is not Outcome.WITHIN:
+        reason = f"{reason}   {model.measured.reservation}"
     fullest = min(fit.uses, key=lambda use: Fraction(use.headroom, use.memory.size), default=None)
     if fullest is None:
-        return FitVerdict(check, outcome, "; ".join(words), fit)
+        return FitVerdict(check, outcome, reason, fit)
     used, held = readable_pair(fullest.used, fullest.memory.room, "B")
-    return FitVerdict(check, outcome, "; ".join(words), fit, f"{fullest.memory.name} {used}", held)
+    return FitVerdict(check, outcome, reason, fit, f"{fullest.memory.name} {used}", held)
 
 
 def _full(use: MemoryUse) -> str:

@@ -168,6 +168,7 @@ def deployed(
         seconds = perf_counter() - began
         return DeployedModel(deployment, MeasuredModel(loaded.format, failure=error, seconds=seconds))
     measured = without_graph(costed_on_device, began, registry, with_parts=with_parts)
+    measured = replace(measured, reservation=program.reservation)
     graph = costed_on_device.costed
     found = graph.once(arena), graph.once(order), fit, graph.once(timed)
     return DeployedModel(deployment, measured, program.done, program.left, program.floating, *found)
@@ -265,6 +266,8 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
         verdict = judge_ops(limit, measurement, model.census, scopes=scopes, baseline=baseline)
     else:
         verdict = judge(limit, measurement, scopes=scopes, baseline=baseline)
+    if model.reservation and verdict.outcome is not Outcome.WITHIN:
+        verdict = replace(verdict, reason=f"{verdict.reason}   {model.reservation}")
     return with_blame(verdict, model.parts.get(limit.metric, ()))
 
 

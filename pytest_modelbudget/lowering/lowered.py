@@ -18,6 +18,7 @@ from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.units import several
 
 FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 TYPES: Mapping[str, DType] = MappingProxyType(
@@ -62,11 +63,12 @@ class Lowering:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation that was lowered, or was left as it is; why says the reason."""
+    """One operation that was lowered, or was left as it is; why says the reason, dtype the type it was left in."""
 
     op: str
     scope: str
     why: str
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,15 @@ class Lowered:
     done: tuple[Step, ...] = ()
     left: tuple[Step, ...] = ()
     floating: tuple[Step, ...] = ()
+
+    @property
+    def reservation(self) -> str:
+        """One line where something was left in a floating type; "" where nothing was, or no other one was asked for."""
+        if not self.floating:
+            return ""
+        first, types = self.floating[0], ", ".join(sorted({step.dtype for step in self.floating}))
+        where = f"{first.op} in {first.scope}" if first.scope else first.op
+        return f"{several(len(self.floating), 'operation')} left in {types}, first {where}"
 
 
 def lowered(graph: Graph, rules: OpTable, lowering: Lowering) -> Lowered:
@@ -420,7 +431,7 @@ def _floating(program: _Program, lowering: Lowering) -> Iterator[Step]:
         for tensor in (*op.tensors(), *op.outputs) if lowering.dtype else ():
             odd = tensor.dtype.name in FLOATS - asked and tensor.storage.kind is not StorageKind.QUANTISER
             if odd and not tensor.is_immediate:
-                yield Step(op.name, op.scope, f"left in {tensor.dtype.name}, as {tensor.name} is")
+                yield Step(op.name, op.scope, f"left in {tensor.dtype.name}, as {tensor.name} is", tensor.dtype.name)
                 break
 
 

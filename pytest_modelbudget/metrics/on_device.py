@@ -27,10 +27,12 @@ from pytest_modelbudget.metrics.measurement import (
 from pytest_modelbudget.metrics.storage import peak_of, unsized_activations
 from pytest_modelbudget.ops.multiplied import multiplied_types
 
+MOST_STATES = 2_000  # sets of operations looked at in one part: every deployment of a session is searched
+
 
 def order(costed: CostedGraph) -> BestOrder:
     """The order of operations that needs the least memory, as far as it was proved."""
-    return best_order(costed.graph)
+    return best_order(costed.graph, most_states=MOST_STATES)
 
 
 def peak_activation_best(costed: CostedGraph) -> Measurement:

@@ -20,7 +20,6 @@ from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.on_device import ON_DEVICE, Timed
 from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, PEAK_ACTIVATION, TRAINABLE_PARAMS, WEIGHT_MEMORY
 from pytest_modelbudget.metrics.traffic import ARITHMETIC_INTENSITY, BANDWIDTH, BANDWIDTH_FLOOR, TOTAL_ACTIVATION
-from pytest_modelbudget.units import several
 
 METRICS: tuple[Metric, ...] = (
     PARAMS,
@@ -61,6 +60,7 @@ class MeasuredModel:
     could not be worked out, by key. scopes are the paths of all its modules. parts, by metric, are kept only where a
     lock file is to be written or compared. profile is what a page shows beyond metrics, as JSON text, if somebody
     asked. seconds is wall time, for eyes only. deployments are the same model on devices, as far as these were asked.
+    reservation is what every failure says of the program that was measured.
     """
 
     format: str
@@ -75,6 +75,7 @@ class MeasuredModel:
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     seconds: float = 0.0
     deployments: tuple[DeployedModel, ...] = ()
+    reservation: str = ""
 
     def on(self, deployment: Deployment) -> DeployedModel:
         """The model on a device; with the model's own failure where that could not be measured."""
@@ -97,8 +98,8 @@ class DeployedModel:
     """A model on a device: every number of the lowered program, and what they rest on.
 
     done and left are what lowering changed, and could not; floating what still computes in a floating type, though
-    another one was asked for. arena, order and fitting are None where measured has a
-    failure; so is timed, whose operations are the points of a roofline.
+    another one was asked for. arena, order and fitting are None where measured has a failure; so is timed, whose
+    operations are the points of a roofline.
     """
 
     deployment: Deployment
@@ -110,12 +111,3 @@ class DeployedModel:
     order: BestOrder | None = None
     fitting: Fitting | None = None
     timed: Timed | None = None
-
-    @property
-    def reservation(self) -> str:
-        """One line where something was left in a floating type; "" where nothing was, or no other one was asked for."""
-        if not self.floating:
-            return ""
-        first = self.floating[0]
-        where = f"{first.op} in {first.scope}" if first.scope else first.op
-        return f"{several(len(self.floating), 'operation')} {first.why.partition(',')[0]}, first {where}"

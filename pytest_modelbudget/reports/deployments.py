@@ -20,8 +20,8 @@ MOST_LEFT = 3  # kinds of steps that a note names
 
 def deployment_notes(model: DeployedModel) -> Iterator[str]:
     """What a reader of the numbers must know: first what stayed in a floating type, then what was not lowered."""
-    if model.reservation:
-        yield model.reservation
+    if model.measured.reservation:
+        yield model.measured.reservation
     reasons: dict[tuple[str, str], int] = {}
     for step in model.left:
         reasons[step.op, step.why] = reasons.get((step.op, step.why), 0) + 1
