@@ -110,7 +110,8 @@ class Metric:
     measure works the number out, in unit; definition says in words what it counts. how is what its shares come about
     by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
     and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
-    by_kind metric is limited by kinds of operation and not by an amount.
+    by_kind metric is limited by kinds of operation and not by an amount. A trained metric is one of a training step,
+    and measured only where a source asks for that.
     """
 
     key: str
@@ -121,6 +122,7 @@ class Metric:
     not_scoped: str = ""
     drafted: bool = False
     by_kind: bool = False
+    trained: bool = False
 
     def of(self, costed: CostedGraph) -> Measurement:
         """The number of a graph; a lower bound where operations make it up, and the graph knows none."""

@@ -9,6 +9,7 @@ from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, PEAK_ACTIVATION, TRAINABLE_PARAMS, WEIGHT_MEMORY
 from pytest_modelbudget.metrics.traffic import ARITHMETIC_INTENSITY, BANDWIDTH, BANDWIDTH_FLOOR, TOTAL_ACTIVATION
+from pytest_modelbudget.metrics.training import TRAINING_MACS, TRAINING_MEMORY
 
 METRICS: tuple[Metric, ...] = (
     PARAMS,
@@ -24,6 +25,8 @@ METRICS: tuple[Metric, ...] = (
     BANDWIDTH_FLOOR,
     ARITHMETIC_INTENSITY,
     OPS,
+    TRAINING_MACS,
+    TRAINING_MEMORY,
 )
 
 
