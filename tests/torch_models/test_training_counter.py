@@ -69,8 +69,8 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "embedding": (lambda: nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50)), "int64 2x7"),
 }
 NAMES = (
-    "alexnet vgg11 vgg13_bn vgg16 vgg19 resnet18 resnet34 resnet50 wide_resnet50_2 resnext50_32x4d "
-    "squeezenet1_0 squeezenet1_1 googlenet mnasnet0_5 mobilenet_v2 mobilenet_v3_small mobilenet_v3_large shufflenet_v2_x0_5 efficientnet_b0 "
+    "alexnet vgg11 vgg13_bn resnet18 resnet34 resnet50 wide_resnet50_2 resnext50_32x4d squeezenet1_0 squeezenet1_1 "
+    "googlenet mnasnet0_5 mobilenet_v2 mobilenet_v3_small mobilenet_v3_large shufflenet_v2_x0_5 efficientnet_b0 "
     "regnet_x_400mf regnet_y_400mf convnext_tiny densenet121 swin_t"
 )
 CASES = {
