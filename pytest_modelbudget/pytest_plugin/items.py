@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
@@ -25,7 +27,7 @@ from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource, names_attribute
-from pytest_modelbudget.gate import forked, isolation, measuring, transforming
+from pytest_modelbudget.gate import forked, isolation, measuring, reuse, transforming
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
@@ -33,6 +35,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     ISOLATE_INI,
     MEMORY,
     MEMORY_INI,
+    NO_CACHE,
     SWITCH,
     TIMEOUT,
     TIMEOUT_INI,
@@ -49,6 +52,7 @@ MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 BASELINES = pytest.StashKey[lock_file.Baselines]()
+REUSED = pytest.StashKey[reuse.ReusedModels]()
 _MODELS = pytest.StashKey[measuring.MeasuredModels]()
 _EXTENSIONS = pytest.StashKey[tuple[object, ...]]()
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
@@ -65,9 +69,28 @@ def models_of(config: pytest.Config) -> measuring.MeasuredModels:
             registry = tables(extensions)
         profiles = [report.profile for report, _ in report_files(config) if report.profile]
         profile = import_module(profiles[0]).profile if profiles else None
-        config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile)
+        store = _store(config, extensions)
+        config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile, store=store)
         config.stash[_EXTENSIONS] = extensions
     return config.stash[_MODELS]
+
+
+def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.ReusedModels | None:
+    """The measurements of earlier sessions, in pytest's cache; None without one."""
+    cache = getattr(config, "cache", None)
+    if cache is None or config.getoption(NO_CACHE):
+        return None
+    with suppress(OSError):  # a cache that nobody can write to
+        folder = Path(cache.mkdir("model-budget"))
+        sources = partial(_sources, config, extensions)
+        config.stash[REUSED] = reuse.ReusedModels(folder, sources, root=config.rootpath)
+    return config.stash.get(REUSED, None)
+
+
+def _sources(config: pytest.Config, extensions: tuple[object, ...]) -> tuple[object, ...]:
+    """What may change what is measured, by its source: extensions, and all that a conftest.py may have set."""
+    plugins = config.pluginmanager.get_plugins()
+    return (*extensions, *(each for each in plugins if Path(getattr(each, "__file__", "") or "").name == "conftest.py"))
 
 
 def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> isolation.OwnProcess | None:

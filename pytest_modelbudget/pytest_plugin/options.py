@@ -15,6 +15,7 @@ BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
 TODAY = "--model-budget-today"
 ISOLATE = "--model-budget-isolate"
+NO_CACHE = "--model-budget-no-cache"
 TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
 PATHS = "model_budget_paths"
@@ -57,6 +58,11 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(TIMEOUT, metavar="TIME", help="the longest that one step of such a process may take (60 s)")
     group.addoption(MEMORY, metavar="SIZE", help="the most memory that such a process may take (4 GiB)")
+    group.addoption(
+        NO_CACHE,
+        action="store_true",
+        help="measure model files anew, also where an earlier session measured the same bytes with the same programs",
+    )
     parser.addini(ISOLATE_INI, f"as {ISOLATE}", type="bool", default=False)
     parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="60 s")
     parser.addini(MEMORY_INI, f"as {MEMORY}", default="4 GiB")
@@ -82,8 +88,7 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     for option in (UPDATE, BASE, LOCK, TODAY, TIMEOUT, MEMORY):
         if value := config.getoption(option):
             yield f"{option}={value}"
-    if config.getoption(ISOLATE):
-        yield ISOLATE
+    yield from (switch for switch in (ISOLATE, NO_CACHE) if config.getoption(switch))
 
 
 def require_packages(config: pytest.Config) -> None:

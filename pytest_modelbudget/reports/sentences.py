@@ -31,6 +31,7 @@ from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
 MOST_SHARES = 5  # that a report names
 MOST_SHARES_OF_AN_ITEM = 3
+MOST_LAYERS_BELOW = 3  # a headline
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
            "allowed": "allowed growth to"}  # fmt: skip
 CLAIMED = {"measured": "measured", "allowed": "allowed"}  # of an equivalence, as text
@@ -216,6 +217,12 @@ def detail_lines(case: Case) -> Iterator[str]:
         yield from ("grown since the baseline", *grown_lines(case.check.blame))
     elif largest := list(largest_lines(case)):
         yield from ("largest layers", *largest)
+
+
+def short_lines(case: Case) -> list[str]:
+    """The few lines that stand below a headline where there is little room: layers that grew, or are largest."""
+    lines = list(grown_lines(case.check.blame)) or list(largest_lines(case))
+    return (list(evidence_lines(case.evidence)) if case.check.is_claim else lines)[:MOST_LAYERS_BELOW]
 
 
 def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
