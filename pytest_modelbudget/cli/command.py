@@ -76,10 +76,10 @@ def add_diff(command: argparse.ArgumentParser) -> None:
 
 
 def print_diff(options: argparse.Namespace) -> bool:
-    """Print what changed; incomplete where a number of either report is only a lower bound."""
+    """Print what changed; incomplete where a number is only a lower bound, or a report lacks its operations."""
     changed = diff.changes(_report(options.base), _report(options.head))
     print(printable(COMPARISONS[options.format](changed)))
-    return all(number.complete for change in changed for number in change.numbers)
+    return all(change.is_aligned and all(number.complete for number in change.numbers) for change in changed)
 
 
 def _report(name: str) -> record.Report:
