@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_modelbudget.budget.read_budget import schema_text
+from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.errors import InputError, ModelBudgetError
@@ -56,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     add_explain(commands.add_parser("explain", help="an operation's formula with its numbers"))
     add_init(commands.add_parser("init", help="a budget with what a model measures as limits"))
     add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
+    add_history(commands.add_parser("history", help="when locked numbers changed, and by how much"))
     add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
     add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
     schema = commands.add_parser("schema", help="the JSON Schema of a budget file, or of a report")
@@ -74,10 +76,10 @@ def add_diff(command: argparse.ArgumentParser) -> None:
 
 
 def print_diff(options: argparse.Namespace) -> bool:
-    """Print what changed; incomplete where a number of either report is only a lower bound."""
+    """Print what changed; incomplete where a number is only a lower bound, or a report lacks its operations."""
     changed = diff.changes(_report(options.base), _report(options.head))
     print(printable(COMPARISONS[options.format](changed)))
-    return all(number.complete for change in changed for number in change.numbers)
+    return all(change.is_aligned and all(number.complete for number in change.numbers) for change in changed)
 
 
 def _report(name: str) -> record.Report:

@@ -67,6 +67,7 @@ def _subject(node_id: str, file: str, line: int, model: MeasuredModel) -> dict[s
         "id": node_id, "file": file, "line": line, "format": model.format, "traced": model.traced,
         "notes": tuple(model.notes), "error": str(model.failure) if model.failure else "",
         "metrics": {**measured, **failed}, "ops": counted_ops(model.census),
+        "operations": tuple(_like(record.ExecutedOps, operation) for operation in model.operations),
     }  # fmt: skip
 
 

@@ -109,6 +109,17 @@ class CountedOps(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedOps(Entry):
+    """Operations of one kind in one scope that are alike: their results and the weights they read ("float32 1x64")."""
+
+    scope: str
+    kind: str
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...] = rare(())
+    count: int = rare(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Growth(Entry):
     """A stored tensor (name is set) or a layer's operations that made a number grow.
 
@@ -246,7 +257,8 @@ class Check(Addressed):
 class SubjectReport(Addressed):
     """A subject of limits: a model under one set of inputs, or a model after a transform.
 
-    error says why nothing of it was measured; seconds stand apart, in timings.
+    error says why nothing of it was measured; seconds stand apart, in timings. operations are those that cost
+    something, in execution order.
     """
 
     file: str = ""
@@ -257,6 +269,7 @@ class SubjectReport(Addressed):
     error: str = rare("")
     metrics: Mapping[str, MeasuredMetric | FailedMetric] = field(default_factory=dict)
     ops: tuple[CountedOps, ...] = ()
+    operations: tuple[ExecutedOps, ...] = rare(())
 
     def measured(self, metric: str) -> MeasuredMetric | None:
         """A metric of it; None where it could not be measured."""
