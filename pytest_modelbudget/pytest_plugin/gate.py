@@ -144,6 +144,8 @@ COLOURS = {
     "within": {"green": True},
     "over": {"red": True},
     "unknown": {"red": True},
+    "unused": {"red": True},
+    "accepted": {"yellow": True},
     "warn": {"yellow": True},
     "file": {"bold": True},
 }
@@ -155,6 +157,7 @@ class Gate:
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
         options.require_amounts(config)
+        options.require_day(config)
         self.config = config
         config.stash[progress.WATCH] = progress.Watch()
         self.assembly = assembly.Assembly()

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, yaml_text
 from pytest_modelbudget.budget.read_budget import read_budget
-from pytest_modelbudget.budget.verdict import Verdict
+from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
@@ -38,6 +39,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     SWITCH,
     TIMEOUT,
     TIMEOUT_INI,
+    TODAY,
     UPDATE,
     report_files,
 )
@@ -228,7 +230,8 @@ class LimitItem(BudgetItem):
         """Measure the model if nobody has, judge the limit, and fail if it is broken."""
         measured = self.model.measured()
         baseline = baselines_of(self.config).of(self.path, self.model.budget_path, self.name)
-        verdict = measuring.judge_limit(self.limit, measured, baseline)
+        today = date.fromisoformat(self.config.getoption(TODAY))
+        verdict = with_exception(measuring.judge_limit(self.limit, measured, baseline), today)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = assembly.check_report(self.nodeid, verdict)
         self.statement = replace(self.model.statement(check), number=self._number(verdict))
@@ -248,7 +251,7 @@ class LimitItem(BudgetItem):
         return None if number is None else {"budget": str(self.path), **lock_file.value_record(number)}
 
     def _accepting(self, verdict: Verdict) -> str:
-        """The command that makes the limit what was measured, from the current directory.
+        """The command that makes the limit what was measured, or drops its exception, from the current directory.
 
         It names the base that growth is seen from, which on GitHub nobody had to ask for.
         """
@@ -257,7 +260,8 @@ class LimitItem(BudgetItem):
         node_id = budgets.path_of(path, *budgets.Address.parse(self.nodeid).names)
         is_compared = verdict.allowed is not None and verdict.baseline.revision
         against = f" {BASE}={quote(base.asked)}" if base and is_compared else ""
-        return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(node_id)}"
+        mode = "trim" if verdict.outcome is Outcome.UNUSED else "fix"
+        return f"pytest {SWITCH} {UPDATE}={mode}{against} {quote(node_id)}"
 
 
 class TransformNode(pytest.Collector):

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ SWITCH = "--model-budget"
 UPDATE = "--model-budget-update"
 BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
+TODAY = "--model-budget-today"
 ISOLATE = "--model-budget-isolate"
 NO_CACHE = "--model-budget-no-cache"
 TIMEOUT = "--model-budget-timeout"
@@ -47,6 +49,9 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(LOCK, choices=("check",), help="fail where a lock file is not what was measured")
     group.addoption(
+        TODAY, metavar="DATE", help="the day that exceptions (accept:) are held against, as 2027-01-31 (today, in UTC)"
+    )
+    group.addoption(
         ISOLATE,
         action="store_true",
         help="measure every model in a process of its own: its crash, exit or hang is its own failure",
@@ -80,7 +85,7 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     """Options, as they were given, that do nothing without the switch."""
     for report, path in report_files(config):
         yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK, TIMEOUT, MEMORY):
+    for option in (UPDATE, BASE, LOCK, TODAY, TIMEOUT, MEMORY):
         if value := config.getoption(option):
             yield f"{option}={value}"
     yield from (switch for switch in (ISOLATE, NO_CACHE) if config.getoption(switch))
@@ -109,6 +114,19 @@ def require_amounts(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{option}: {error}") from error
         if amount <= 0:
             raise pytest.UsageError(f"{option}: {text} leaves no room for any model")
+
+
+def require_day(config: pytest.Config) -> None:
+    """Settle on one day for all exceptions of a session, also in its workers, which are given the options."""
+    from pytest_modelbudget.budget.exceptions import day
+    from pytest_modelbudget.errors import BudgetError
+
+    asked = config.getoption(TODAY)
+    try:
+        settled = datetime.now(timezone.utc).date() if asked is None else day(asked)
+    except BudgetError as error:
+        raise pytest.UsageError(f"{TODAY}: {error}") from error
+    config.option.model_budget_today = settled.isoformat()
 
 
 def selection(config: pytest.Config) -> list[str]:

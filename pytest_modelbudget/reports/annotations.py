@@ -20,6 +20,7 @@ from pytest_modelbudget.units import several
 
 MOST = 10  # annotations of one kind that GitHub keeps
 NAMED = 30  # of those that have no annotation of their own
+NOTICE = "notice"
 LOOSEN, UNFIT_LOCK = "loosen", "lock"  # names of items that fail for a change, or a lock, and for no limit
 
 
@@ -42,13 +43,13 @@ def commands(report: Report, *, root: str = "", annotated: Collection[str] = ())
     annotations = dict.fromkeys(_annotations(report, annotated))
     return [
         _command(annotation, root)
-        for kind in (ERROR, WARNING)
+        for kind in (ERROR, WARNING, NOTICE)
         for annotation in _fitting([some for some in annotations if some.kind == kind])
     ]
 
 
 def _annotations(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
-    """Files without readable limits first, then limits lifted that may not be, then the worst; then warnings."""
+    """Files without readable limits first, then limits lifted that may not be, then the worst; warnings; exceptions."""
     for broken in report.broken:
         if broken.id not in annotated:
             yield from (_of_problem(broken.id, problem) for problem in broken.problems)
@@ -65,6 +66,7 @@ def _annotations(report: Report, annotated: Collection[str]) -> Iterator[Annotat
     yield from _changes(report, forbidden=False)
     warned = [case for case in cases(report) if case.outcome == "warn"]
     yield from (_of_case(case, WARNING) for case in worst_first(warned))
+    yield from (_of_case(case, NOTICE) for case in cases(report) if case.outcome == "accepted")
 
 
 def _of_case(case: Case, kind: str) -> Annotation:

@@ -102,6 +102,9 @@ def failure_lines(
     command that makes a broken limit what was measured.
     """
     first = f"{one_line(check.reason)}{_baseline(check)}   {place}"
+    removed = f"remove 'accept' at {place.file}:{check.accept.line}" if check.accept else ""
+    if check.outcome is Outcome.UNUSED:
+        return (first, f"fix: {removed}: {accept}")
     if check.outcome is not Outcome.OVER or measurement is None:
         return (first,)
     below: Iterable[str] = ()
@@ -112,7 +115,8 @@ def failure_lines(
         below = share_lines((share.scope, int(share.value)) for share in largest)
     if not check.complete or check.ops:
         accept = ""  # an update writes no lower bounds, and no operations
-    return (first, *below, f"fix: {_way_out(check, place, accept)}")
+    then = f"{removed}, then " if check.accept and check.accept.is_past else ""
+    return (first, *below, f"fix: {then}{_way_out(check, place, accept)}")
 
 
 def _grown(check: record.Check) -> bool:
@@ -198,6 +202,8 @@ def figures(case: Case) -> Iterator[tuple[str, str]]:
             yield label, value if case.check.is_claim else exact(value, check.unit)
     if left := check.headroom_text:
         yield "headroom", left
+    if check.accept:
+        yield "accepted to", f"{exact(check.accept.to, check.unit)} until {check.accept.until}"
     yield "outcome", check.outcome.value
     yield "level", check.level.value
 
