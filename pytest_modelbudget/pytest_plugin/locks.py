@@ -25,12 +25,14 @@ from pytest_modelbudget.gate.locks import (
     written,
 )
 from pytest_modelbudget.pytest_plugin.items import BASELINES, BROKEN, models_of
-from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE
+from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
 from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN, UNFIT_LOCK
+from pytest_modelbudget.reports.shard import LockComparison
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
 NOT_SET = ("", "0", "false")
+OF_WHOLE = ("fresh", "stale")  # states that only all numbers of a file tell
 
 
 def is_ci() -> bool:
@@ -86,8 +88,10 @@ class SessionLocks:
         asked = revision.asked_base(config.getoption(BASE), os.environ)
         self.base = revision.base_revision(asked, config.rootpath, os.environ) if asked else None
         self.baselines = config.stash[BASELINES] = lock_file.Baselines(config.rootpath, self.base)
+        self.checks_locks = config.getoption(LOCK) == "check"
         self.remarks: list[str] = []
         self.fails = False
+        self.comparisons: list[LockComparison] = []
         self.vanished: set[str] = set()  # ids of budget files that went while the session ran
 
     def compared(
@@ -125,11 +129,14 @@ class SessionLocks:
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path],
         gone_from: Iterable[Path],
     ) -> record.Report:  # fmt: skip
-        """The report with the state of every lock file."""
-        is_checked = self.config.getoption(LOCK) == "check"
-        comparisons = [lock_comparison(numbers, path, self.baselines) for path in budgets]
+        """The report with the state of every lock file; a shard knows too few numbers to call one stale."""
+        is_shard = asked_shard(self.config) is not None
+        is_checked = self.checks_locks and not is_shard
+        self.comparisons = [lock_comparison(numbers, path, self.baselines) for path in budgets]
         unreachable = [unreachable_base(self.base)] if self.base and not self.base.commit else []
-        locks = lock_reports(report, comparisons, is_checked=is_checked)
+        locks = lock_reports(report, self.comparisons, is_checked=is_checked)
+        if is_shard:
+            locks = (lock for lock in locks if lock.state not in OF_WHOLE)
         folders = {path.parent for path in budgets} | {path for path in gone_from if path.is_dir()}
         return replace(report, lock=(*unreachable, *locks, *stray_locks(folders, self.baselines)))
 

@@ -1,6 +1,6 @@
 """The entries that only a part of a run has: which shard of which run it is, and what merging needs of it.
 
-{"index": 2, "of": 3, "commit": "1a2b...", "collection": "9f86...", "limits": 12, "answered": 4, "exit": 1}
+{"number": 2, "of": 3, "commit": "1a2b...", "collection": "9f86...", "limits": 12, "answered": 4, "exit": 1}
 
 A state of a lock file is said of all its numbers, so a part has no such words yet but what they are made from.
 """
@@ -44,14 +44,14 @@ class LockComparison(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard(Entry):
-    """A part of a run that was cut over machines: the index-th "of" so many, from 1.
+    """A part of a run that was cut over machines: the one of that number, from 1, "of" so many.
 
     collection is a SHA-256 over the sorted ids of all the limits that were cut, one a line, which are so many limits;
     answered of them this part has measured. exit is its session's exit code. checks_locks says that lock files are to
     be judged, root where the project stands in its checkout, for annotations.
     """
 
-    index: int
+    number: int
     of: int
     commit: str
     collection: str
@@ -65,4 +65,4 @@ class Shard(Entry):
     @property
     def name(self) -> str:
         """The shard as people write it: "2/3"."""
-        return f"{self.index}/{self.of}"
+        return f"{self.number}/{self.of}"
