@@ -227,6 +227,10 @@ UNUSABLE: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
         {}, ("--model-budget-shard=1/3", "--model-budget-update=trim"),
         "--model-budget-update needs all limits, and --model-budget-shard=1/3 measures a part of them",
     ),
+    "a check of locks without a part": (
+        {}, ("--model-budget-json=", "--model-budget-shard=1/3", "--model-budget-lock=check"),
+        "--model-budget-lock is judged by modelbudget merge, and --model-budget-shard=1/3 measures a part: give --m",
+    ),
     "a comment": (
         {}, ("--model-budget-shard=1/3", "--model-budget-comment=c.md"),
         "--model-budget-comment c.md speaks of all limits, and --model-budget-shard=1/3 measures a part of them",
@@ -246,13 +250,6 @@ def test_what_is_no_shard_is_a_usage_error(
     result, shard = run_in(five, monkeypatch, variables, *args)
     assert (result.ret, shard) == (USAGE, None)
     assert words in " ".join(result.stderr.str().split())
-
-
-def test_locks_are_not_checked_where_nobody_could_merge(five: Project) -> None:
-    """A shard that writes no part would be the last to know."""
-    result = five.run("--model-budget-shard=1/3", "--model-budget-lock=check")
-    assert result.ret == USAGE
-    result.stderr.fnmatch_lines(["*--model-budget-lock is judged by modelbudget merge*give --model-budget-json*"])
 
 
 def test_the_option_needs_the_switch(five: Project) -> None:
