@@ -95,6 +95,17 @@ def _must_be_of_one_run(parts: Sequence[Part]) -> None:
             if told(part) != told(first):
                 raise InputError(f"{part} has another {what} than {first}: {told(part)}, not {told(first)}")
 
+    days: dict[str, Part] = {}
+    for part in parts:
+        for case in cases(part.report):
+            if case.check.accept:
+                days.setdefault(case.check.accept.today, part)
+    if len(days) > 1:
+        (day, other), (another, part), *_ = days.items()
+        raise InputError(
+            f"{part} held exceptions against {another}, and {other} against {day}: give all --model-budget-today"
+        )
+
 
 def _must_not_be_doubled(parts: Sequence[Part]) -> None:
     by_number: dict[int, Part] = {}

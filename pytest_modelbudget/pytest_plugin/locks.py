@@ -17,6 +17,7 @@ from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.locks import (
     budget_changes,
+    exempt_checks,
     lock_comparison,
     lock_reports,
     measured_numbers,
@@ -107,7 +108,7 @@ class SessionLocks:
         vanished = [file for file in gone if file.id not in known]
         self.remarks.extend(self._strays(budgets))
         if self.mode:
-            self.remarks.extend(self._updated(self.mode, numbers, budgets))
+            self.remarks.extend(self._updated(self.mode, report, numbers, budgets))
         self.baselines = lock_file.Baselines(self.config.rootpath, self.base)  # as the files are now
         broken = tuple(sorted((*report.broken, *vanished), key=lambda broken: broken.id))
         report = replace(report, broken=broken)
@@ -132,7 +133,7 @@ class SessionLocks:
         """The report with the state of every lock file; a shard knows too few numbers to call one stale."""
         is_shard = asked_shard(self.config) is not None
         is_checked = self.checks_locks and not is_shard
-        self.comparisons = [lock_comparison(numbers, path, self.baselines) for path in budgets]
+        self.comparisons = [lock_comparison(report, numbers, path, self.baselines) for path in budgets]
         unreachable = [unreachable_base(self.base)] if self.base and not self.base.commit else []
         locks = lock_reports(report, self.comparisons, is_checked=is_checked)
         if is_shard:
@@ -182,14 +183,15 @@ class SessionLocks:
         return tuple(found)
 
     def _updated(
-        self, mode: UpdateMode, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]
+        self, mode: UpdateMode, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]
     ) -> Iterator[str]:
         """Carries the update out, file by file; a line for each change."""
         count = 0
         for path in budgets:
             measured = measured_numbers(numbers, path)
+            exempt = exempt_checks(report, numbers, path, self.config.rootpath)
             try:
-                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry):
+                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry, exempt):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,9 @@ UPDATE = "--model-budget-update"
 BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
 SHARD, AUTO = "--model-budget-shard", "auto"
+TODAY = "--model-budget-today"
 ISOLATE = "--model-budget-isolate"
+NO_CACHE = "--model-budget-no-cache"
 TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
 PATHS = "model_budget_paths"
@@ -50,6 +53,9 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(LOCK, choices=("check",), help="fail where a lock file is not what was measured")
     group.addoption(
+        TODAY, metavar="DATE", help="the day that exceptions (accept:) are held against, as 2027-01-31 (today, in UTC)"
+    )
+    group.addoption(
         SHARD,
         metavar="I/N",
         help="measure the I-th of N parts of the models, which modelbudget merge joins; auto: as GitLab numbers jobs",
@@ -61,6 +67,11 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(TIMEOUT, metavar="TIME", help="the longest that one step of such a process may take (60 s)")
     group.addoption(MEMORY, metavar="SIZE", help="the most memory that such a process may take (4 GiB)")
+    group.addoption(
+        NO_CACHE,
+        action="store_true",
+        help="measure model files anew, also where an earlier session measured the same bytes with the same programs",
+    )
     parser.addini(ISOLATE_INI, f"as {ISOLATE}", type="bool", default=False)
     parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="60 s")
     parser.addini(MEMORY_INI, f"as {MEMORY}", default="4 GiB")
@@ -83,11 +94,10 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     """Options, as they were given, that do nothing without the switch."""
     for report, path in report_files(config):
         yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK, SHARD, TIMEOUT, MEMORY):
+    for option in (UPDATE, BASE, LOCK, SHARD, TODAY, TIMEOUT, MEMORY):
         if value := config.getoption(option):
             yield f"{option}={value}"
-    if config.getoption(ISOLATE):
-        yield ISOLATE
+    yield from (switch for switch in (ISOLATE, NO_CACHE) if config.getoption(switch))
 
 
 def require_packages(config: pytest.Config) -> None:
@@ -165,6 +175,19 @@ def touch_shard_status() -> None:
             Path(path).touch()
         except OSError as error:
             raise pytest.UsageError(f"{BAZEL_STATUS}={path} cannot be written: {error.strerror or error}") from error
+
+
+def require_day(config: pytest.Config) -> None:
+    """Settle on one day for all exceptions of a session, also in its workers, which are given the options."""
+    from pytest_modelbudget.budget.exceptions import day
+    from pytest_modelbudget.errors import BudgetError
+
+    asked = config.getoption(TODAY)
+    try:
+        settled = datetime.now(timezone.utc).date() if asked is None else day(asked)
+    except BudgetError as error:
+        raise pytest.UsageError(f"{TODAY}: {error}") from error
+    config.option.model_budget_today = settled.isoformat()
 
 
 def selection(config: pytest.Config) -> list[str]:

@@ -18,6 +18,7 @@ KEPT = "model_budget: 1\nmodels:\n" + "".join(
     f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, limits: {{params: 48, macs: {48 * n} MAC}}}}\n"
     for n in range(1, 6)
 )
+ACCEPT = "accept: {to: 54, reason: a larger head, until: 2099-01-31}"
 # What a change may do to budgets and locks, in one file after another.
 AT_BASE = {
     "budgets/a.yaml": "model_budget: 1\ndefaults: {inputs: float32 1x4}\nmodels:\n"
@@ -25,7 +26,8 @@ AT_BASE = {
     "  kept: {widths: net.widths, limits: {params: {grow: 2%}}}\n"
     "  eased: {widths: net.widths, limits: {params: 48, macs: 48 MAC}}\n"
     "  grown: {widths: other.widths, limits: {params: {grow: 2%}, macs: {grow: 2%}}}\n"
-    "  stale: {widths: other.widths, limits: {params: 100}}\n",
+    "  stale: {widths: other.widths, limits: {params: 100}}\n"
+    "  granted: {widths: other.widths, limits: {params: {grow: 2%}}}\n",
     "budgets/b.yaml": "model_budget: 1\nloosen: forbid\ndefaults: {inputs: float32 1x4}\nmodels:\n"
     "  here: {widths: net.widths, limits: {params: {grow: 2%}, macs: {grow: 2%}}}\n"
     "  moved: {widths: net.widths, limits: {params: {grow: 2%}}}\n"
@@ -57,6 +59,8 @@ def changed_project(project: Project) -> Project:
     project.write("budgets/other.widths", "4 9 2")  # 4 * 9 + 9 * 2 = 54 parameters
     budgets = project.path / "budgets"
     text = AT_BASE["budgets/a.yaml"].replace("{params: 48, macs: 48 MAC}", "{params: 50, macs: 60 MAC}")
+    granted = "granted: {widths: other.widths, limits: {params: {grow: 2%"
+    text = text.replace(granted, f"{granted}, {ACCEPT}")
     text = text.replace("  kept: {widths: net.widths", "  kept: {widths: net.widths, inputs: float32 2x4")
     project.write("budgets/a.yaml", text)
     lines = AT_BASE["budgets/b.yaml"].splitlines(keepends=True)

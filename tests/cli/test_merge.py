@@ -31,6 +31,7 @@ def test_merged_reports_are_those_of_one_run(project: Project, of: int) -> None:
     assert {"stale budgets/a.lock.json", "missing budgets/c.lock.json", "moved budgets/e.lock.json"} <= told
     raised = [limit["id"] for limit in report["loosened"] if limit["what"] == "baseline raised"]
     assert [name.split("::")[1] for name in raised] == ["raised", "raised", "here", "here"]  # grown is what is measured
+    assert "1 accepted" in texts["report.comment"]
     assert "shard" not in report
 
 
@@ -127,6 +128,17 @@ def of_report(**fields: object) -> Callable[[Path], None]:
     return lambda part: edited(part, lambda record: record.update(fields))
 
 
+def of_day(day: str) -> Callable[[Path], None]:
+    """An exception in the first part, and one of another day in the second."""
+
+    def damage(part: Path) -> None:
+        for path, today in ((part.parent / "1of3.json", "2026-12-30"), (part, day)):
+            exempt = {"to": 60, "until": "2027-01-31", "reason": "why", "today": today, "text": "why", "line": 4}
+            edited(path, lambda record, exempt=exempt: record["models"][0]["checks"][0].update(accept=exempt))
+
+    return damage
+
+
 def cut_off(part: Path) -> None:
     part.write_text(part.read_text()[:-100])
 
@@ -163,6 +175,10 @@ REFUSED = {
     ),
     "of locks that are checked": (
         of_shard(checks_locks=True), f"{OTHER} check of lock files than {{1}} (shard 1/3): check, not no check"
+    ),
+    "of another day": (
+        of_day("2026-12-31"),
+        "{2} (shard 2/3) held exceptions against 2026-12-31, and {1} (shard 1/3) against 2026-12-30: give all --m",
     ),
     "no such shard": (of_shard(number=9), "{2} (shard 9/3) is no shard of 3: its file was changed"),
     "no number": (of_shard(number="2"), "{2} is no report of this version"),
