@@ -27,11 +27,18 @@ from pytest_modelbudget.budget.deployment_forms import (
 )
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, RESERVED_METRICS, held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, QDQ_FIELD, Defaults
+from pytest_modelbudget.budget.source_forms import (
+    DIMS_FIELD,
+    DTYPE_FIELD,
+    INPUTS_FIELD,
+    QDQ_FIELD,
+    TRAINING_FIELD,
+    Defaults,
+)
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.source import USUAL_OPTIMISER, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.ops.table import OpTable
@@ -208,7 +215,7 @@ def model_grammar(tables: Tables) -> Grammar:
     )
     variant = Grammar(
         "a variant",
-        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, *held),
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held),
         reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
@@ -299,6 +306,9 @@ def _budget(
     on_devices = tuple(deployments(values["deployments"], devices, reading))
     _must_be_called_otherwise(values, reading)
     if source and (limits or transforms or on_devices):
+        held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
+        if not source.training and any(reading.tables.metrics[metric].trained for metric in held):
+            source = replace(source, training=USUAL_OPTIMISER)
         place, name = values.key.place, variant.text if variant else None
         yield ModelBudget(model.text, place, source, limits, name, transforms, places, isolation, on_devices)
 
@@ -334,6 +344,7 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
         inputs=values["inputs"] if values["inputs"] is not None else source.inputs,
         dtype=values["dtype"] or source.dtype,
         dims={**source.dims, **values["dims"]},
+        training=values["training"] or source.training,
         qdq=values["qdq"] if "qdq" in values else source.qdq,  # noqa: SIM401  # it has no get()
     )
 

@@ -26,6 +26,7 @@ from pytest_modelbudget.errors import (
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
+    OPTIMISERS,
     InputSpec,
     InputSpecs,
     ModelSource,
@@ -54,6 +55,7 @@ def model_source(
     kwargs: Mapping[str, object] = NOTHING,
     dims: Mapping[str, int] = NOTHING,
     qdq: str = GROUPED,
+    training: str = "",
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base.
 
@@ -62,11 +64,14 @@ def model_source(
     if qdq not in {GROUPED, AS_WRITTEN}:
         raise InputError(f"{qdq!r} is no way to read QDQ: write {GROUPED} or {AS_WRITTEN}")
     specs = input_specs(inputs, registry)
+    if training and training not in OPTIMISERS:
+        raise InputError(f"training={training!r} names no optimizer whose states are known: {', '.join(OPTIMISERS)}")
     key = source_format(source, registry)
     target = str(source) if isinstance(source, Path) else source
     return ModelSource(
-        key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, qdq="" if qdq == GROUPED else qdq, base=base
-    )
+        key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, qdq="" if qdq == GROUPED else qdq,
+        training=training, base=base,
+    )  # fmt: skip
 
 
 def source_format(source: object, registry: Tables) -> str:
@@ -139,6 +144,8 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
         if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
             word = limit_forms.AUTO if limit.grow is None else "grow"
             raise BudgetError(f"{limit.metric}: '{word}' needs a lock file: write it in a budget")
+        if isinstance(limit, Limit) and limit.accept is not None:
+            raise BudgetError(f"{limit.metric}: 'accept' is granted where a change of it is seen: write it in a budget")
     return read
 
 
@@ -188,6 +195,7 @@ def measure(
     qdq: str = GROUPED,
     lower: Mapping[str, object] | None = None,
     device: object = None,
+    training: str = "",
 ) -> Measurements:
     """All metrics of one model, as a budget would see them.
 
@@ -195,6 +203,7 @@ def measure(
     inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or several of them in a list (positional) or a
     mapping (by name); files may bring their own. dims binds symbolic dimensions of a file's own inputs.
     qdq "as_written" measures dequantise, operation and quantise apart, which else are one operation on integers.
+    training names an optimizer, "sgd", "momentum", "adam" or "adamw": a training step is then measured, too.
 
     lower ({"dtype": "int8"}) and device measure the model as it runs on a device, which is the name of a shipped one,
     "hardware.yaml::name", or a mapping of figures; without one, what needs a figure of it is left out.
@@ -205,7 +214,9 @@ def measure(
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
     """
     registry, here = tables(), Path.cwd()
-    asked = model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, registry=registry, base=here)
+    asked = model_source(
+        source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, training=training, registry=registry, base=here
+    )
     deployment = asked_deployment(lower, device, registry, base=here)
     model = measuring.measure_model(asked, registry, root=here, deployments=filter(None, [deployment]))
     deployed = model.on(deployment) if deployment else None

@@ -117,8 +117,9 @@ class Metric:
     measure works the number out, in unit; definition says in words what it counts. how is what its shares come about
     by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
     and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
-    by_kind metric is limited by kinds of operation and not by an amount. A deployed metric is one of a program on a
-    device, and not of the model as written.
+    by_kind metric is limited by kinds of operation and not by an amount. A trained metric is one of a training step,
+    and measured only where a source asks for that; a deployed one is of a program on a device, and not of the model as
+    written.
     """
 
     key: str
@@ -130,6 +131,7 @@ class Metric:
     drafted: bool = False
     by_kind: bool = False
     deployed: bool = False
+    trained: bool = False
 
     def of(self, costed: CostedGraph) -> Measurement:
         """The number of a graph; a lower bound where operations make it up, and the graph knows none."""

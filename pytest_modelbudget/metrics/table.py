@@ -18,8 +18,10 @@ from pytest_modelbudget.metrics.fitting import Fitting
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.on_device import ON_DEVICE, Timed
+from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, PEAK_ACTIVATION, TRAINABLE_PARAMS, WEIGHT_MEMORY
 from pytest_modelbudget.metrics.traffic import ARITHMETIC_INTENSITY, BANDWIDTH, BANDWIDTH_FLOOR, TOTAL_ACTIVATION
+from pytest_modelbudget.metrics.training import TRAINING_MACS, TRAINING_MEMORY
 
 METRICS: tuple[Metric, ...] = (
     PARAMS,
@@ -36,6 +38,8 @@ METRICS: tuple[Metric, ...] = (
     ARITHMETIC_INTENSITY,
     OPS,
     *ON_DEVICE,
+    TRAINING_MACS,
+    TRAINING_MEMORY,
 )
 
 
@@ -59,8 +63,9 @@ class MeasuredModel:
     failure is set where the model could not be loaded, and all else is then empty. failures holds the metrics that
     could not be worked out, by key. scopes are the paths of all its modules. parts, by metric, are kept only where a
     lock file is to be written or compared. profile is what a page shows beyond metrics, as JSON text, if somebody
-    asked. seconds is wall time, for eyes only. deployments are the same model on devices, as far as these were asked.
-    reservation is what every failure says of the program that was measured.
+    asked. files are those beside the model's own that the numbers depend on. seconds is wall time, for eyes only.
+    deployments are the same model on devices, as far as these were asked. reservation is what every failure says of the
+    program that was measured.
     """
 
     format: str
@@ -69,12 +74,14 @@ class MeasuredModel:
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     failures: Mapping[str, ModelBudgetError] = field(default_factory=dict)
     census: tuple[OpCount, ...] = ()
+    operations: tuple[Operation, ...] = ()
     scopes: tuple[str, ...] = ()
     profile: str | None = None
     failure: ModelBudgetError | None = None
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
     seconds: float = 0.0
-    deployments: tuple[DeployedModel, ...] = ()
+    deployments: tuple[DeployedModel, ...] = field(default=(), metadata={"written": False})
     reservation: str = ""
 
     def on(self, deployment: Deployment) -> DeployedModel:
@@ -97,16 +104,14 @@ class Deployment:
 class DeployedModel:
     """A model on a device: every number of the lowered program, and what they rest on.
 
-    done and left are what lowering changed, and could not; floating what still computes in a floating type, though
-    another one was asked for. arena, order and fitting are None where measured has a failure; so is timed, whose
-    operations are the points of a roofline.
+    done and left are what lowering changed, and could not. arena, order and fitting are None where measured has a
+    failure; so is timed, whose operations are the points of a roofline.
     """
 
     deployment: Deployment
     measured: MeasuredModel
     done: tuple[Step, ...] = ()
     left: tuple[Step, ...] = ()
-    floating: tuple[Step, ...] = ()
     arena: Arena | None = None
     order: BestOrder | None = None
     fitting: Fitting | None = None

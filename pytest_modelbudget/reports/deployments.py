@@ -40,15 +40,13 @@ def deployment_notes(model: DeployedModel) -> Iterator[str]:
 def deployment_report(subject: dict[str, Any], check: DeploymentCheck, model: DeployedModel) -> record.DeploymentReport:
     """One deployment of a model, before its checks; subject are the fields that every subject has."""
     deployment = check.deployment
-    steps = tuple(
-        record.LeftStep(op=step.op, scope=step.scope, why=step.why) for step in (*model.floating, *model.left)
-    )
+    left = tuple(record.LeftStep(op=step.op, scope=step.scope, why=step.why) for step in model.left)
     return record.DeploymentReport(
         **{**subject, "notes": (*deployment_notes(model), *subject["notes"])},
         name=check.name,
         device=deployment.device.name,
         lower=lower_texts(deployment.lowering),
-        left=steps,
+        left=left,
         arena=_arena(model.arena) if model.arena else None,
         memories=tuple(_memories(model.fitting)) if model.fitting else (),
         peak=_peak(model.fitting) if model.fitting else None,
