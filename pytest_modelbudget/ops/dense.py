@@ -81,9 +81,16 @@ def bilinear_macs(*, x: Tensor, y: Tensor, weight: Tensor) -> int:
     return rows * weight.elements + rows * features * in2
 
 
-def trilinear_macs(*, x: Tensor, weight: Tensor, y: Tensor) -> int:
-    """The kernel below bilinear: x (rows, i), weight (o, i, j), y (rows, j)."""
-    return bilinear_macs(x=x, y=y, weight=weight)
+def trilinear_macs(*, x: Tensor, weight: Tensor, y: Tensor, attributes: Attributes) -> int:
+    """The kernel below bilinear and its gradients: a product of three, contracted left to right.
+
+    Each operand lacks the axes that its ``expand`` names, the result those of ``sumdim``: x (rows, i), weight (o, i, j)
+    and y (rows, j) are ac,bcd,ad->ab.
+    """
+    lacking = [attributes[name] for name in ("expand1", "expand2", "expand3", "sumdim")]
+    axes = len(x.shape) + len(tuple(lacking[0]))  # type: ignore[arg-type]  # a tuple of whole numbers
+    letters = ["".join(chr(97 + axis) for axis in range(axes) if axis not in each) for each in lacking]  # type: ignore[operator]
+    return einsum_macs(parts=(x, weight, y), attributes={"equation": f"{','.join(letters[:3])}->{letters[3]}"})
 
 
 def grouped_macs(*, x: Tensor, y: Tensor, out: Tensor) -> int:
