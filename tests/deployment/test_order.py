@@ -8,8 +8,9 @@ import pytest
 
 from pytest_modelbudget.deployment.arena import buffers_of, planned
 from pytest_modelbudget.deployment.order import best_order, reordered
-from pytest_modelbudget.graph.graph import Graph, Op, Weight, lifetimes, live_nbytes
+from pytest_modelbudget.graph.graph import Graph, Op, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense
+from tests.builders.programs import peak
 
 BYTE = DType("int8", 8)
 
@@ -69,10 +70,6 @@ def every_order(ops: tuple[Op, ...]) -> Iterator[tuple[int, ...]]:
                 yield from extend((*order, at))
 
     yield from extend(())
-
-
-def peak(graph: Graph) -> int:
-    return max(live_nbytes(lifetimes(graph), positions=max(len(graph.ops), 1)))
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 250) for start in range(0, 2000, 250)], ids=str)

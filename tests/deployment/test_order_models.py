@@ -8,8 +8,7 @@ from torch import nn
 
 from pytest_modelbudget.deployment.arena import PLANNERS, buffers_of, planned
 from pytest_modelbudget.deployment.order import best_order, reordered
-from tests.deployment.test_order import peak
-from tests.lowering.test_lowered import IMAGE, program
+from tests.builders.programs import IMAGE, peak, program
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
