@@ -58,13 +58,17 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that can be measured and not run."""
+    """A model that can be measured and not run.
+
+    files are those below its own file's folder whose content it was read from, or looked for in vain.
+    """
 
     graph: Graph
     format: str
     traced: str = ""
     layers: tuple[LayerCall, ...] = ()
     notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,10 @@ class RunnableModel(ABC):
     @property
     def notes(self) -> tuple[str, ...]:
         return self.measured.notes
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self.measured.files
 
     @property
     @abstractmethod

@@ -1,13 +1,13 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget import revision, yaml_text
-from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Loosen, Place, path_of
+from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions
 from pytest_modelbudget.budget.lock_file import (
     SCHEMA,
@@ -22,7 +22,8 @@ from pytest_modelbudget.budget.lock_file import (
     read_value,
 )
 from pytest_modelbudget.budget.read_budget import budget_text, read_budget
-from pytest_modelbudget.budget.update import Update, UpdateMode, update
+from pytest_modelbudget.budget.update import Exempt, Update, UpdateMode, update
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
@@ -45,6 +46,22 @@ def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedVal
     }
 
 
+def exempt_checks(report: record.Report, numbers: Numbers, budget: Path, root: Path) -> Exempt:
+    """The checks of one budget file that its exceptions speak of."""
+    accepted: set[CheckKey] = set()
+    idle: set[CheckKey] = set()
+    for case in cases(report):
+        file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
+        if case.check.accept is None or file != str(budget):
+            continue
+        key = case.address.above.path, case.name
+        if case.check.outcome is Outcome.ACCEPTED:
+            accepted.add(key)
+        elif case.check.outcome is Outcome.UNUSED or case.check.accept.is_past:
+            idle.add(key)
+    return Exempt(frozenset(accepted), frozenset(idle))
+
+
 # Lock files.
 
 
@@ -65,7 +82,8 @@ def lock_reports(
     for path in files:
         file = baselines.shown(path)
         today = measured_numbers(numbers, path)
-        state, text = _state(path, today, baselines)
+        accepted = exempt_checks(report, numbers, path, baselines.root).accepted
+        state, text = _state(path, today, baselines, accepted)
         if state == "missing" and not all_needed and file not in grows:
             continue
         lock = baselines.shown(lock_path(path))
@@ -96,8 +114,10 @@ def _is_lock(path: Path) -> bool:
         return False  # not ours to read, and nothing is compared with it
 
 
-def _state(path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines) -> tuple[str, str]:
-    """(state, text) of the lock in the working tree, seen from what was measured."""
+def _state(
+    path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines, accepted: Collection[CheckKey]
+) -> tuple[str, str]:
+    """(state, text) of the lock in the working tree, seen from what was measured; an accepted number moves none."""
     file, here = baselines.shown(lock_path(path)), baselines.in_working_tree(path)
     if here.problem:
         return "broken", here.problem
@@ -105,7 +125,7 @@ def _state(path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselin
         return "missing", f"there is no {file}: {UPDATE}=create writes it"
     known = {key: here.lock.value(*key) for key in today}
     stale = [_stale(key, locked, today[key]) for key, locked in known.items()
-             if locked is not None and locked.value != today[key].value]  # fmt: skip
+             if locked is not None and locked.value != today[key].value and key not in accepted]  # fmt: skip
     lacking = [f"{check} of {model}" for (model, check), locked in known.items() if locked is None]
     if stale:
         others = {f"{name} {version}" for key, locked in known.items() if locked is not None
@@ -155,7 +175,7 @@ def budget_changes(
     report: record.Report, numbers: Numbers, files: Iterable[Path], gone: Iterable[Path], baselines: Baselines,
     registry: Tables,
 ) -> tuple[tuple[record.LoosenedLimit, ...], tuple[record.RedefinedModel, ...]]:  # fmt: skip
-    """All that the change since the base loosens, and redefines, each by file and line.
+    """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
 
     gone are budget files of the base that are none in the working tree, whether or not a file of that name is there.
     """
@@ -172,25 +192,28 @@ def budget_changes(
         if now is not None and base.commit:
             is_forbidden = now.loosen is Loosen.FORBID or any(change.forbidden for change in found)
             measured = measured_numbers(numbers, path)
-            for loosening in _of_lock(path, now, measured, baselines, registry):
+            accepted = exempt_checks(report, numbers, path, root).accepted
+            for loosening in _of_lock(path, now, measured, baselines, registry, accepted):
                 change = assembly.loosened_limit(loosening, forbidden=is_forbidden)
                 # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
                 is_left_out = change.what in MEASURED_BY and change.id not in judged
                 changes.append(replace(change, forbidden=False) if is_left_out else change)
     changes.sort(key=lambda change: (change.file, change.line))
     loosened = tuple(change for change in changes if isinstance(change, record.LoosenedLimit))
+    loosened = tuple(sorted(loosened, key=lambda change: not change.grants_exception))
     return loosened, tuple(change for change in changes if isinstance(change, record.RedefinedModel))
 
 
 def _of_lock(
-    path: Path, now: Budget, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables
-) -> Iterator[Loosening]:
+    path: Path, now: Budget, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
+    accepted: Collection[CheckKey],
+) -> Iterator[Loosening]:  # fmt: skip
     """Locked numbers that let a budget's models grow further than those of the base."""
     with suppress(BudgetError):  # a base that cannot be read is told of where growth is judged
         yield from lock_loosenings(
             now, baselines.in_working_tree(path).lock, baselines.shown(lock_path(path)),
             at_base=lambda model, check: baselines.locked_at_base(path, model, check),
-            measured=measured, metrics=registry.metrics,
+            measured=measured, metrics=registry.metrics, accepted=accepted,
         )  # fmt: skip
 
 
@@ -211,8 +234,7 @@ def _changes(
             unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
             yield assembly.loosened_limit(unknown, forbidden=is_forbidden)
         return
-    if before is None:
-        return  # new since the base
+    before = before or Budget(file, ())  # new since the base: only its exceptions are told
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
     for loosening in loosenings(before, now, registry.metrics):
         yield assembly.loosened_limit(loosening, forbidden=is_forbidden)
@@ -221,8 +243,9 @@ def _changes(
 
 
 def written(
-    mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables
-) -> Iterator[str]:
+    mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
+    exempt: Exempt,
+) -> Iterator[str]:  # fmt: skip
     """Writes one budget file and its lock; a line for each thing that changed.
 
     Raises BudgetError where it cannot be edited, and OSError where it cannot be written.
@@ -236,7 +259,7 @@ def written(
     lock = here.lock or Lock()
     planned = update(
         mode, budget, measured, lock, metrics=registry.metrics,
-        baseline=lambda model, check: baselines.of(path, model, check),
+        baseline=lambda model, check: baselines.of(path, model, check), exempt=exempt,
     )  # fmt: skip
     new_text = yaml_text.edited(text, file, planned.edits)
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
@@ -256,13 +279,20 @@ def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, afte
 
 
 def _bare(limit: AnyLimit) -> AnyLimit:
-    """A limit without its column, which an edit before it on its line may move."""
-    return replace(limit, place=Place(limit.place.file, limit.place.line))
+    """A limit without its place, which an edit before it may move."""
+    nowhere = Place("", 1)
+    if isinstance(limit, Limit) and limit.accept is not None:
+        limit = replace(limit, accept=replace(limit.accept, place=nowhere))
+    return replace(limit, place=nowhere)
 
 
 def _said(planned: Update, text: str, file: str) -> Iterator[str]:
     root, _ = yaml_text.tree(text, file)
     for edit in planned.edits:
+        if edit.quantity is None:
+            block, position = yaml_text.key_at(root, edit.keys)
+            yield f"{file}:{block.entries[position][0].place.line}: {edit.subject} {edit.keys[-1]} removed"
+            continue
         scalar = yaml_text.scalar_at(root, edit.keys)
         assert scalar is not None  # it has just been replaced
         end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"

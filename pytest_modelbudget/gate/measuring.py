@@ -29,6 +29,14 @@ from pytest_modelbudget.registry import Tables
 Profile = Callable[[Model, costs.CostedGraph], str]
 
 
+class Store(Protocol):
+    """Measurements of earlier sessions, of models that are files."""
+
+    def get(self, source: ModelSource, *, with_parts: bool, with_profile: bool) -> MeasuredModel | None: ...
+
+    def keep(self, source: ModelSource, model: MeasuredModel, *, with_parts: bool) -> None: ...
+
+
 class Elsewhere(Protocol):
     """Another process that measures a model within bounds."""
 
@@ -141,7 +149,13 @@ def on_integers(loaded: Model, registry: Tables) -> Model:
         )
         for layer in loaded.layers
     )
-    return LoadedModel(read.graph, loaded.format, loaded.traced, tuple(layers), (*loaded.notes, *read.notes))
+    notes = (*loaded.notes, *read.notes)
+    return LoadedModel(read.graph, loaded.format, loaded.traced, tuple(layers), notes, files_of(loaded))
+
+
+def files_of(loaded: Model) -> tuple[str, ...]:
+    """The files beside its own that a model depends on; one of an extension's may not know the word."""
+    return getattr(loaded, "files", ())
 
 
 @collection_paused()
@@ -190,6 +204,7 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         model.census,
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
         parts=_parts(model, registry) if with_parts else {},
+        files=files_of(model.loaded),
         seconds=perf_counter() - began,
     )
 
@@ -208,10 +223,13 @@ def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Pa
 class MeasuredModels:
     """The models of this process, each measured once, however many limits ask for it."""
 
-    def __init__(self, registry: Tables, *, root: Path, profile: Profile | None = None) -> None:
+    def __init__(
+        self, registry: Tables, *, root: Path, profile: Profile | None = None, store: Store | None = None
+    ) -> None:
         self.registry = registry
         self.root = root
         self.profile = profile
+        self.store = store
         # The source stays beside its model: an object's identity is its own only while it lives.
         self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
@@ -219,14 +237,23 @@ class MeasuredModels:
         """The measured model of a source; inputs and arguments belong to it."""
         key = (_key(source), with_parts, elsewhere and elsewhere.bounds)
         if key not in self._known:
-            if elsewhere is not None:
-                model = elsewhere.measure(source, with_parts=with_parts)
-            else:
-                model = measure_model(
-                    source, self.registry, root=self.root, with_parts=with_parts, profile=self.profile
-                )
-            self._known[key] = (source, model)
+            self._known[key] = (source, self._reused(source, with_parts, elsewhere))
         return self._known[key][1]
+
+    def _reused(self, source: ModelSource, with_parts: bool, elsewhere: Elsewhere | None) -> MeasuredModel:
+        """The model as an earlier session measured it, where nothing differs; else measured, and kept."""
+        if self.store is None or not self.registry.formats[source.format].of_files:
+            return self._measured(source, with_parts, elsewhere)
+        known = self.store.get(source, with_parts=with_parts, with_profile=self.profile is not None)
+        if known is None:
+            known = self._measured(source, with_parts, elsewhere)
+            self.store.keep(source, known, with_parts=with_parts)
+        return known
+
+    def _measured(self, source: ModelSource, with_parts: bool, elsewhere: Elsewhere | None) -> MeasuredModel:
+        if elsewhere is not None:
+            return elsewhere.measure(source, with_parts=with_parts)
+        return measure_model(source, self.registry, root=self.root, with_parts=with_parts, profile=self.profile)
 
 
 def _key(value: object) -> Hashable:

@@ -50,7 +50,7 @@ class MeasuredModel:
     failure is set where the model could not be loaded, and all else is then empty. failures holds the metrics that
     could not be worked out, by key. scopes are the paths of all its modules. parts, by metric, are kept only where a
     lock file is to be written or compared. profile is what a page shows beyond metrics, as JSON text, if somebody
-    asked. seconds is wall time, for eyes only.
+    asked. files are those beside the model's own that the numbers depend on. seconds is wall time, for eyes only.
     """
 
     format: str
@@ -63,4 +63,5 @@ class MeasuredModel:
     profile: str | None = None
     failure: ModelBudgetError | None = None
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
     seconds: float = 0.0

@@ -144,6 +144,8 @@ COLOURS = {
     "within": {"green": True},
     "over": {"red": True},
     "unknown": {"red": True},
+    "unused": {"red": True},
+    "accepted": {"yellow": True},
     "warn": {"yellow": True},
     "file": {"bold": True},
 }
@@ -155,6 +157,7 @@ class Gate:
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
         options.require_amounts(config)
+        options.require_day(config)
         self.config = config
         config.stash[progress.WATCH] = progress.Watch()
         self.assembly = assembly.Assembly()
@@ -163,6 +166,7 @@ class Gate:
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.remarks: list[str] = []
+        self.damaged: set[str] = set()  # entries of the cache, here or in a worker
         self.report: record.Report | None = None
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
 
@@ -214,14 +218,17 @@ class Gate:
         """Learn from an xdist worker how much there was to select from."""
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
-            self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit = counts
+            self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, damaged = counts
+            self.damaged.update(damaged)
 
     # The end of the session.
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        counts = (self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit)
+        if reused := self.config.stash.get(items.REUSED, None):
+            self.damaged |= reused.damaged
+        counts = (self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, [*self.damaged])
         if hasattr(self.config, "workerinput"):
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
@@ -237,6 +244,9 @@ class Gate:
             self._fail(node_id, line, lines)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
+        if self.damaged:
+            names = ", ".join(os.path.relpath(file, self.config.rootpath) for file in sorted(self.damaged))
+            self.remarks.append(f"damaged in the cache, and measured anew: {names}")
         if unanswered:
             self.remarks.append(cases.unmeasured(self.report))
         session.exitstatus = self._write_reports(self.report) or session.exitstatus

@@ -15,7 +15,14 @@ from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.gate.locks import budget_changes, lock_reports, measured_numbers, stray_locks, written
+from pytest_modelbudget.gate.locks import (
+    budget_changes,
+    exempt_checks,
+    lock_reports,
+    measured_numbers,
+    stray_locks,
+    written,
+)
 from pytest_modelbudget.pytest_plugin.items import BASELINES, BROKEN, models_of
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE
 from pytest_modelbudget.reports import cases, record
@@ -97,7 +104,7 @@ class SessionLocks:
         vanished = [file for file in gone if file.id not in known]
         self.remarks.extend(self._strays(budgets))
         if self.mode:
-            self.remarks.extend(self._updated(self.mode, numbers, budgets))
+            self.remarks.extend(self._updated(self.mode, report, numbers, budgets))
         self.baselines = lock_file.Baselines(self.config.rootpath, self.base)  # as the files are now
         is_checked = self.config.getoption(LOCK) == "check"
         locks = tuple(
@@ -162,14 +169,15 @@ class SessionLocks:
         return tuple(found)
 
     def _updated(
-        self, mode: UpdateMode, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]
+        self, mode: UpdateMode, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]
     ) -> Iterator[str]:
         """Carries the update out, file by file; a line for each change."""
         count = 0
         for path in budgets:
             measured = measured_numbers(numbers, path)
+            exempt = exempt_checks(report, numbers, path, self.config.rootpath)
             try:
-                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry):
+                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry, exempt):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ SWITCH = "--model-budget"
 UPDATE = "--model-budget-update"
 BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
+TODAY = "--model-budget-today"
 ISOLATE = "--model-budget-isolate"
+NO_CACHE = "--model-budget-no-cache"
 TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
 PATHS = "model_budget_paths"
@@ -46,12 +49,20 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(LOCK, choices=("check",), help="fail where a lock file is not what was measured")
     group.addoption(
+        TODAY, metavar="DATE", help="the day that exceptions (accept:) are held against, as 2027-01-31 (today, in UTC)"
+    )
+    group.addoption(
         ISOLATE,
         action="store_true",
         help="measure every model in a process of its own: its crash, exit or hang is its own failure",
     )
     group.addoption(TIMEOUT, metavar="TIME", help="the longest that one step of such a process may take (60 s)")
     group.addoption(MEMORY, metavar="SIZE", help="the most memory that such a process may take (4 GiB)")
+    group.addoption(
+        NO_CACHE,
+        action="store_true",
+        help="measure model files anew, also where an earlier session measured the same bytes with the same programs",
+    )
     parser.addini(ISOLATE_INI, f"as {ISOLATE}", type="bool", default=False)
     parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="60 s")
     parser.addini(MEMORY_INI, f"as {MEMORY}", default="4 GiB")
@@ -74,11 +85,10 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     """Options, as they were given, that do nothing without the switch."""
     for report, path in report_files(config):
         yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK, TIMEOUT, MEMORY):
+    for option in (UPDATE, BASE, LOCK, TODAY, TIMEOUT, MEMORY):
         if value := config.getoption(option):
             yield f"{option}={value}"
-    if config.getoption(ISOLATE):
-        yield ISOLATE
+    yield from (switch for switch in (ISOLATE, NO_CACHE) if config.getoption(switch))
 
 
 def require_packages(config: pytest.Config) -> None:
@@ -104,6 +114,19 @@ def require_amounts(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{option}: {error}") from error
         if amount <= 0:
             raise pytest.UsageError(f"{option}: {text} leaves no room for any model")
+
+
+def require_day(config: pytest.Config) -> None:
+    """Settle on one day for all exceptions of a session, also in its workers, which are given the options."""
+    from pytest_modelbudget.budget.exceptions import day
+    from pytest_modelbudget.errors import BudgetError
+
+    asked = config.getoption(TODAY)
+    try:
+        settled = datetime.now(timezone.utc).date() if asked is None else day(asked)
+    except BudgetError as error:
+        raise pytest.UsageError(f"{TODAY}: {error}") from error
+    config.option.model_budget_today = settled.isoformat()
 
 
 def selection(config: pytest.Config) -> list[str]:

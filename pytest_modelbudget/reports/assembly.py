@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, EquivalenceCheck, OpsLimit, TransformCheck
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, EquivalenceCheck, Limit, OpsLimit, TransformCheck
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -109,7 +109,16 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
     if isinstance(limit, OpsLimit):
         return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
     grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
-    return replace(check, limit=limit.max, min=limit.min, **grown)
+    return replace(check, limit=limit.max, min=limit.min, accept=_exemption(verdict), **grown)
+
+
+def _exemption(verdict: Verdict) -> record.Exemption | None:
+    """The exception that a limit was judged with."""
+    accept = verdict.limit.accept if isinstance(verdict.limit, Limit) else None
+    if accept is None or verdict.today is None:
+        return None
+    days = {"until": accept.until.isoformat(), "today": verdict.today.isoformat()}
+    return _like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
 
 
 def blame_report(blame: Blame) -> tuple[record.OtherGrowth | record.Growth, ...]:

@@ -29,6 +29,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, Level
+from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, rare, to_json
@@ -142,6 +143,27 @@ class AskedOps(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exemption(Entry):
+    """An exception granted beside a limit: the amount, the last day (in UTC), the reason, and who granted it.
+
+    today is the day that it was held against, text all of it in words, line where it stands.
+    """
+
+    to: Number
+    until: str
+    reason: str
+    by: str = rare("")
+    today: str
+    text: str
+    line: int
+
+    @property
+    def is_past(self) -> bool:
+        """Whether its last day is over."""
+        return self.today > self.until  # dates as ISO 8601 has them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Addressed):
     """One limit, or one claim about outputs, and what became of it.
 
@@ -169,6 +191,7 @@ class Check(Addressed):
     complete: bool | None = rare(None)
     scope: str | None = rare(None)
     lower_bound: bool = rare(False)
+    accept: Exemption | None = rare(None)
 
     @property
     def is_claim(self) -> bool:
@@ -182,8 +205,8 @@ class Check(Addressed):
 
     @property
     def warns(self) -> bool:
-        """Whether it is over and only said aloud."""
-        return self.outcome is Outcome.OVER and not self.fails
+        """Whether it is over, or has an exception that is not needed, and that is only said aloud."""
+        return self.outcome in (Outcome.OVER, Outcome.UNUSED) and not self.fails
 
     @property
     def maximum(self) -> Fraction | None:
@@ -203,7 +226,7 @@ class Check(Addressed):
 
         None where nobody knows: a lower bound that breaks nothing may be anywhere above what it says.
         """
-        is_open = self.lower_bound and self.outcome is Outcome.WITHIN
+        is_open = self.lower_bound and self.outcome in (Outcome.WITHIN, Outcome.UNUSED)
         if self.actual is None or self.outcome is Outcome.UNKNOWN or is_open:
             return None
         actual, most = Fraction(self.actual), self.maximum
@@ -416,6 +439,11 @@ class LoosenedLimit(BudgetChange):
     before: int | str | None = None
     after: int | str | None = None
     percent: str | None = None
+
+    @property
+    def grants_exception(self) -> bool:
+        """Whether it lets a broken limit pass for a while, or for longer."""
+        return self.what in GRANTS
 
     @property
     def subject(self) -> str:

@@ -65,6 +65,19 @@ FILE_REPORTS: tuple[FileReport, ...] = (
         "pytest_modelbudget.reports.markdown:comment",
     ),
     FileReport(
+        "--model-budget-sarif", "what is not within, as SARIF, for code scanning", "pytest_modelbudget.reports.sarif"
+    ),
+    FileReport(
+        "--model-budget-codequality",
+        "what is not within, as GitLab's code quality report",
+        "pytest_modelbudget.reports.codequality",
+    ),
+    FileReport(
+        "--model-budget-openmetrics",
+        "every number as a gauge, for Prometheus and GitLab's metrics report",
+        "pytest_modelbudget.reports.openmetrics",
+    ),
+    FileReport(
         "--model-budget-html",
         "a page for people: limits, layers, memory over time, roofline",
         "pytest_modelbudget.reports.html.page",

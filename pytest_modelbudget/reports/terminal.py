@@ -119,6 +119,8 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     """A limit; below the last one of a model stand its notes, of a transform what it costs."""
     indent, check = " " * OUTCOME_WIDTH, case.check
     layers = [line for text in reservations(case) for line in _wrapped(text, indent)]
+    if check.accept and check.outcome is Outcome.ACCEPTED:
+        layers += _wrapped(check.accept.text, indent)
     if detail >= Detail.LAYERS:
         layers += _layers(case)
     if costed:
@@ -218,7 +220,7 @@ def _aligned(table: Sequence[Row]) -> list[str]:
 
 def _first_cell(row: Row, width: int) -> str:
     """The outcome and the name of a limit, or a file's own name."""
-    lead = "" if row.colour == "file" else row.colour.ljust(OUTCOME_WIDTH)
+    lead = "" if row.colour == "file" else f"{row.colour:<{OUTCOME_WIDTH - 1}} "
     space = max(width, len(lead) + NARROWEST_NAME)
     return (lead + _cut_name(row.name, space - len(lead))).ljust(space)
 

@@ -209,6 +209,16 @@ def test_exit0_hooks_alter_no_verdict(project: Project) -> None:
     assert "over    one::params" in result.stdout.str()
 
 
+def test_exit0_an_exception_is_said_and_ends(project: Project) -> None:
+    """A limit of 47 that 48 parameters break passes through one day, and not a day longer."""
+    accept = "{to: 48, reason: for a while, until: 2027-01-31}"
+    project.budget(f"  net: {{widths: net.widths, limits: {{params: {{max: 47, accept: {accept}}}}}}}\n")
+    last = project.run("--model-budget-today=2027-01-31")
+    assert last.ret == 0
+    assert "accepted to 48 until 2027-01-31: for a while" in last.stdout.str()
+    assert project.run("--model-budget-today=2027-02-01").ret == 1
+
+
 def test_exit0_without_the_plugin_is_a_usage_error(project: Project) -> None:
     """The switch without its plugin is unknown to pytest."""
     kept(project)
