@@ -9,6 +9,8 @@ from typing import Any
 from pytest_modelbudget.budget import revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions
+from pytest_modelbudget.budget.commits import branch_history
+from pytest_modelbudget.budget.history import Point
 from pytest_modelbudget.budget.lock_file import (
     SCHEMA,
     SUFFIX,
@@ -27,7 +29,8 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
-from pytest_modelbudget.reports.cases import cases
+from pytest_modelbudget.reports.cases import cases, cases_of
+from pytest_modelbudget.reports.history import told
 from pytest_modelbudget.units import readable_pair
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
@@ -166,6 +169,32 @@ def _at_base(
     if not there.is_there and not moved:
         text = f"{revision.short(base)} has no {file}: compared with the working tree's"
         yield record.LockReport(file=file, state="missing", text=text)
+
+
+MOST_COMMITS, MOST_BYTES = 200, 50_000_000  # of lock files that a page reads
+
+
+def with_history(report: record.Report, files: Iterable[Path], root: Path) -> record.Report:
+    """The report with how locked numbers went that ever changed, out of the newest commits; as it is outside of git."""
+    nbytes = sum(lock_path(path).stat().st_size for path in files if lock_path(path).is_file())
+    if not nbytes:
+        return report
+    try:
+        series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).history.series
+    except revision.BaseError:
+        return report
+    known = {each.id: each.points for each in series if len(each.points) > 1}
+    models = []
+    for model in report.models:
+        names = len(model.address.names)
+        points = {path_of(*case.address.names[names:]): known.get(case.id, ()) for case in cases_of(model)}
+        past = {key: tuple(map(_past, some)) for key, some in points.items() if some}
+        models.append(replace(model, history=past) if past else model)
+    return replace(report, models=tuple(models))
+
+
+def _past(point: Point) -> record.PastNumber:
+    return record.PastNumber(value=point.value, text=told(point))
 
 
 # Loosened limits, and redefined models.

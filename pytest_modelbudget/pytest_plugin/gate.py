@@ -13,6 +13,7 @@ from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
 from pytest_modelbudget.budget.yaml_text import remove_stray, replace_file, strays
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
+from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.pytest_plugin import items, locks, options, progress
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
@@ -272,7 +273,8 @@ class Gate:
         files = [Path(file) for file in self.budgets]
         report = self.locks.compared(report, self.assembly.numbers, files, gone_from=self.paths.roots)
         self.remarks.extend(self.locks.remarks)
-        return report
+        has_page = any(asked.profile for asked, _ in options.report_files(self.config))
+        return with_history(report, files, self.config.rootpath) if has_page else report
 
     def _is_selected(self) -> bool:
         """Whether anything may have kept limits from being measured that was asked for."""
