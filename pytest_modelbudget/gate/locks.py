@@ -1,5 +1,6 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +25,7 @@ from pytest_modelbudget.budget.lock_file import (
     read_value,
 )
 from pytest_modelbudget.budget.read_budget import budget_text, read_budget
-from pytest_modelbudget.budget.update import Exempt, Update, UpdateMode, update
+from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
@@ -49,20 +50,20 @@ def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedVal
     }
 
 
-def exempt_checks(report: record.Report, numbers: Numbers, budget: Path, root: Path) -> Exempt:
-    """The checks of one budget file that its exceptions speak of."""
-    accepted: set[CheckKey] = set()
-    idle: set[CheckKey] = set()
+def exempt_checks(report: record.Report, numbers: Numbers, root: Path) -> Mapping[str, Exempt]:
+    """The checks that exceptions speak of, by the path of their budget file."""
+    accepted: dict[str, set[CheckKey]] = defaultdict(set)
+    idle: dict[str, set[CheckKey]] = defaultdict(set)
     for case in cases(report):
-        file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
-        if case.check.accept is None or file != str(budget):
+        if case.check.accept is None:
             continue
+        file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
         key = case.address.above.path, case.name
         if case.check.outcome is Outcome.ACCEPTED:
-            accepted.add(key)
+            accepted[file].add(key)
         elif case.check.outcome is Outcome.UNUSED or case.check.accept.is_past:
-            idle.add(key)
-    return Exempt(frozenset(accepted), frozenset(idle))
+            idle[file].add(key)
+    return {file: Exempt(frozenset(accepted[file]), frozenset(idle[file])) for file in {**accepted, **idle}}
 
 
 # Lock files.
@@ -82,11 +83,11 @@ def lock_reports(
     growing = [case for case in cases(report) if case.check.grow is not None]
     grows = {case.model.file for case in growing}
     grown_from = {case.model.file for case in growing if case.check.baseline is not None}
+    exempt = exempt_checks(report, numbers, baselines.root)
     for path in files:
         file = baselines.shown(path)
         today = measured_numbers(numbers, path)
-        accepted = exempt_checks(report, numbers, path, baselines.root).accepted
-        state, text = _state(path, today, baselines, accepted)
+        state, text = _state(path, today, baselines, exempt.get(str(path), NO_EXCEPTIONS).accepted)
         if state == "missing" and not all_needed and file not in grows:
             continue
         lock = baselines.shown(lock_path(path))
@@ -210,6 +211,7 @@ def budget_changes(
     """
     base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
     assert base is not None  # only asked for where there is one
+    exempt = exempt_checks(report, numbers, root)
     changes: list[record.LoosenedLimit | record.RedefinedModel] = []
     for path, is_gone in (*((path, False) for path in files), *((path, True) for path in gone)):
         try:
@@ -221,7 +223,7 @@ def budget_changes(
         if now is not None and base.commit:
             is_forbidden = now.loosen is Loosen.FORBID or any(change.forbidden for change in found)
             measured = measured_numbers(numbers, path)
-            accepted = exempt_checks(report, numbers, path, root).accepted
+            accepted = exempt.get(str(path), NO_EXCEPTIONS).accepted
             for loosening in _of_lock(path, now, measured, baselines, registry, accepted):
                 change = assembly.loosened_limit(loosening, forbidden=is_forbidden)
                 # Selection leaves out what it would have measured: said aloud, and judged by a session without it.

@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.budget import lock_file, revision, yaml_text
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget
-from pytest_modelbudget.budget.update import UpdateMode
+from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.locks import (
     budget_changes,
@@ -173,11 +173,12 @@ class SessionLocks:
     ) -> Iterator[str]:
         """Carries the update out, file by file; a line for each change."""
         count = 0
+        exempt = exempt_checks(report, numbers, self.config.rootpath)
         for path in budgets:
             measured = measured_numbers(numbers, path)
-            exempt = exempt_checks(report, numbers, path, self.config.rootpath)
+            idle = exempt.get(str(path), NO_EXCEPTIONS)
             try:
-                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry, exempt):
+                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry, idle):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:
