@@ -113,6 +113,14 @@ def base_revision(asked: AskedBase, root: Path, environment: Mapping[str, str]) 
         return BaseRevision(asked.name, why_not=str(error), measured=measured)
 
 
+def head_commit(root: Path) -> str:
+    """The commit that is checked out in a project's root; "" where git cannot tell."""
+    try:
+        return _commit("HEAD", root)
+    except BaseError:
+        return ""
+
+
 def text_at(base: BaseRevision, path: Path) -> str | None:
     """The text of a file at the base, links followed as they were there; None where it was not there.
 

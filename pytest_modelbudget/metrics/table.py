@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
-from pytest_modelbudget.metrics.compute import FLOPS, MACS, OPS, OpCount
+from pytest_modelbudget.metrics.compute import BOPS, FLOPS, MACS, OPS, OpCount
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, PEAK_ACTIVATION, TRAINABLE_PARAMS, WEIGHT_MEMORY
 from pytest_modelbudget.metrics.traffic import ARITHMETIC_INTENSITY, BANDWIDTH, BANDWIDTH_FLOOR, TOTAL_ACTIVATION
+from pytest_modelbudget.metrics.training import TRAINING_MACS, TRAINING_MEMORY
 
 METRICS: tuple[Metric, ...] = (
     PARAMS,
@@ -18,12 +19,15 @@ METRICS: tuple[Metric, ...] = (
     MODEL_SIZE,
     MACS,
     FLOPS,
+    BOPS,
     PEAK_ACTIVATION,
     TOTAL_ACTIVATION,
     BANDWIDTH,
     BANDWIDTH_FLOOR,
     ARITHMETIC_INTENSITY,
     OPS,
+    TRAINING_MACS,
+    TRAINING_MEMORY,
 )
 
 

@@ -32,6 +32,7 @@ from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, Level
 from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, rare, to_json
 from pytest_modelbudget.units import Number, room
 
@@ -384,8 +385,8 @@ class PastNumber(Entry):
 class ModelReport(SubjectReport):
     """A model under one set of inputs, its limits, and what transforms made of it.
 
-    profile and history are there only where a page was asked for, and no file but the page holds them: JSON text, and
-    how the locked numbers went that ever changed, by the check's path below the model.
+    profile and history are there only where a page was asked for, and in shards, and no file but the page, and a part
+    of a run, holds them: JSON text, and how locked numbers went that ever changed, by the check's path below the model.
     """
 
     profile: str = rare("")
@@ -493,7 +494,8 @@ class Report(Entry):
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
     commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
-    test merge, the change that it merges. The same but for timings in every run.
+    test merge, the change that it merges. shard says that it is a part of a run, cut over machines, which
+    ``modelbudget merge`` joins with the others. The same but for timings in every run.
     """
 
     schema: Version
@@ -508,6 +510,7 @@ class Report(Entry):
     lock: tuple[LockReport, ...] = ()
     loosened: tuple[LoosenedLimit, ...] = ()
     redefined: tuple[RedefinedModel, ...] = ()
+    shard: Shard | None = rare(None)
     timings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -520,10 +523,11 @@ def report_text(report: Report) -> str:
     """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
     A model's ``profile`` and ``history`` are left out: they are there only if a page was asked for too, and what one
-    file says may not depend on which others are written.
+    file says may not depend on which others are written. A shard always has them: the page may be merged from its part.
     """
-    models = tuple(replace(model, profile="", history=EMPTY) for model in report.models)
-    return json.dumps(to_json(replace(report, models=models)), indent=1, allow_nan=False) + "\n"
+    if not report.shard:
+        report = replace(report, models=tuple(replace(model, profile="", history=EMPTY) for model in report.models))
+    return json.dumps(to_json(report), indent=1, allow_nan=False) + "\n"
 
 
 def schema_text() -> str:
