@@ -14,6 +14,7 @@ from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
 from pytest_modelbudget.budget.revision import head_commit
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
+from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.pytest_plugin import items, locks, options, progress, shards
 from pytest_modelbudget.registry import environment
@@ -283,7 +284,8 @@ class Gate:
         files = [Path(file) for file in self.budgets]
         report = self.locks.compared(report, self.assembly.numbers, files, gone_from=self.paths.roots)
         self.remarks.extend(self.locks.remarks)
-        return report
+        has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))
+        return with_history(report, files, self.config.rootpath) if has_page else report
 
     def _part(self, shard: shards.SessionShard, exitstatus: int) -> Shard:
         """What tells this part from others, and lets them be joined."""

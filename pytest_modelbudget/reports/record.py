@@ -374,14 +374,23 @@ class TransformReport(SubjectReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastNumber(Entry):
+    """A locked number from some commit on, and that commit in words; None where it is locked no more."""
+
+    value: Number | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport(SubjectReport):
     """A model under one set of inputs, its limits, and what transforms made of it.
 
-    profile is there only where a page was asked for, and in shards: JSON text, which no file but the page, and a part
-    of a run, holds.
+    profile and history are there only where a page was asked for, and in shards, and no file but the page, and a part
+    of a run, holds them: JSON text, and how locked numbers went that ever changed, by the check's path below the model.
     """
 
     profile: str = rare("")
+    history: Mapping[str, tuple[PastNumber, ...]] = rare(EMPTY)
     checks: tuple[Check, ...] = ()
     transforms: tuple[TransformReport, ...] = ()
 
@@ -513,11 +522,12 @@ class Report(Entry):
 def report_text(report: Report) -> str:
     """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
-    A model's ``profile`` is left out: it is there only if a page was asked for too, and what one
-    file says may not depend on which others are written. A shard always has it: the page may be merged from its part.
+    A model's ``profile`` and ``history`` are left out: they are there only if a page was asked for too, and what one
+    file says may not depend on which others are written. A shard always has them: the page may be merged from its part.
     """
-    models = report.models if report.shard else tuple(replace(model, profile="") for model in report.models)
-    return json.dumps(to_json(replace(report, models=models)), indent=1, allow_nan=False) + "\n"
+    if not report.shard:
+        report = replace(report, models=tuple(replace(model, profile="", history=EMPTY) for model in report.models))
+    return json.dumps(to_json(report), indent=1, allow_nan=False) + "\n"
 
 
 def schema_text() -> str:
