@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_modelbudget.budget import revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Loosen, Place, path_of
-from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions
+from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions, renamings
 from pytest_modelbudget.budget.lock_file import (
     SCHEMA,
     SUFFIX,
@@ -214,6 +214,12 @@ def _changes(
     if before is None:
         return  # new since the base
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
+    names, said = renamings(before, now, registry.metrics)
+    for renaming in said:
+        yield assembly.redefined_model(renaming, forbidden=False)
+    before = replace(
+        before, models=tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
+    )
     for loosening in loosenings(before, now, registry.metrics):
         yield assembly.loosened_limit(loosening, forbidden=is_forbidden)
     for redefinition in redefinitions(before, now, registry.transforms):
