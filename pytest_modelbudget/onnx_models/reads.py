@@ -306,13 +306,19 @@ def _attribute(node: Node, name: str) -> list[Any]:
 
 
 def tree_arrays(node: Node) -> Mapping[str, Values]:
-    """Thresholds of an ensemble's branches and the weights of its leaves, by name."""
-    kind = KINDS[node.operator]
-    modes, values = _attribute(node, "nodes_modes"), np.asarray(_attribute(node, "nodes_values"), np.float64)
-    return {
-        f"{node.result}.nodes_values": values[[mode != LEAF for mode in modes]],
-        f"{node.result}.{kind}_weights": np.asarray(_attribute(node, f"{kind}_weights"), np.float64),
+    """Of an ensemble's branches the thresholds, features and comparisons; and the weights of its leaves, by name."""
+    kind, modes = KINDS[node.operator], _attribute(node, "nodes_modes")
+    inner = [mode != LEAF for mode in modes]
+    codes = [[*IS_TRUE, LEAF].index(mode) for mode in modes]
+    columns = {
+        "values": _attribute(node, "nodes_values"),
+        "featureids": _attribute(node, "nodes_featureids"),
+        "modes": codes,
     }
+    branches = {
+        f"{node.result}.nodes_{name}": np.asarray(column, np.float64)[inner] for name, column in columns.items()
+    }
+    return {**branches, f"{node.result}.{kind}_weights": np.asarray(_attribute(node, f"{kind}_weights"), np.float64)}
 
 
 def reached(node: Node, x: Values) -> Mapping[str, Values]:
@@ -336,5 +342,5 @@ def reached(node: Node, x: Values) -> Mapping[str, Values]:
             pending.append((places[trees[at], falses[at]], here[~goes]))
     kind = KINDS[node.operator]
     leaves = zip(_attribute(node, f"{kind}_treeids"), _attribute(node, f"{kind}_nodeids"), strict=True)
-    masks = np.zeros(len(inner), bool), np.asarray([seen[places[key]] for key in leaves], bool)
-    return dict(zip(tree_arrays(node), masks, strict=True))
+    unseen, read = np.zeros(len(inner), bool), np.asarray([seen[places[key]] for key in leaves], bool)
+    return {name: read if name.endswith("_weights") else unseen for name in tree_arrays(node)}

@@ -213,6 +213,22 @@ def test_e2_a_single_threshold_is_looked_at_too(tmp_path: Path) -> None:
     assert check_equivalence(good, good).outcome == "within"
 
 
+@pytest.mark.parametrize(
+    ("word", "by", "named"),
+    [("BRANCH_LEQ", "BRANCH_LT", "'y.nodes_modes'"), ("BRANCH_LEQ", "BRANCH_GTE", ""),
+     ("nodes_featureids=[0", "nodes_featureids=[3", "")],
+)  # fmt: skip
+def test_e2_another_comparison_at_a_branch_is_not_green(tmp_path: Path, word: str, by: str, named: str) -> None:
+    """x < 0.25 in place of x <= 0.25 is another answer for 0.25 alone, which no drawn row holds."""
+    text = STUMP.format(cut=0.25)
+    assert word in text
+    good, bad = saved(tmp_path / "a.onnx", text), saved(tmp_path / "b.onnx", text.replace(word, by))
+    found = check_equivalence(good, bad)
+    assert found.outcome == ("unknown" if named else "over")
+    assert named in found.reason
+    assert check_equivalence(bad, bad).outcome == "within"
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
 def test_e2_a_single_number_of_a_branch_is_looked_at_too(shape: tuple[int, ...], tmp_path: Path) -> None:
     """No input takes the branch that multiplies with it."""
