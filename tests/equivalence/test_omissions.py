@@ -10,10 +10,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from torch import nn
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.formats.model import UNWATCHED, Watch
 from pytest_modelbudget.formats.omissions import OF_COMPARISONS
+from pytest_modelbudget.torch_models import rewriting
+from pytest_modelbudget.torch_models.running import TorchModel
+from tests.builders.mutants import Mutant, off_by_one, right, verified
+
+pytestmark = pytest.mark.needs_torch
 
 Patch = pytest.MonkeyPatch
 
@@ -75,10 +81,6 @@ def runs_in_its_own_type_alone(folder: Path, patch: Patch) -> None:
 
 def is_counted_once(folder: Path, patch: Patch) -> None:
     """Of all runs of the second model, the first counts what it multiplies."""
-    from torch import nn
-
-    from pytest_modelbudget.torch_models.running import TorchModel
-
     asked: list[bool] = []
     run = TorchModel.run
 
@@ -94,11 +96,6 @@ def is_counted_once(folder: Path, patch: Patch) -> None:
 
 def is_mixed(folder: Path, patch: Patch) -> None:
     """A right tiling of 200 x 130 is held by mixtures of its 130 outputs; of a wrong one, nothing agrees."""
-    from torch import nn
-
-    from pytest_modelbudget.torch_models import rewriting
-    from tests.builders.mutants import Mutant, off_by_one, right, verified
-
     answers: list[bool] = []
     mixes_alike = rewriting.mixes_alike
 
@@ -143,7 +140,6 @@ def has_a_table_without_a_partner(folder: Path, patch: Patch) -> None:
             assert found.outcome == "over"
 
 
-NEEDS_TORCH = {is_counted_once, is_mixed}
 TRIALS = (
     draws_integers, overflows, is_too_large_for_256_rows, mixes_its_rows, runs_in_its_own_type_alone, is_counted_once,
     is_mixed, is_wrong_on_the_18th_call, has_a_table_without_a_partner,
@@ -151,11 +147,7 @@ TRIALS = (
 
 
 @pytest.mark.parametrize(
-    ("row", "trial"),
-    [
-        pytest.param(row, trial, id=trial.__name__, marks=pytest.mark.needs_torch if trial in NEEDS_TORCH else ())
-        for row, trial in zip(OF_COMPARISONS, TRIALS, strict=True)
-    ],
+    ("row", "trial"), list(zip(OF_COMPARISONS, TRIALS, strict=True)), ids=[trial.__name__ for trial in TRIALS]
 )
 def test_class1_each_row_is_what_it_says(
     row: Any, trial: Callable[[Path, Patch], None], tmp_path: Path, monkeypatch: Patch

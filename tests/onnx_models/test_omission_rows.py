@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.formats.omissions import OF_ONNX_FILES
-from tests.onnx_models.test_findings_omissions import chosen, in_its_body, looped
+from tests.builders.onnx_bodies import chosen, in_its_body, looped
 
 KEYS = ("params", "weight_memory", "model_size", "macs", "flops", "peak_activation", "bandwidth")
 X = "(float[1, 8] x) => (float[1, 8] y)"

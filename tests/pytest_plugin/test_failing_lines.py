@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from tests.builders.project import Project
-from tests.pytest_plugin.test_github import ALONE, commands
 
+ALONE = ("-p", "no:pytest_github_actions_annotate_failures")
 BUDGET = """\
 model_budget: 1
 defaults:
@@ -91,7 +91,7 @@ def test_a_failure_names_the_line_that_says_what_failed(failing: Project, page: 
     assert places == {f"budgets.a.{name.replace('::', '.')}": line for name, line in LINES.items()}
 
     subjects = {name.rpartition("::")[0]: line for name, line in LINES.items()}
-    annotations = [re.match(r"::error file=budgets/a.yaml,line=(\d+),title=(.+?)::", line) for line in commands(result)]
+    annotations = [re.match(r"::error file=budgets/a.yaml,line=(\d+),title=(.+?)::", line) for line in result.outlines]
     titles = {found[2].replace(" / ", "::"): int(found[1]) for found in annotations if found}
     assert titles.pop("compared::macs") == subjects.pop("compared")  # a broken limit is annotated for itself
     assert titles == subjects
