@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import ClassVar, Union
 
 from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.errors import BudgetError, ModelBudgetError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.units import Number
 
@@ -158,6 +158,12 @@ class TransformCheck:
     limits: tuple[AnyLimit, ...] = ()
     declared_at: Mapping[str, Place] = field(default_factory=dict)
 
+    @property
+    def failing_at(self) -> Place:
+        """Where the file says what cannot be done: the model to compare with, or which transform it is."""
+        models = [key for key, value in self.settings.items() if isinstance(value, ModelSource)]
+        return said_at(self, *models, "transform")
+
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
@@ -196,6 +202,15 @@ class ModelBudget:
     def path(self) -> str:
         """Its name within the file: "detector", or "detector::batch8" of a variant."""
         return self.name if self.variant is None else path_of(self.name, self.variant)
+
+    def failing_at(self, failure: ModelBudgetError) -> Place:
+        """Where the file says what cannot be measured: dims, inputs, or where the model comes from."""
+        return said_at(self, failure.said_by, "source")
+
+
+def said_at(declared: ModelBudget | TransformCheck, *keys: str) -> Place:
+    """The place of the first of some keys that a file gives; else that of all of it."""
+    return next((declared.declared_at[key] for key in keys if key in declared.declared_at), declared.place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_modelbudget.budget import revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
-from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions
+from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions, renamings
 from pytest_modelbudget.budget.commits import branch_history
 from pytest_modelbudget.budget.history import Point
 from pytest_modelbudget.budget.lock_file import (
@@ -293,6 +293,12 @@ def _changes(
         return
     before = before or Budget(file, ())  # new since the base: only its exceptions are told
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
+    names, said = renamings(before, now, registry.metrics)
+    for renaming in said:
+        yield assembly.redefined_model(renaming, forbidden=False)
+    before = replace(
+        before, models=tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
+    )
     for loosening in loosenings(before, now, registry.metrics):
         yield assembly.loosened_limit(loosening, forbidden=is_forbidden)
     for redefinition in redefinitions(before, now, registry.transforms):

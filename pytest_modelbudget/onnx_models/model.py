@@ -19,7 +19,7 @@ from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
-from pytest_modelbudget.onnx_models.program import Node, Program, Types, bound, symbols_of, with_graph
+from pytest_modelbudget.onnx_models.program import NOTHING_KNOWN, Node, Program, Types, bound, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
@@ -148,7 +148,7 @@ class OnnxModel(formats.RunnableModel):
 
     @cached_property
     def _partial_reads(self) -> PartialReads:
-        return partial_reads(self.program.graph, lambda name: self._inferred[name].sizes)
+        return partial_reads(self.program.graph, lambda name: self._inferred.get(name, NOTHING_KNOWN))
 
     @cached_property
     def _inferred(self) -> Types:

@@ -200,8 +200,12 @@ class Gate:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Let an item's report carry its words to the controller."""
+        """Let an item's report carry its words to the controller, and the line that says what failed."""
         report = yield
+        failure = call.excinfo and call.excinfo.value
+        if isinstance(failure, items.BrokenLimitError) and failure.place:
+            file, _, heading = report.location
+            report.location = (file, failure.place.line - 1, heading)
         if call.when == "call" and isinstance(item, items.BudgetItem) and item.statement:
             setattr(report, STATEMENT, str(item.statement))
         return report

@@ -168,11 +168,15 @@ def _flat(returned: Iterable[object]) -> Iterator[object]:
 
 
 class BrokenLimitError(Exception):
-    """Raised by an item to fail; lines are what the reader sees, the first one is the summary."""
+    """Raised by an item to fail; lines are what the reader sees, the first one is the summary.
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    place is where the file says what is wrong, if that is not where the item stands.
+    """
+
+    def __init__(self, lines: Sequence[str], place: budgets.Place | None = None) -> None:
         super().__init__("\n".join(lines))
         self.lines = tuple(lines)
+        self.place = place
 
 
 def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str], place: budgets.Place) -> Any:
@@ -208,7 +212,7 @@ class BudgetItem(pytest.Item):
         """The failure as lines, with the budget's own line as its place."""
         error = excinfo.value
         if isinstance(error, BrokenLimitError):
-            return shown_failure(excinfo, error.lines, self.place)
+            return shown_failure(excinfo, error.lines, error.place or self.place)
         if self.config.getoption("fulltrace"):
             return super().repr_failure(excinfo)
         text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
@@ -240,8 +244,8 @@ class LimitItem(BudgetItem):
         self.statement = replace(self.model.statement(check), number=self._number(verdict))
         self._note(check)
         if check.fails:
-            accept = self._accepting(verdict)
-            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, self.place, accept))
+            accept, place = self._accepting(verdict), self.model.failing_at or self.place
+            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, place, accept), place)
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -317,6 +321,13 @@ class TransformNode(pytest.Collector):
         """The changed model's numbers."""
         return self.transformed().measured
 
+    @property
+    def failing_at(self) -> budgets.Place | None:
+        """Where the file says what could not be measured: the model, or its change; None where nothing failed."""
+        if self.measured().failure is None:
+            return None
+        return self.parent.failing_at or self.check.failing_at
+
     def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this transform for the report: the model before it, too."""
         statement = self.parent.statement(check)
@@ -324,7 +335,7 @@ class TransformNode(pytest.Collector):
             return statement
         self._is_reported = True
         changed = self.transformed()
-        report = assembly.transform_report(self.nodeid, self.check, changed.measured, changed.changes)
+        report = assembly.transform_report(self.nodeid, self.check, changed.measured, changed.changes, self.failing_at)
         return replace(statement, transform=report)
 
 
@@ -347,7 +358,8 @@ class EquivalenceItem(BudgetItem):
         self.statement = replace(self.transform.statement(check), equivalence=assembly.equivalence_report(result))
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
-            raise BrokenLimitError(sentences.equivalence_lines(result, self.check.place, repeat))
+            place = self.transform.failing_at or self.place
+            raise BrokenLimitError(sentences.equivalence_lines(result, place, repeat), place)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -449,6 +461,12 @@ class ModelNode(pytest.Collector):
             self._measured = model
         return self._measured
 
+    @property
+    def failing_at(self) -> budgets.Place | None:
+        """Where the file says what could not be measured; None where nothing failed."""
+        failure = self.measured().failure
+        return None if failure is None else self.budget.failing_at(failure)
+
     def teardown(self) -> None:
         """End its process once the last of its items ran."""
         if self.process is not None:
@@ -459,8 +477,8 @@ class ModelNode(pytest.Collector):
         if self._is_reported:
             return assembly.Statement(check=check)
         self._is_reported = True
-        model, place = self.measured(), self.budget.place
-        report = assembly.model_report(self.nodeid, place.file, place.line, model)
+        model = self.measured()
+        report = assembly.model_report(self.nodeid, self.budget.place, model, self.failing_at)
         return assembly.Statement(check=check, model=report, seconds=f"{model.seconds:.3f}")
 
 

@@ -258,8 +258,8 @@ class Check(Addressed):
 class SubjectReport(Addressed):
     """A subject of limits: a model under one set of inputs, or a model after a transform.
 
-    error says why nothing of it was measured; seconds stand apart, in timings. operations are those that cost
-    something, in execution order.
+    error says why nothing of it was measured, and error_line where the file says what failed; seconds stand apart, in
+    timings. operations are those that cost something, in execution order.
     """
 
     file: str = ""
@@ -268,6 +268,7 @@ class SubjectReport(Addressed):
     traced: str = ""
     notes: tuple[str, ...] = rare(())
     error: str = rare("")
+    error_line: int | None = rare(None)
     metrics: Mapping[str, MeasuredMetric | FailedMetric] = field(default_factory=dict)
     ops: tuple[CountedOps, ...] = ()
     operations: tuple[ExecutedOps, ...] = rare(())

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from pytest_modelbudget.errors import InputError, SourceError, user_code
+from pytest_modelbudget.errors import DimsError, InputError, SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, existing_file, must_be
 from pytest_modelbudget.graph.graph import Graph
@@ -150,7 +150,7 @@ def _dims_must_exist(own: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -
     for name in dims:
         if name not in dynamic:
             there = f"they are {', '.join(sorted(dynamic))}" if dynamic else "there are none"
-            raise InputError(
+            raise DimsError(
                 f"dims: the program has no dynamic dimension '{name}': {there} (an export keeps "
                 "symbols, not the names given to torch.export.Dim)"
             )
@@ -179,7 +179,7 @@ def _own_spec(name: str, value: torch.Tensor, dims: Mapping[str, int]) -> Tensor
         elif str(size) in dims:
             sizes.append(dims[str(size)])
         else:
-            raise InputError(
+            raise DimsError(
                 f"input '{name}' has a dynamic dimension {size}: bind it with "
                 f"'dims: {{{size}: 1}}', or give the shape with 'inputs:'"
             )

@@ -31,7 +31,7 @@ from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewritin
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
 from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, call_inputs, dtype_named, dtype_of
-from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, redraw
+from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, packed_weights, redraw
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -275,7 +275,9 @@ class TorchModel(models.RunnableModel):
             raise TransformError(str(error)) from error
 
     def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
-        return {weight.name: partial(array, weight.tensor) for weight in named_weights(module_tree(self.subject.model))}
+        modules = module_tree(self.subject.model)
+        weights = (*named_weights(modules), *(weight for _, weight in packed_weights(modules)))
+        return {weight.name: partial(array, weight.tensor) for weight in weights}
 
     def _run(self, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None = None) -> models.Run:
         """What the model returns, in eval mode; without autograd where that can be.
@@ -297,7 +299,7 @@ class TorchModel(models.RunnableModel):
         scopes = subject.scopes(TorchValues(), modules)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
         entering = tensors_in([*inputs.args, *inputs.kwargs.values()])
-        reads = None if watch.reads is None else StoredReads(named_weights(modules), entering)
+        reads = None if watch.reads is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
