@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
+from pytest_modelbudget.cli.values import add_activations, add_weights
 from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import diff, record, typed_json
@@ -56,6 +57,8 @@ def parser() -> argparse.ArgumentParser:
     add_explain(commands.add_parser("explain", help="an operation's formula with its numbers"))
     add_init(commands.add_parser("init", help="a budget with what a model measures as limits"))
     add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
+    add_activations(commands.add_parser("activations", help="values on a model's way, and their statistics"))
+    add_weights(commands.add_parser("weights", help="a model's stored values, and their statistics"))
     add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
     add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
     schema = commands.add_parser("schema", help="the JSON Schema of a budget file, or of a report")
