@@ -59,6 +59,7 @@ _UNITS = (
     Unit("MAC", shown="MAC"),
     Unit("FLOP", shown="FLOP"),
     Unit("op"),
+    Unit("channel"),
     Unit("FLOP/B", whole=False, shown="FLOP/B"),
     Unit("s", whole=False, prefixes=NO_PREFIXES, spellings=_SECONDS, shown="s"),
     Unit("B/s", whole=False, prefixes=_BINARY, shown="B/s"),

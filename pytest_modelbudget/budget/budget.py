@@ -21,7 +21,9 @@ from typing import ClassVar, Union
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.stopwatch import Plan
 from pytest_modelbudget.units import Number
+from pytest_modelbudget.values.capture import CHANNELS, SIGMAS, NamedInputs, Selection
 
 
 class Level(str, Enum):
@@ -136,6 +138,31 @@ class TransformCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class StatisticsCheck:
+    """What is held of the values that chosen layers give on named inputs; each limit has its scope's name.
+
+    channels is the axis of channels, sigmas the number of deviations around the mean that a range spans.
+    """
+
+    name: str
+    place: Place
+    selection: Selection
+    inputs: NamedInputs
+    limits: tuple[Limit, ...]
+    channels: int = CHANNELS
+    sigmas: float = SIGMAS
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCheck:
+    """What is held of a model where it runs: how long, and with how much memory; each limit has the device's name."""
+
+    place: Place
+    limits: tuple[Limit, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class Isolation:
     """What a budget says of a process of its own for a model; amounts as written, None where it says nothing.
 
@@ -167,6 +194,15 @@ class ModelBudget:
     transforms: tuple[TransformCheck, ...] = ()
     declared_at: Mapping[str, Place] = field(default_factory=dict)
     isolation: Isolation = SAYS_NOTHING
+    statistics: tuple[StatisticsCheck, ...] = ()
+    measured: MeasuredCheck | None = None
+
+    @property
+    def ran_limits(self) -> Iterator[tuple[tuple[str, ...], Limit]]:
+        """The limits on what it gives and takes where it runs, each with the keys above it."""
+        for check in self.statistics:
+            yield from ((("statistics", check.name), limit) for limit in check.limits)
+        yield from ((("measured",), limit) for limit in (self.measured.limits if self.measured else ()))
 
     @property
     def path(self) -> str:
@@ -218,6 +254,7 @@ class Budget:
         for model in self.models:
             keys = ("models", model.name, *(("variants", model.variant) if model.variant is not None else ()))
             yield from (HeldLimit(model.path, keys, limit) for limit in model.limits)
+            yield from (HeldLimit(model.path, (*keys, *below), limit) for below, limit in model.ran_limits)
             for check in model.transforms:
                 path, below = path_of(model.path, check.name), ("transforms", check.name)
                 yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)

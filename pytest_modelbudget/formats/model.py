@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import TensorSpec
+from pytest_modelbudget.formats.stopwatch import Plan, Stopped
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor
 
@@ -292,6 +293,13 @@ class RunnableModel(ABC):
     @abstractmethod
     def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
         """All outputs, in their order. Raises TransformError where the model cannot run."""
+
+    def timed(self, inputs: Arrays, plan: Plan) -> Stopped:
+        """What its calls take on a device, as nothing but itself runs.
+
+        Raises MissingDeviceError where that device is not there, TransformError where the model cannot run so.
+        """
+        raise TransformError(f"a {self.format} model is not measured where it runs: leave out 'measured'")
 
     def in_float64(self) -> RunnableModel:
         """The same model, every weight upcast and every operation in float64.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from pytest_modelbudget.errors import MissingExtraError, TransformError
+from pytest_modelbudget.errors import MissingExtraError, TransformError, user_code
 from pytest_modelbudget.formats import model as formats
 from pytest_modelbudget.formats.source import ModelSource, existing_file
+from pytest_modelbudget.formats.stopwatch import Plan, Stopped
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
@@ -208,6 +209,16 @@ class OnnxModel(formats.RunnableModel):
             layers=self._layer_outputs(layers, values) if layers else (),
             executed=Counter((name, None) for name in session.executed().elements()) if watch.counts else None,
         )
+
+    def timed(self, inputs: formats.Arrays, plan: Plan) -> Stopped:
+        """In ONNX Runtime, whose kernels take what the weights are, drawn ones too."""
+        try:
+            from pytest_modelbudget.onnx_models.stopwatch import stopped
+        except ModuleNotFoundError as error:
+            words = "measuring an ONNX model where it runs"
+            raise MissingExtraError(words, package=str(error.name), extra="onnx") from error
+        with user_code("running on ONNX Runtime", TransformError):
+            return stopped(self.proto, inputs, plan)
 
     def _session(self, watched: tuple[str, ...], given: frozenset[str]) -> OnnxRun:
         try:  # only here, because it brings ONNX Runtime in

@@ -64,14 +64,15 @@ class ProbedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # to
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        called = signature(func)
+        called, read = signature(func), list(tensors_in(args))
         name = called.spelling(self._rules)
-        own = (self._name_of(tensor).rpartition(".")[0] for tensor in tensors_in(args))
+        own = (self._name_of(tensor).rpartition(".")[0] for tensor in read)
         self._scope = self._scopes.scope_of(()) or next(filter(None, own), self._scope)
         kinds = (self._rules[name].kind,) if name in self._rules else ()
         plain = called.name.rpartition(":")[2]
         label = ".".join(filter(None, (self._scope, plain)))
-        self._taken.add(label, self._scope, (plain, name, *kinds), tensors_in(result), False)
+        made = (each for each in tensors_in(result) if called.mutates or not any(each.is_set_to(one) for one in read))
+        self._taken.add(label, self._scope, (plain, name, *kinds), made, False)
         return result
 
 

@@ -59,8 +59,9 @@ class Statistics:
 
     Of finite values alone; not_finite counts the others. variance is that of a population (divided by count). A
     quantile q is the least value that at least q of all values do not exceed (numpy's "inverted_cdf"): exact for
-    values that float32 holds, and of others that of their rounding to float32. channels is the number of channels, 0
-    where values have no such axis, and dead counts those in which every value is zero.
+    values that float32 holds, and of others that of their rounding to float32. outside_sigma counts values out of
+    by_sigma, which is mean ± sigmas deviations and reaches no further than values do. largest is the largest absolute
+    value of each channel, () where values have no such axis.
     """
 
     count: int
@@ -76,8 +77,18 @@ class Statistics:
     by_range: Int8Range
     by_sigma: Int8Range
     by_quantile: Int8Range
-    channels: int = 0
-    dead: tuple[int, ...] = ()
+    outside_sigma: int
+    largest: tuple[float, ...] = ()
+
+    @property
+    def channels(self) -> int:
+        """How many channels there are; 0 where values have no such axis."""
+        return len(self.largest)
+
+    @property
+    def dead(self) -> tuple[int, ...]:
+        """Positions of the channels in which every value is zero."""
+        return tuple(at for at, largest in enumerate(self.largest) if not largest)
 
     @property
     def deviation(self) -> float:
@@ -113,7 +124,7 @@ class Moments:
     max: float = -np.inf
     zeros: int = 0
     uppers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(HALVES, np.int64))
-    alive: NDArray[np.bool_] | None = None
+    largest: NDArray[np.float64] | None = None
 
     def add(self, values: Values) -> None:
         """Take in one batch, of any shape and real type."""
@@ -138,21 +149,16 @@ class Moments:
         if axis is None or not -values.ndim <= axis < values.ndim or values.ndim < 2:
             return
         others = tuple(at for at in range(values.ndim) if at != axis % values.ndim)
-        alive = (values != 0).any(axis=others)
-        if self.alive is None or self.alive.shape == alive.shape:
-            self.alive = alive if self.alive is None else self.alive | alive
-        else:  # which no shape of channels is left of
-            self.alive, self.channel_axis = None, None
+        largest = np.abs(values.astype(np.float64, copy=False)).max(axis=others, initial=0.0)
+        if self.largest is None or self.largest.shape == largest.shape:
+            self.largest = largest if self.largest is None else np.maximum(self.largest, largest)
+        else:  # calls with other numbers of channels have none in common
+            self.largest, self.channel_axis = None, None
 
     @property
     def variance(self) -> float:
         """The variance so far, of a population."""
         return self.m2 / self.count if self.count else 0.0
-
-    @property
-    def dead(self) -> tuple[int, ...]:
-        """Positions of the channels in which every value was zero."""
-        return () if self.alive is None else tuple(int(at) for at in np.flatnonzero(~self.alive))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +216,8 @@ class Ranks:
             by_range=Int8Range(low, high, 0.0),
             by_sigma=Int8Range(*by_sigma, self._outside / whole),
             by_quantile=Int8Range(first.value, last.value, (first.below + last.above) / whole),
-            channels=0 if moments.alive is None else moments.alive.size,
-            dead=moments.dead,
+            outside_sigma=self._outside,
+            largest=() if moments.largest is None else tuple(moments.largest.tolist()),
         )  # fmt: skip
 
     def _ranked(self, share: Fraction) -> Ranked:
