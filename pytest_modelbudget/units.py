@@ -95,8 +95,8 @@ def readable(value: Number, unit: str) -> str:
 
 
 def exact(value: Number, unit: str) -> str:
-    """Every digit, thousands separated: "1,814,073,344 MAC"; a ratio without end as a fraction."""
-    return f"{grouped(Fraction(value))} {unit_named(unit).shown}".rstrip()
+    """Every digit, thousands separated: "1,814,073,344 MAC", "2.5 %"; a ratio without end as a fraction."""
+    return f"{grouped(Fraction(value) * (100 if unit == '%' else 1))} {unit_named(unit).shown}".rstrip()
 
 
 def grouped(value: Fraction) -> str:

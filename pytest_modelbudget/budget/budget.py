@@ -152,6 +152,11 @@ class StatisticsCheck:
     channels: int = CHANNELS
     sigmas: float = SIGMAS
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those above its limits, in the model."""
+        return "statistics", self.name
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCheck:
@@ -160,6 +165,11 @@ class MeasuredCheck:
     place: Place
     limits: tuple[Limit, ...]
     plan: Plan
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those above its limits, in the model."""
+        return ("measured",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +208,9 @@ class ModelBudget:
     measured: MeasuredCheck | None = None
 
     @property
-    def ran_limits(self) -> Iterator[tuple[tuple[str, ...], Limit]]:
-        """The limits on what it gives and takes where it runs, each with the keys above it."""
-        for check in self.statistics:
-            yield from ((("statistics", check.name), limit) for limit in check.limits)
-        yield from ((("measured",), limit) for limit in (self.measured.limits if self.measured else ()))
+    def run_checks(self) -> tuple[StatisticsCheck | MeasuredCheck, ...]:
+        """What is held of it where it runs: the values that it gives, then the time and memory that it takes."""
+        return (*self.statistics, *([self.measured] if self.measured else []))
 
     @property
     def path(self) -> str:
@@ -254,7 +262,8 @@ class Budget:
         for model in self.models:
             keys = ("models", model.name, *(("variants", model.variant) if model.variant is not None else ()))
             yield from (HeldLimit(model.path, keys, limit) for limit in model.limits)
-            yield from (HeldLimit(model.path, (*keys, *below), limit) for below, limit in model.ran_limits)
+            for run in model.run_checks:
+                yield from (HeldLimit(model.path, (*keys, *run.keys), limit) for limit in run.limits)
             for check in model.transforms:
                 path, below = path_of(model.path, check.name), ("transforms", check.name)
                 yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)

@@ -38,7 +38,7 @@ def stopped(model: onnx.ModelProto, inputs: Feeds, plan: Plan) -> Stopped:
     seconds = tuple(_seconds(session, inputs) for _ in range(plan.repeats))
     if plan.trace is not None:
         _write_trace(model, inputs, provider, plan.threads, plan.trace)
-    name = f"a {platform.machine()} CPU" if plan.device is Device.CPU else plan.device.value
+    name = f"the CPU ({platform.machine()})" if plan.device is Device.CPU else plan.device.value
     return Stopped(seconds, name)
 
 

@@ -15,6 +15,8 @@ LOCK = "--model-budget-lock"
 ISOLATE = "--model-budget-isolate"
 TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
+MEASURED = "--model-budget-measured"
+TRACES = "--model-budget-traces"
 PATHS = "model_budget_paths"
 ISOLATE_INI, TIMEOUT_INI, MEMORY_INI = "model_budget_isolate", "model_budget_timeout", "model_budget_memory"
 DEFAULT_PATHS = ["budgets"]
@@ -52,6 +54,10 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(TIMEOUT, metavar="TIME", help="the longest that one step of such a process may take (60 s)")
     group.addoption(MEMORY, metavar="SIZE", help="the most memory that such a process may take (4 GiB)")
+    group.addoption(
+        MEASURED, action="store_true", help="time models where they run, and hold them to 'measured:' of their budgets"
+    )
+    group.addoption(TRACES, metavar="FOLDER", help=f"with {MEASURED}: write a Chrome trace of each model there")
     parser.addini(ISOLATE_INI, f"as {ISOLATE}", type="bool", default=False)
     parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="60 s")
     parser.addini(MEMORY_INI, f"as {MEMORY}", default="4 GiB")
@@ -74,11 +80,10 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     """Options, as they were given, that do nothing without the switch."""
     for report, path in report_files(config):
         yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK, TIMEOUT, MEMORY):
+    for option in (UPDATE, BASE, LOCK, TIMEOUT, MEMORY, TRACES):
         if value := config.getoption(option):
             yield f"{option}={value}"
-    if config.getoption(ISOLATE):
-        yield ISOLATE
+    yield from (option for option in (ISOLATE, MEASURED) if config.getoption(option))
 
 
 def require_packages(config: pytest.Config) -> None:

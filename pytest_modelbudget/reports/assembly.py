@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, EquivalenceCheck, OpsLimit, TransformCheck
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
+from pytest_modelbudget.budget.ruling import Ruling
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import LayerError, Worst
@@ -110,6 +111,25 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
         return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
     grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
     return replace(check, limit=limit.max, min=limit.min, **grown)
+
+
+def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
+    """One limit on what a model gives or takes where it runs."""
+    limit = ruling.limit
+    return record.Check(
+        id=node_id,
+        metric=limit.metric,
+        limit=limit.max,
+        actual=ruling.value,
+        outcome=ruling.outcome,
+        level=limit.level,
+        line=limit.place.line,
+        reason=ruling.reason,
+        unit=ruling.unit,
+        complete=None if ruling.value is None else True,
+        measured_on=ruling.measured_on,
+        evidence=ruling.evidence,
+    )
 
 
 def blame_report(blame: Blame) -> tuple[record.OtherGrowth | record.Growth, ...]:

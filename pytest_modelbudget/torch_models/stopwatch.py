@@ -46,7 +46,7 @@ def stopped(model: nn.Module, call_on: Callable[[CallInputs], Any], inputs: Call
             peak = _peak_on_cuda(call, device) - before if device.type == "cuda" else _peak_on_cpu(call, model, there)
         if plan.trace is not None:
             _write_trace(call, plan.trace)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a {platform.machine()} CPU"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"the CPU ({platform.machine()})"
     return Stopped(seconds, name, peak)
 
 
