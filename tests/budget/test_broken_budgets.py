@@ -163,11 +163,7 @@ BROKEN = [
                      id=key)
         for key in ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
     ),
-    *(
-        pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: '{key}' is not available"],
-                     id=key)
-        for key in ("fits", "measured", "statistics")
-    ),
+    pytest.param(inputs("float32 1x3") + "    fits: x", ["7:5: 'fits' is not available"], id="fits"),
     pytest.param(VISION.replace("{torchscript:", "{dtype: float16, torchscript:"),
                  ["18:14: 'dtype' converts modules, and torchscript: names a file: save it in"],
                  id="dtype of a file"),
