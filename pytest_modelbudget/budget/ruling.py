@@ -14,7 +14,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.stopwatch import Device, Stopped
 from pytest_modelbudget.units import Number, readable, readable_pair, several
 from pytest_modelbudget.values.capture import Captured
-from pytest_modelbudget.values.judgement import FIGURES, found
+from pytest_modelbudget.values.judgement import FIGURES, found, told
 
 T = TypeVar("T")
 RunCheck = StatisticsCheck | MeasuredCheck
@@ -84,7 +84,7 @@ def rule_on_run(limit: Limit, check: MeasuredCheck, seen: Seen[Stopped]) -> Ruli
     threads = f", {several(plan.threads, 'thread')}" if plan.device is Device.CPU else ""
     on = f"measured on {stopped.machine}{threads}: {several(plan.repeats, 'call')} after {plan.warmup}"
     if limit.metric == "latency":
-        value: Number = Fraction(stopped.median)
+        value: Number = told(stopped.median)
         on += f", quartiles {readable(Fraction(stopped.spread), unit)} apart"
     else:
         assert stopped.peak_memory is not None, "a plan for such a limit asks for memory"
@@ -92,14 +92,11 @@ def rule_on_run(limit: Limit, check: MeasuredCheck, seen: Seen[Stopped]) -> Ruli
     return _held(limit, value, unit, on)
 
 
-DIGITS = 9  # which tell all float32 numbers apart
-
-
 def _held(limit: Limit, value: Number, unit: str, on: str, evidence: tuple[str, ...] = ()) -> Ruling:
-    """The ruling on a value that is known; what is kept of one that is not whole are nine digits."""
+    """The ruling on a value that is known; nine digits are kept of a ratio."""
     assert limit.max is not None, "a limit on what runs is a maximum"
     outcome = Outcome.WITHIN if value <= limit.max else Outcome.OVER
-    kept = value if isinstance(value, int) else Fraction(f"{float(value):.{DIGITS}g}")
+    kept = value if isinstance(value, int) else told(float(value))
     measured, most = readable_pair(kept, limit.max, unit)
     reason = f"{limit.name} {measured} {'<=' if outcome is Outcome.WITHIN else '>'} {most}"
     return Ruling(limit, outcome, reason, on, unit, kept, evidence)

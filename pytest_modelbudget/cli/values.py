@@ -130,4 +130,6 @@ def _given(word: str | None) -> GivenInputs | None:
         return None
     if not word.endswith(SUFFIXES) and not names_attribute(word):
         raise InputError(f"--given '{word}' is no inputs: write data/file.npz, or package.module:callable")
+    if word.endswith(SUFFIXES) and not Path(word).is_file():
+        raise InputError(f"--given {word} does not exist, or is no file")
     return GivenInputs(word, Path.cwd())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.text import aligned, cut_middle
 from pytest_modelbudget.units import several
 from pytest_modelbudget.values.capture import Captured, LayerStatistics
@@ -56,11 +57,11 @@ def _int8_cells(layer: LayerStatistics) -> list[str]:
 def _odd(layers: Sequence[LayerStatistics]) -> Iterator[str]:
     for layer in layers:
         if layer.statistics.not_finite:
-            yield f"{layer.name}: {several(layer.statistics.not_finite, 'value')} NaN or Inf, left out"
+            yield f"{scope_text(layer.name)}: {several(layer.statistics.not_finite, 'value')} NaN or Inf, left out"
 
 
 def _name(name: str) -> str:
-    return cut_middle(name or "(model)", NAME_WIDTH)
+    return cut_middle(scope_text(name), NAME_WIDTH)
 
 
 def _figure(value: float) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.units import several
 
 if TYPE_CHECKING:
@@ -50,6 +51,14 @@ def _ends(one: Statistics) -> str:
     return f"values from {one.min:.4g} to {one.max:.4g}"
 
 
+DIGITS = 9  # which tell all float32 numbers apart
+
+
+def told(value: float) -> Fraction:
+    """A measured number as it is told and judged: the decimal of nine digits that is nearest."""
+    return Fraction(f"{value:.{DIGITS}g}")
+
+
 FIGURES: Mapping[str, Figure] = {
     "dead_channels": Figure(
         "channel", "channels that are zero throughout, of all layers", lambda one: len(one.dead), _dead, is_summed=True
@@ -61,11 +70,11 @@ FIGURES: Mapping[str, Figure] = {
         lambda one: f"{one.zeros:,} of {one.count:,} values",
     ),
     "max_abs": Figure(
-        "", "the largest absolute value", lambda one: Fraction(one.max_abs),
+        "", "the largest absolute value", lambda one: told(one.max_abs),
         lambda one: ", ".join(filter(None, (_channel_of_max(one), _ends(one)))),
     ),
     "int8_scale": Figure(
-        "", "the largest int8 step that a layer's range asks for", lambda one: Fraction(one.by_range.scale), _ends
+        "", "the largest int8 step that a layer's range asks for", lambda one: told(one.by_range.scale), _ends
     ),
     "saturation": Figure(
         "%",
@@ -90,13 +99,19 @@ def found(key: str, layers: Sequence[LayerStatistics]) -> Found:
     figure = FIGURES[key]
     for layer in layers:
         if layer.statistics.not_finite:
-            return Found(None, (), f"'{layer.name}' gives {several(layer.statistics.not_finite, 'value')} NaN or Inf")
+            return Found(
+                None, (), f"'{scope_text(layer.name)}' gives {several(layer.statistics.not_finite, 'value')} NaN or Inf"
+            )
         if not layer.statistics.count:
-            return Found(None, (), f"'{layer.name}' gives no values")
+            return Found(None, (), f"'{scope_text(layer.name)}' gives no values")
         if key == "dead_channels" and not layer.statistics.channels:
             shape = "x".join(map(str, layer.shape)) or "a scalar"
-            return Found(None, (), f"'{layer.name}' gives {shape}, without that axis of channels: name another layer")
-    told = [(layer.name, figure.of(layer.statistics), figure.where(layer.statistics)) for layer in layers]
-    told.sort(key=lambda each: -each[1])
-    value = sum(each[1] for each in told) if figure.is_summed else told[0][1]
-    return Found(value, tuple(each for each in told if each[1])[:MOST_LAYERS])
+            return Found(
+                None, (), f"'{scope_text(layer.name)}' gives {shape}, without that axis of channels: name another layer"
+            )
+    figures = [
+        (scope_text(layer.name), figure.of(layer.statistics), figure.where(layer.statistics)) for layer in layers
+    ]
+    figures.sort(key=lambda each: -each[1])
+    value = sum(each[1] for each in figures) if figure.is_summed else figures[0][1]
+    return Found(value, tuple(each for each in figures if each[1])[:MOST_LAYERS])
