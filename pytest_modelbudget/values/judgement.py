@@ -98,20 +98,24 @@ def found(key: str, layers: Sequence[LayerStatistics]) -> Found:
     """A figure over layers; it is not known where a value was NaN or Inf, or there was none of it."""
     figure = FIGURES[key]
     for layer in layers:
-        if layer.statistics.not_finite:
-            return Found(
-                None, (), f"'{scope_text(layer.name)}' gives {several(layer.statistics.not_finite, 'value')} NaN or Inf"
-            )
-        if not layer.statistics.count:
-            return Found(None, (), f"'{scope_text(layer.name)}' gives no values")
-        if key == "dead_channels" and not layer.statistics.channels:
-            shape = "x".join(map(str, layer.shape)) or "a scalar"
-            return Found(
-                None, (), f"'{scope_text(layer.name)}' gives {shape}, without that axis of channels: name another layer"
-            )
+        if why := _why_unknown(key, layer):
+            return Found(None, (), f"'{scope_text(layer.name)}' gives {why}")
     figures = [
         (scope_text(layer.name), figure.of(layer.statistics), figure.where(layer.statistics)) for layer in layers
     ]
     figures.sort(key=lambda each: -each[1])
     value = sum(each[1] for each in figures) if figure.is_summed else figures[0][1]
     return Found(value, tuple(each for each in figures if each[1])[:MOST_LAYERS])
+
+
+def _why_unknown(key: str, layer: LayerStatistics) -> str:
+    """What a layer gives of which nobody knows the figure; "" of any other."""
+    one = layer.statistics
+    if one.not_finite:
+        return f"{several(one.not_finite, 'value')} NaN or Inf"
+    if not one.count:
+        return "no values"
+    if key == "dead_channels" and not one.channels:
+        shape = "x".join(map(str, layer.shape)) or "a scalar"
+        return f"{shape}, without that axis of channels: name another layer"
+    return ""

@@ -93,7 +93,7 @@ WRONG: list[Any] = [
     pytest.param(["--given", "x"], "--given 'x' is no inputs: write data/file.npz", id="no inputs"),
     pytest.param(["--given", "x.npy", "--seeds", "1"], "--given and --seeds exclude each other", id="both"),
     pytest.param(["--save", "out.txt"], "--save out.txt: name a .npz file", id="no npz"),
-    pytest.param(["--save", "no/out.npz"], "--save no/out.npz: name a .npz file in a folder that is there", id="folder"),
+    pytest.param(["--save", "no/out.npz"], "name a .npz file in a folder that is there", id="folder"),
     pytest.param(["--format", "json"], "--format json prints statistics: add --stats", id="json"),
     pytest.param(["--types", "Linaer"], "did you mean 'Linear'?", id="type"),
 ]  # fmt: skip
