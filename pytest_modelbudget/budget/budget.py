@@ -157,6 +157,13 @@ class StatisticsCheck:
         """Those above its limits, in the model."""
         return "statistics", self.name
 
+    @property
+    def held_on(self) -> Mapping[str, str]:
+        """What its limits are held on, as a budget may spell it."""
+        layers, types = (", ".join(words) for words in (self.selection.layers, self.selection.types))
+        return {"layers": layers, "types": types, "inputs": self.inputs.text,
+                "channels": str(self.channels), "sigmas": f"{self.sigmas:g}"}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCheck:
@@ -170,6 +177,12 @@ class MeasuredCheck:
     def keys(self) -> tuple[str, ...]:
         """Those above its limits, in the model."""
         return ("measured",)
+
+    @property
+    def held_on(self) -> Mapping[str, str]:
+        """What its limits are held on; the device is in their names."""
+        plan = self.plan
+        return {"repeats": str(plan.repeats), "warmup": str(plan.warmup), "threads": str(plan.threads)}
 
 
 @dataclass(frozen=True, slots=True)
