@@ -57,7 +57,7 @@ def rule_on_values(limit: Limit, check: StatisticsCheck, seen: Seen[Captured]) -
     inputs, unit = check.inputs.text, FIGURES[limit.metric].unit
     if seen.value is None:
         reason = f"{limit.name} unknown: {seen.failure}"
-        return Ruling(limit, Outcome.UNKNOWN, reason, f"measured on {inputs}", unit)
+        return Ruling(limit, Outcome.UNKNOWN, reason, f"to be measured on {inputs}", unit)
     captured = seen.value
     on = f"measured on {inputs}: {several(captured.calls, 'call')}, {several(len(captured.layers), 'layer')}"
     figure = found(limit.metric, captured.layers)
@@ -78,7 +78,7 @@ def rule_on_run(limit: Limit, check: MeasuredCheck, seen: Seen[Stopped]) -> Ruli
     """Hold the time or the memory of calls to a limit."""
     unit, plan = RUN_UNITS[limit.metric], check.plan
     if seen.value is None:
-        on = f"measured on {plan.device.value}"
+        on = f"to be measured on {plan.device.value}"
         return Ruling(limit, Outcome.UNKNOWN, f"{limit.name} unknown: {seen.failure}", on, unit)
     stopped = seen.value
     threads = f", {several(plan.threads, 'thread')}" if plan.device is Device.CPU else ""
