@@ -58,6 +58,7 @@ _UNITS = (
     Unit("param"),
     Unit("MAC", shown="MAC"),
     Unit("FLOP", shown="FLOP"),
+    Unit("BOP", shown="BOP"),
     Unit("op"),
     Unit("channel"),
     Unit("FLOP/B", whole=False, shown="FLOP/B"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from enum import Enum
 from fractions import Fraction
 from typing import ClassVar, Union
@@ -53,12 +54,34 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance:
+    """An exception that somebody granted beside a limit: up to an amount, itself included, through a day, for a reason.
+
+    end is the end of the limit, "max" or "min", that it reaches beyond; written is the amount as the file spells it.
+    """
+
+    place: Place
+    to: Number
+    reason: str
+    until: date
+    by: str = ""
+    written: str = ""
+    end: str = "max"
+
+    @property
+    def words(self) -> str:
+        """What is accepted, and why: "accepted to 12.4 M until 2027-01-31 by Ann: the head is being replaced"."""
+        who = f" by {self.by}" if self.by else ""
+        return f"accepted to {self.written} until {self.until}{who}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """A bound on one metric, both ends inclusive, on a whole model or on the scopes of a glob.
 
     grow is a share of the locked value (2% is 1/50) and floor an amount: the larger of the two may
     be added to that value. auto names the ends, "max" or "min", that are still to be filled in:
-    until then the limit holds nothing and is unknown.
+    until then the limit holds nothing and is unknown. accept is an exception to it.
     """
 
     metric: str
@@ -72,6 +95,7 @@ class Limit:
     grow: Fraction | None = None
     floor: int = 0
     auto: tuple[str, ...] = ()
+    accept: Acceptance | None = None
 
     def __post_init__(self) -> None:
         if self.max is None and self.min is None and self.grow is None and not self.auto:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Union
@@ -18,6 +18,7 @@ from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.transforms.transform import Transform
 from pytest_modelbudget.units import Number, percentage, readable, readable_pair, several
 
+GRANTS = ("exception added", "exception raised", "exception prolonged")
 LimitSetting = Union[Number, str, None]
 Texts = tuple[str, str]
 CheckKey = tuple[str, str]  # the model's path in its file, and the check's name
@@ -47,7 +48,7 @@ class Loosening:
 def loosenings(
     before: budgets.Budget, now: budgets.Budget | None, metrics: Mapping[str, Metric]
 ) -> tuple[Loosening, ...]:
-    """List what ``now`` asks less than ``before``, in the order of the older file."""
+    """List what ``now`` asks less than ``before``, in the order of the older file; then exceptions to new limits."""
     places = dict(now.places()) if now else {}
     today = {held.check: held.limit for held in now.held()} if now else {}
     changes = [*_dropped(before, places), *_claims(before, now, places)]
@@ -55,6 +56,11 @@ def loosenings(
         if held.path in places:
             subject = _Subject(held.path, held.limit, places[held.path], metrics)
             changes.extend(_of_one(subject, held.limit, today.get(held.check)))
+    known = {held.check for held in before.held()}
+    for held in now.held() if now else ():
+        if held.check not in known and isinstance(held.limit, budgets.Limit):
+            subject = _Subject(held.path, held.limit, held.limit.place, metrics)
+            changes.extend(_of_exception(subject, None, held.limit.accept))
     if now and before.loosen is budgets.Loosen.FORBID and now.loosen is not budgets.Loosen.FORBID:
         what, text = "loosen removed", "budget loosened: loosen: forbid is gone"
         words = before.loosen.value, now.loosen.value
@@ -65,11 +71,13 @@ def loosenings(
 def lock_loosenings(
     budget: budgets.Budget, lock: Lock | None, file: str, *,
     at_base: LockedOf, measured: Mapping[CheckKey, LockedValue], metrics: Mapping[str, Metric],
+    accepted: Collection[CheckKey] = (),
 ) -> Iterator[Loosening]:  # fmt: skip
     """List what a budget's lock, of that file name, lets grow further than the base's did.
 
     A locked number loosens its limit where it is gone, or above both the base's and what is measured: below both of a
-    limit that is a mere minimum. One that says what is measured never does: growth is judged by the base's.
+    limit that is a mere minimum. One that says what is measured never does: growth is judged by the base's. What is
+    measured and merely accepted is no such number.
     """
     known = [(held, before) for held in budget.held() if (before := at_base(*held.check)) is not None]
     if lock is None:
@@ -86,7 +94,9 @@ def lock_loosenings(
         if now is None or now.unit != before.unit:
             was = readable(before.value, before.unit)
             yield subject.lost("baseline removed", before.value, None, f"{limit.name} baseline removed, was {was}")
-        elif way * now.value > way * before.value and not (today and way * now.value <= way * today.value):
+        elif way * now.value > way * before.value and (
+            today is None or held.check in accepted or way * now.value > way * today.value
+        ):
             seen = f"{readable_pair(now.value, today.value, today.unit)[1]} measured" if today else "not measured here"
             change = subject.moved(f"baseline {moved}", before.value, now.value, f"baseline {moved}")
             yield replace(change, text=f"{change.text} ({seen})")
@@ -199,6 +209,26 @@ def _of_limit(subject: _Subject, before: budgets.Limit, now: budgets.Limit) -> I
             yield subject.moved("grow raised", before.grow, now.grow, "grow", shares)
         if now.floor > before.floor:
             yield subject.moved("floor raised", before.floor, now.floor, "floor")
+    yield from _of_exception(subject, before.accept, now.accept)
+
+
+def _of_exception(
+    subject: _Subject, before: budgets.Acceptance | None, now: budgets.Acceptance | None
+) -> Iterator[Loosening]:
+    """Compare an exception with what it was: another one, a larger amount, or a later day."""
+    if now is None:
+        return
+    added, raised, prolonged = GRANTS
+    subject, name = replace(subject, place=now.place), subject.limit.name
+    if before is None or before.end != now.end:
+        yield subject.lost(added, before.written if before else None, now.written, f"{name} {now.words}")
+        return
+    if now.to != before.to and (now.to < before.to) == (now.end == "min"):
+        words = f"{name} accepted to {before.written} -> {now.written}: {now.reason}"
+        yield subject.lost(raised, before.written, now.written, words)
+    if now.until > before.until:
+        words = f"{name} accepted until {before.until} -> {now.until}: {now.reason}"
+        yield subject.lost(prolonged, str(before.until), str(now.until), words)
 
 
 def _of_ops(subject: _Subject, before: budgets.OpsLimit, now: budgets.OpsLimit) -> Iterator[Loosening]:

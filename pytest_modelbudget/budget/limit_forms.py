@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, Union
 
-from pytest_modelbudget.budget import grammar
+from pytest_modelbudget.budget import exceptions, grammar
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.yaml_text import Block, Text, shown, suggestion
@@ -83,6 +83,7 @@ def limit_grammar(key: str, unit: str) -> Grammar:
         lead=f"{key}: floor: ",
     )
     most, least = _quantity(key, unit), _quantity(key, unit, least=True)
+    accept = exceptions.acceptance_form(key, unit, {"anyOf": _amounts(unit)})
     return Grammar(
         "a limit",
         (
@@ -92,6 +93,7 @@ def limit_grammar(key: str, unit: str) -> Grammar:
             Field("floor", floor, "growth that is within however little grow is", default=0, offered=grows),
             LEVEL,
             ALLOWED,
+            Field("accept", accept, "an exception: up to what, why and through which day a broken limit passes"),
         ),
         reserved=grammar.RESERVED,
         needs=("max", "min", "grow"),
@@ -129,7 +131,7 @@ def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | Non
         reading.refuse(values.key.place, f"min {least[1]} is above max {most[1]}: nothing could be within")
     if not most and not least and grow is None:
         return None
-    return Limit(
+    limit = Limit(
         key,
         values.key.place,
         max=(most or NOT_WRITTEN)[0],
@@ -141,6 +143,18 @@ def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | Non
         floor=values["floor"],
         auto=auto,
     )
+    return _with_exception(limit, values, unit, reading)
+
+
+def _with_exception(limit: Limit, values: Values, unit: str, reading: Reading) -> Limit:
+    """The limit with the exception that stands beside it."""
+    if values["accept"] is None:
+        return limit
+    try:
+        return replace(limit, accept=exceptions.beside(limit, values["accept"], unit))
+    except BudgetError as error:
+        reading.refuse(values.place("accept"), str(error))
+        return limit
 
 
 def _known_op(word: Text, key: str, reading: Reading) -> str:
@@ -170,6 +184,9 @@ OP_COUNTS = grammar.named(
     check=SELECTOR.of,
     name="op_counts",
 )
+NO_AMOUNT: Form[Any] = grammar.refused(
+    "'accept' takes an amount, and a limit on ops has none: permit the operation, or give it 'level: warn'"
+)
 OPS_GRAMMAR = Grammar(
     "a limit on ops",
     (
@@ -178,6 +195,7 @@ OPS_GRAMMAR = Grammar(
         Field("max", OP_COUNTS, "how often a kind (or foreign name) may run", default={}),
         LEVEL,
         ALLOWED,
+        Field(exceptions.KEY, NO_AMOUNT, "", offered=False),
     ),
     reserved=grammar.RESERVED,
     needs=("allow", "deny", "max"),
@@ -199,6 +217,10 @@ OPS_LIMIT = OPS_GRAMMAR.form(_ops_limit, "ops_limit")
 
 # Limits of a model, and of its scopes.
 
+MISPLACED: Form[Any] = grammar.refused(
+    "'accept' stands beside the one limit that it is for: params: {max: 3 M, accept: {to: 3.2 M, ...}}"
+)
+
 
 def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Grammar:
     """The keys of limits: every metric; of a part of a model, every metric that it has."""
@@ -210,6 +232,7 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Gr
             why = f"'{key}' of a part of a model is not defined: {metric.not_scoped}"
             form = grammar.refused(f"{why}; limit it on the model")
         fields.append(Field(key, form, metric.definition, offered=has_it))
+    fields.append(Field(exceptions.KEY, MISPLACED, "", offered=False))
     reserved = (*(key for key in RESERVED_METRICS if key not in metrics), *grammar.RESERVED)
     return Grammar("limits", tuple(fields), reserved, empty="no limits: give at least one, such as params: 11.7 M")
 

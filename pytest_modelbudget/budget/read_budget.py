@@ -18,12 +18,19 @@ from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Isolation, Loosen, ModelBudget, Place, TransformCheck
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import RESERVED_METRICS, held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, QDQ_FIELD, Defaults
+from pytest_modelbudget.budget.source_forms import (
+    DIMS_FIELD,
+    DTYPE_FIELD,
+    INPUTS_FIELD,
+    QDQ_FIELD,
+    TRAINING_FIELD,
+    Defaults,
+)
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.source import USUAL_OPTIMISER, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.ops.table import OpTable
@@ -202,7 +209,7 @@ def model_grammar(tables: Tables) -> Grammar:
     held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}), *VALUE_FIELDS)
     variant = Grammar(
         "a variant",
-        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, *held),
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held),
         reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
@@ -290,6 +297,9 @@ def _budget(
         _must_fit(check, source, values, reading)
     statistics, measured = tuple(values["statistics"].values()), values["measured"]
     if source and (limits or transforms or statistics or measured):
+        held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
+        if not source.training and any(reading.tables.metrics[metric].trained for metric in held):
+            source = replace(source, training=USUAL_OPTIMISER)
         place, name = values.key.place, variant.text if variant else None
         yield ModelBudget(model.text, place, source, limits, name, transforms, places, isolation, statistics, measured)
 
@@ -316,6 +326,7 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
         inputs=values["inputs"] if values["inputs"] is not None else source.inputs,
         dtype=values["dtype"] or source.dtype,
         dims={**source.dims, **values["dims"]},
+        training=values["training"] or source.training,
         qdq=values["qdq"] if "qdq" in values else source.qdq,  # noqa: SIM401  # it has no get()
     )
 

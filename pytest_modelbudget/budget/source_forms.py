@@ -17,6 +17,8 @@ from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
+    OPTIMISERS,
+    USUAL_OPTIMISER,
     InputSpec,
     InputSpecs,
     ModelSource,
@@ -244,6 +246,24 @@ QDQ = grammar.one_word(
     meaning=lambda word: "" if word == GROUPED else word,
 )
 
+OPTIMISER: Form[str] = grammar.one_word(
+    OPTIMISERS,
+    f"an optimizer: {', '.join(OPTIMISERS)}",
+    f"{{word}} is no optimizer whose states are known: write {', '.join(OPTIMISERS)}",
+    name="optimizer",
+)
+TRAINING_GRAMMAR = Grammar(
+    "training",
+    (Field("optimizer", OPTIMISER, "what keeps values of its own for each parameter", default=USUAL_OPTIMISER),),
+    expected="training: a mapping such as {optimizer: adam}",
+    empty="training says nothing: name the optimizer, as in {optimizer: adam}",
+)
+TRAINING: Form[str] = replace(
+    TRAINING_GRAMMAR.form(lambda values, reading: values["optimizer"], "training"),
+    text=lambda optimiser: f"{{optimizer: {optimiser}}}",
+    texts=lambda optimiser: {} if optimiser == USUAL_OPTIMISER else {"optimizer": optimiser},
+)
+
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
 _WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
 
@@ -311,12 +331,13 @@ INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a 
 DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
 DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
 QDQ_FIELD = Field("qdq", QDQ, "as_written measures dequantise, operation and quantise apart", default="")
+TRAINING_FIELD = Field("training", TRAINING, "what a training step is measured with: {optimizer: adam}", default="")
 ARGUMENT_FIELDS = (
     Field("args", ARGS, "positional arguments of the callable under torch:", default=()),
     Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
 )
 # Everything that a budget says of a model beside where it is; a ModelSource has the same names.
-RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD)
+RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD, TRAINING_FIELD)
 
 
 def target_fields(formats: Mapping[str, Format]) -> tuple[Field, ...]:
@@ -377,7 +398,7 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
             reading.refuse(key.place, f"the model {shown(key.text)} has no inputs: {needs}")
         inputs = defaults.inputs
     target = values[model_format.key]
-    run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq")}
+    run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq", "training")}
     dtype = values["dtype"] or (None if is_path_format(model_format) else defaults.dtype)
     return target and ModelSource(
         model_format.key, target, inputs or InputSpecs(), dtype=dtype, **run_on, base=reading.folder

@@ -7,6 +7,9 @@ create   values written as auto                      numbers that it lacks
 trim     maxima more than 1% above what is measured  numbers that fell; those of no limit go
 fix      limits that are broken                      numbers that changed
 =======  ==========================================  ==========================================
+
+A limit that is broken and accepted stays as it is, in both files. trim removes exceptions that are past or not needed,
+and fix those of the limits that it sets.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +19,7 @@ from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import Budget, Limit, path_of
 from pytest_modelbudget.budget.changes import CheckKey
+from pytest_modelbudget.budget.exceptions import KEY
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
 from pytest_modelbudget.metrics.measurement import Metric
@@ -24,6 +28,17 @@ from pytest_modelbudget.units import Number, snug_quantity
 SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be before trim lowers it
 
 BaselineOf = Callable[[str, str], Baseline]
+
+
+@dataclass(frozen=True, slots=True)
+class Exempt:
+    """Checks with exceptions: those accepted for now, and those whose exception is past, or not needed."""
+
+    accepted: frozenset[CheckKey] = frozenset()
+    idle: frozenset[CheckKey] = frozenset()
+
+
+NO_EXCEPTIONS = Exempt()
 
 
 class UpdateMode(str, Enum):
@@ -50,17 +65,22 @@ def update(
     *,
     metrics: Mapping[str, Metric],
     baseline: BaselineOf,
+    exempt: Exempt = NO_EXCEPTIONS,
 ) -> Update:
     """Work out an update of a budget and its lock; what was not measured stays as it is."""
     edits: list[Edit] = []
     for held in budget.held():
         limit, value = held.limit, measured.get(held.check)
-        if isinstance(limit, Limit) and value is not None:
-            part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
-            keys, subject = (*held.keys, *part, limit.metric), path_of(*held.check)
-            quantities = _quantities(mode, limit, value.value, baseline(*held.check), metrics)
-            edits.extend(Edit((*keys, end), text, subject) for end, text in quantities)
-    return Update(tuple(edits), updated_lock(mode, budget, measured, lock))
+        if not isinstance(limit, Limit) or held.check in exempt.accepted:
+            continue
+        part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
+        keys, subject = (*held.keys, *part, limit.metric), path_of(*held.check)
+        texts = dict(_quantities(mode, limit, value.value, baseline(*held.check), metrics)) if value else {}
+        edits.extend(Edit((*keys, end), text, subject) for end, text in texts.items())
+        is_idle = held.check in exempt.idle and mode is UpdateMode.TRIM
+        if limit.accept is not None and (is_idle or (texts and mode is UpdateMode.FIX)):
+            edits.append(Edit((*keys, KEY), None, subject))
+    return Update(tuple(edits), updated_lock(mode, budget, measured, lock, exempt))
 
 
 def _quantities(
@@ -96,14 +116,20 @@ def _growth(limit: Limit, value: Number, against: Baseline) -> Iterator[tuple[st
         yield "grow", snug_quantity(Fraction(value - locked) / locked, "%", like="2%")
 
 
-def updated_lock(mode: UpdateMode, budget: Budget, measured: Mapping[CheckKey, LockedValue], lock: Lock) -> Lock:
+def updated_lock(
+    mode: UpdateMode,
+    budget: Budget,
+    measured: Mapping[CheckKey, LockedValue],
+    lock: Lock,
+    exempt: Exempt = NO_EXCEPTIONS,
+) -> Lock:
     """The lock after an update; numbers of limits that did not run are kept."""
     declared = {held.check for held in budget.held()}
     values = {(path, name): value for path, model in lock.models.items() for name, value in model.items()}
     if mode is UpdateMode.TRIM:
         values = {key: value for key, value in values.items() if key in declared}
     for key, today in measured.items():
-        if _is_to_be_locked(mode, values.get(key), today):
+        if _is_to_be_locked(mode, values.get(key), today) and not (key in exempt.accepted and key in values):
             values[key] = today
     models: dict[str, LockedModel] = {}
     for (path, name), value in values.items():

@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from fractions import Fraction
 
-from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
+from pytest_modelbudget.budget.budget import Acceptance, AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome as Outcome
@@ -28,7 +29,8 @@ class Verdict:
 
     reason is one line for people: what is over by how much, or why nothing is known. marked says that the number is an
     accepted lower bound (allow_unmeasured). baseline is the locked number it was compared with, allowed what growth
-    allows from there, and blame says who a growth is due to.
+    allows from there, and blame says who a growth is due to. today is the day that the limit's exception was held
+    against, where it has one.
     """
 
     limit: AnyLimit
@@ -39,6 +41,7 @@ class Verdict:
     baseline: Baseline = NO_BASELINE
     allowed: int | None = None
     blame: Blame = NO_BLAME
+    today: date | None = None
 
     @property
     def fails(self) -> bool:
@@ -47,8 +50,41 @@ class Verdict:
 
 
 def is_red(outcome: Outcome, level: Level) -> bool:
-    """Whether an outcome fails the gate: over at level error, or unknown at any level."""
-    return outcome is Outcome.UNKNOWN or (outcome is Outcome.OVER and level is Level.ERROR)
+    """Whether an outcome fails the gate: over (or an exception unused) at level error, or unknown at any level."""
+    return outcome is Outcome.UNKNOWN or (outcome in (Outcome.OVER, Outcome.UNUSED) and level is Level.ERROR)
+
+
+def with_exception(verdict: Verdict, today: date) -> Verdict:
+    """The verdict on a limit with the exception that stands beside it, if there is one.
+
+    What breaks the limit on that side is ACCEPTED up to the amount and through the last day; an exception to a limit
+    that is kept is UNUSED. What is unknown, or a lower bound that nothing else accepts, is never accepted.
+    """
+    limit, part = verdict.limit, verdict.measurement
+    accept = limit.accept if isinstance(limit, Limit) else None
+    if accept is None or part is None or not isinstance(limit, Limit):
+        return verdict
+    verdict = replace(verdict, today=today)
+    if verdict.outcome is Outcome.WITHIN:
+        why = f"{verdict.reason}   the exception to {accept.written} is not needed"
+        return replace(verdict, outcome=Outcome.UNUSED, reason=why)
+    is_short = limit.min is not None and part.value < limit.min
+    if verdict.outcome is not Outcome.OVER or is_short != (accept.end == "min"):
+        return verdict
+    refusal = _not_accepted(verdict, accept, part, today)
+    words = f"accepted to {accept.written} {refusal}" if refusal else accept.words
+    outcome = Outcome.OVER if refusal else Outcome.ACCEPTED
+    return replace(verdict, outcome=outcome, reason=f"{verdict.reason}   {words}")
+
+
+def _not_accepted(verdict: Verdict, accept: Acceptance, part: Measurement, today: date) -> str:
+    """Say why an exception does not cover what breaks its limit; "" where it does."""
+    if today > accept.until:
+        return f"until {accept.until}, which is past"
+    if not (part.complete or verdict.marked):
+        return "alone, and no lower bound is"
+    is_beyond = part.value < accept.to if accept.end == "min" else part.value > accept.to
+    return "only" if is_beyond else ""
 
 
 def judge(

@@ -84,18 +84,20 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A sequence."""
+    """A sequence; span as of a text, and of one in block style to wherever the next thing begins."""
 
     items: tuple[Node, ...]
     place: Place
+    span: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A mapping: entries in the order of the file, keys distinct."""
+    """A mapping: entries in the order of the file, keys distinct; span as of a sequence."""
 
     entries: tuple[tuple[Text, Node], ...]
     place: Place
+    span: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +169,16 @@ def _converted(node: yaml.Node, file: str, problems: list[Problem]) -> Node:
     place = _place(node.start_mark, file)
     if node.tag == _REFUSED:
         return Refused(place)
+    span = node.start_mark.index, node.end_mark.index
     if isinstance(node, yaml.ScalarNode):
         if any("\ud800" <= character <= "\udfff" for character in node.value):  # no report could be written with it
             problems.append(Problem(place, "half a character (a lone surrogate): remove it"))
             return Refused(place)
-        return Text(node.value, node.style is None, place, (node.start_mark.index, node.end_mark.index))
+        return Text(node.value, node.style is None, place, span)
     if isinstance(node, yaml.SequenceNode):
-        return Listing(tuple(_converted(item, file, problems) for item in node.value), place)
+        return Listing(tuple(_converted(item, file, problems) for item in node.value), place, span)
     assert isinstance(node, yaml.MappingNode), "YAML has no fourth kind of node"
-    return Block(_entries(node, file, problems), place)
+    return Block(_entries(node, file, problems), place, span)
 
 
 def _entries(node: yaml.MappingNode, file: str, problems: list[Problem]) -> tuple[tuple[Text, Node], ...]:
@@ -227,11 +230,12 @@ QUOTES = ("'", '"')
 class Edit:
     """One scalar that is to hold another quantity: the keys that lead to it, and that quantity.
 
-    subject is what the scalar limits, for people: "net::params".
+    None for a quantity removes the entry, whatever its value. subject is what the scalar limits, for people:
+    "net::params".
     """
 
     keys: tuple[str, ...]
-    quantity: str
+    quantity: str | None
     subject: str = ""
 
 
@@ -254,6 +258,9 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
     root, _ = tree(text, file)
     splices: list[tuple[int, int, str]] = []
     for edit in edits:
+        if edit.quantity is None:
+            splices.append((*_entry_span(root, edit.keys, text), ""))
+            continue
         scalar = scalar_at(root, edit.keys)
         old = text[slice(*scalar.span)] if scalar else ""
         if scalar is None or "\n" in old:
@@ -263,6 +270,40 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new + text[end:]
     return text
+
+
+def key_at(root: Node, keys: tuple[str, ...]) -> tuple[Block, int]:
+    """The mapping that the last of some keys stands in, and its position there; they must lead somewhere."""
+    node: Node | None = root
+    for key in keys[:-1]:
+        entries = node.entries if isinstance(node, Block) else ()
+        node = next((value for name, value in entries if name.text == key), None)
+    assert isinstance(node, Block), "an entry that is removed was read before"
+    return node, [name.text for name, _ in node.entries].index(keys[-1])
+
+
+def _entry_span(root: Node, keys: tuple[str, ...], text: str) -> tuple[int, int]:
+    """Where an entry of several begins and ends: its lines in block style, in a flow with the comma beside it."""
+    block, position = key_at(root, keys)
+    key, value = block.entries[position]
+    start, end = key.span[0], _end(value, text)
+    if text[block.span[0]] != "{":
+        line_end = text.find("\n", end)
+        return text.rfind("\n", 0, start) + 1, len(text) if line_end < 0 else line_end + 1
+    if position:
+        return _end(block.entries[position - 1][1], text), end
+    return start, block.entries[1][0].span[0]
+
+
+def _end(node: Node, text: str) -> int:
+    """Where the last character of a node stands, past it; not where YAML's next token does."""
+    if isinstance(node, Refused):
+        raise BudgetError(f"{node.place}: what is refused there is not removed: edit it by hand")
+    if isinstance(node, Block) and text[node.span[0]] != "{":
+        return _end(node.entries[-1][1], text)
+    if isinstance(node, Listing) and text[node.span[0]] != "[":
+        return _end(node.items[-1], text)
+    return len(text[: node.span[1]].rstrip())
 
 
 STRAY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d{1,9})\.new")  # where a file is written before it is in place

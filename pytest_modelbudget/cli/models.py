@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from shlex import quote
@@ -20,7 +20,15 @@ from shlex import quote
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.errors import InputError, UnitError
-from pytest_modelbudget.formats.source import AS_WRITTEN, GROUPED, InputSpec, InputSpecs, ModelSource
+from pytest_modelbudget.formats.source import (
+    AS_WRITTEN,
+    GROUPED,
+    OPTIMISERS,
+    USUAL_OPTIMISER,
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+)
 from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
@@ -95,13 +103,16 @@ def explain_metric(options: argparse.Namespace) -> bool:
         guess = yaml_text.suggestion(options.metric, registry.metrics)
         raise InputError(f"there is no metric '{options.metric}': {guess}")
     metric = registry.metrics[options.metric]
-    model = measure_source(source_of(options, registry), registry)
+    source = source_of(options, registry)
+    if metric.trained and not source.training:
+        source = replace(source, training=USUAL_OPTIMISER)
+    model = measure_source(source, registry)
     scope = None if options.scope in ("", MODEL) else options.scope
     known = verdict.known_scopes(model.measurements.values()) - {""}
     if scope and not any(is_in_scope(name, scope) for name in known):
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print(printable(explain.explanation(metric, measurement, model.costed, scope)))
+    print(printable(explain.explanation(metric, measurement, model.program_of(metric), scope)))
     return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 
@@ -176,6 +187,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
     several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
+    add("--training", choices=tuple(OPTIMISERS), default="", help="measure a training step, too, with this optimizer")
     add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 
 
@@ -205,6 +217,7 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
         dtype=words.dtype(options.dtype),
         dims=words.dims(options.dims),
         qdq="" if options.qdq == GROUPED else options.qdq,
+        training=options.training,
         base=base,
     )
 

@@ -114,8 +114,13 @@ def _is_looser(bounds: Mapping[Bound, Fraction], than: Mapping[Bound, Fraction])
 
 
 class Outcome(str, Enum):
-    """Within, over, or unknown; unknown is never green."""
+    """Within, over, or unknown, which is never green; of a limit with an exception also accepted.
+
+    UNUSED is an exception that its limit does not need: the limit is kept.
+    """
 
     WITHIN = "within"
     OVER = "over"
     UNKNOWN = "unknown"
+    ACCEPTED = "accepted"
+    UNUSED = "unused"

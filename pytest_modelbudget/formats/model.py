@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.formats.stopwatch import Plan, Stopped
 from pytest_modelbudget.graph.graph import Graph
@@ -59,13 +59,17 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that can be measured and not run."""
+    """A model that can be measured and not run.
+
+    files are those below its own file's folder whose content it was read from, or looked for in vain.
+    """
 
     graph: Graph
     format: str
     traced: str = ""
     layers: tuple[LayerCall, ...] = ()
     notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +286,10 @@ class RunnableModel(ABC):
         return self.measured.notes
 
     @property
+    def files(self) -> tuple[str, ...]:
+        return self.measured.files
+
+    @property
     @abstractmethod
     def inputs(self) -> DrawnInputs:
         """What it is run on."""
@@ -345,8 +353,30 @@ class RunnableModel(ABC):
         """What this model is known to share with the one that it was made from."""
         return NOTHING_SHARED
 
+    def training_step(self, optimiser: str) -> Graph:
+        """Its training step with one of ``OPTIMISERS``; raises TraceError where none is known."""
+        raise no_training_step(self.format)
+
     def release(self) -> None:  # noqa: B027  # most models hold nothing that can be made again
         """Forget what can be made again: weights that were built, sessions."""
+
+
+def training_step(model: Model, optimiser: str) -> Graph:
+    """The program of one training step of a model: forward and backward, its weights all that the step holds.
+
+    Raises TraceError where none is known.
+    """
+    if isinstance(model, RunnableModel):
+        return model.training_step(optimiser)
+    raise no_training_step(model.format)
+
+
+def no_training_step(format: str) -> TraceError:
+    """Why a format has no training step: it holds what inference runs."""
+    return TraceError(
+        f"the training step of a model under {format}: is not known, which holds what inference runs: "
+        "measure the module, under torch:"
+    )
 
 
 def must_run(

@@ -33,6 +33,10 @@ class TensorSpec:
 
 GROUPED, AS_WRITTEN = "grouped", "as_written"  # the words of qdq
 
+# Values that an optimiser keeps for each one that it changes: none, a momentum, or the two moments of Adam.
+OPTIMISERS: Mapping[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+USUAL_OPTIMISER = "adam"  # where training is measured and none is named
+
 InputSpec = Union[TensorSpec, "tuple[InputSpec, ...]"]
 
 
@@ -57,7 +61,8 @@ class ModelSource:
     format is a key of the table of formats. target is "module:attribute" (called with args and
     kwargs), a file path (relative to base), or, from Python code, a module or factory itself.
     dtype converts the model's floating-point parameters and buffers; dims binds symbols. qdq is "as_written"
-    where dequantise, operation and quantise are measured apart, and "" where as one operation on integers.
+    where dequantise, operation and quantise are measured apart, and "" where as one operation on integers. training
+    names the optimiser of the training step that is measured, too; "" where none is.
     """
 
     format: str
@@ -68,6 +73,7 @@ class ModelSource:
     dtype: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     qdq: str = ""
+    training: str = ""
     base: Path = Path()
 
 

@@ -27,7 +27,8 @@ class Format:
     whose dims then bind the symbols of the file's own. extra is the framework that reads it, which
     is also the name of the extra that installs it. engine is what its models run on: transforms
     know models by it. A format without one has transforms of its own. compared_with names modules
-    that its reader imports only where models are run and compared.
+    that its reader imports only where models are run and compared. of_files says that a model is made of
+    the bytes of its files and of nothing else, so that its numbers hold as long as these are the same.
     """
 
     key: str
@@ -38,6 +39,7 @@ class Format:
     extra: str = ""
     engine: str = ""
     compared_with: tuple[str, ...] = ()
+    of_files: bool = False
 
     def __post_init__(self) -> None:
         if not self.engine:
@@ -81,6 +83,7 @@ FORMATS: tuple[Format, ...] = (
         extra="torch",
         engine="torch",
         compared_with=TORCH_COMPILER,
+        of_files=True,
     ),
     Format(
         "exported",
@@ -91,6 +94,7 @@ FORMATS: tuple[Format, ...] = (
         extra="torch",
         engine="torch",
         compared_with=TORCH_COMPILER,
+        of_files=True,
     ),
     Format(
         "onnx",
@@ -100,6 +104,7 @@ FORMATS: tuple[Format, ...] = (
         brings_inputs=True,
         extra="onnx",
         engine="onnx",
+        of_files=True,
     ),
 )
 

@@ -18,6 +18,7 @@ from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError,
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
+    OPTIMISERS,
     InputSpec,
     InputSpecs,
     ModelSource,
@@ -43,6 +44,7 @@ def model_source(
     kwargs: Mapping[str, object] = NOTHING,
     dims: Mapping[str, int] = NOTHING,
     qdq: str = GROUPED,
+    training: str = "",
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base.
 
@@ -51,11 +53,14 @@ def model_source(
     if qdq not in {GROUPED, AS_WRITTEN}:
         raise InputError(f"{qdq!r} is no way to read QDQ: write {GROUPED} or {AS_WRITTEN}")
     specs = input_specs(inputs, registry)
+    if training and training not in OPTIMISERS:
+        raise InputError(f"training={training!r} names no optimizer whose states are known: {', '.join(OPTIMISERS)}")
     key = source_format(source, registry)
     target = str(source) if isinstance(source, Path) else source
     return ModelSource(
-        key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, qdq="" if qdq == GROUPED else qdq, base=base
-    )
+        key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, qdq="" if qdq == GROUPED else qdq,
+        training=training, base=base,
+    )  # fmt: skip
 
 
 def source_format(source: object, registry: Tables) -> str:
@@ -128,6 +133,8 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
         if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
             word = limit_forms.AUTO if limit.grow is None else "grow"
             raise BudgetError(f"{limit.metric}: '{word}' needs a lock file: write it in a budget")
+        if isinstance(limit, Limit) and limit.accept is not None:
+            raise BudgetError(f"{limit.metric}: 'accept' is granted where a change of it is seen: write it in a budget")
     return read
 
 
@@ -160,6 +167,7 @@ def measure(
     kwargs: Mapping[str, object] = NOTHING,
     dims: Mapping[str, int] = NOTHING,
     qdq: str = GROUPED,
+    training: str = "",
 ) -> Measurements:
     """All metrics of one model, as a budget would see them.
 
@@ -167,6 +175,7 @@ def measure(
     inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or several of them in a list (positional) or a
     mapping (by name); files may bring their own. dims binds symbolic dimensions of a file's own inputs.
     qdq "as_written" measures dequantise, operation and quantise apart, which else are one operation on integers.
+    training names an optimizer, "sgd", "momentum", "adam" or "adamw": a training step is then measured, too.
 
     The model never sees a tensor that is given: only its type and shape are used, and of integers
     the range, min to max, within which other values may be drawn.
@@ -174,7 +183,9 @@ def measure(
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
     """
     registry, here = tables(), Path.cwd()
-    asked = model_source(source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, registry=registry, base=here)
+    asked = model_source(
+        source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, training=training, registry=registry, base=here
+    )
     model = measuring.measure_model(asked, registry, root=here)
     for failure in (model.failure, *model.failures.values()):
         if failure is not None:

@@ -1,13 +1,13 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget import revision, yaml_text
-from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Loosen, Place, path_of
+from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions
 from pytest_modelbudget.budget.lock_file import (
     SCHEMA,
@@ -22,17 +22,20 @@ from pytest_modelbudget.budget.lock_file import (
     read_value,
 )
 from pytest_modelbudget.budget.read_budget import budget_text, read_budget
-from pytest_modelbudget.budget.update import Update, UpdateMode, update
+from pytest_modelbudget.budget.update import Exempt, Update, UpdateMode, update
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
 from pytest_modelbudget.reports.cases import cases
+from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
 from pytest_modelbudget.units import readable_pair
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 MOST_NAMED = 3  # stale numbers that one line names
 HEAD = 1000  # bytes of a lock file in which its schema stands
+UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
 
 
@@ -45,36 +48,90 @@ def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedVal
     }
 
 
+def exempt_checks(report: record.Report, numbers: Numbers, budget: Path, root: Path) -> Exempt:
+    """The checks of one budget file that its exceptions speak of."""
+    accepted: set[CheckKey] = set()
+    idle: set[CheckKey] = set()
+    for case in cases(report):
+        file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
+        if case.check.accept is None or file != str(budget):
+            continue
+        key = case.address.above.path, case.name
+        if case.check.outcome is Outcome.ACCEPTED:
+            accepted.add(key)
+        elif case.check.outcome is Outcome.UNUSED or case.check.accept.is_past:
+            idle.add(key)
+    return Exempt(frozenset(accepted), frozenset(idle))
+
+
 # Lock files.
 
 
-def lock_reports(
-    report: record.Report, numbers: Numbers, files: Iterable[Path], baselines: Baselines, *, all_needed: bool
-) -> list[record.LockReport]:
-    """The state of each lock file, in the order of the files.
+def lock_comparison(report: record.Report, numbers: Numbers, path: Path, baselines: Baselines) -> LockComparison:
+    """One budget's lock, in the working tree and at the base, beside the numbers that were measured.
 
-    One that does not exist is only spoken of where limits grow from it, or all_needed.
+    A number that is accepted for a while moves no lock.
     """
-    locks: list[record.LockReport] = []
-    base = baselines.base
-    if base is not None and not base.commit:
-        locks.append(record.LockReport(file=None, state="unreachable", text=base.why_not))
+    here, file = baselines.in_working_tree(path), baselines.shown(path)
+    today = measured_numbers(numbers, path)
+    accepted = exempt_checks(report, numbers, path, baselines.root).accepted
+    beside = {
+        str(Address(file) / path_of(*key)): _beside(number, key, here.lock.value(*key), is_accepted=key in accepted)
+        for key, number in today.items()
+    } if here.lock else {}  # fmt: skip
+    lock = baselines.shown(lock_path(path))
+    compared = LockComparison(budget=file, file=lock, is_there=here.is_there, problem=here.problem, numbers=beside)
+    if baselines.base is None or not baselines.base.commit:
+        return compared
+    there = baselines.at_base(path)
+    moved: dict[str, str] = {}
+    with suppress(BudgetError):  # which leaves growth unknown
+        for model in sorted({model for model, _ in today}):
+            homes = [baselines.shown(lock_path(home)) for home in baselines.homes(path, model) if home != path]
+            if homes:
+                moved[model] = " and ".join(homes)
+    return replace(compared, is_at_base=there.is_there, base_problem=there.problem, moved=moved)
+
+
+def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is_accepted: bool) -> LockedNumber:
+    """A number of today beside the locked one."""
+    if locked is None:
+        return LockedNumber(is_locked=False, difference=f"{key[1]} of {key[0]}")
+    drift = tuple(
+        f"{name} {version}" for name, version in locked.versions.items() if today.versions.get(name) != version
+    )
+    if locked.value == today.value or is_accepted:
+        return LockedNumber(drift=drift)
+    before, after = readable_pair(locked.value, today.value, today.unit)
+    return LockedNumber(difference=f"{key[1]} of {key[0]} {before} -> {after}", drift=drift)
+
+
+def lock_reports(
+    report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool
+) -> Iterator[record.LockReport]:
+    """The state of each lock file, in the order of the files; where locks are checked, what is unfit fails.
+
+    One that does not exist is only spoken of where limits grow from it, or locks are checked.
+    """
     growing = [case for case in cases(report) if case.check.grow is not None]
     grows = {case.model.file for case in growing}
     grown_from = {case.model.file for case in growing if case.check.baseline is not None}
-    for path in files:
-        file = baselines.shown(path)
-        today = measured_numbers(numbers, path)
-        state, text = _state(path, today, baselines)
-        if state == "missing" and not all_needed and file not in grows:
+    for compared in comparisons:
+        state, text = _state(compared)
+        if state == "missing" and not is_checked and compared.budget not in grows:
             continue
-        lock = baselines.shown(lock_path(path))
         # It was there when growth was told from it, and no longer says so now.
-        is_gone = base is None and state in ("missing", "broken") and file in grown_from
-        locks.append(record.LockReport(file=lock, state=state, text=text, fails=is_gone))
-        if base is not None and base.commit:
-            locks.extend(_at_base(path, sorted({model for model, _ in today}), base, baselines))
-    return locks
+        is_gone = not report.base_name and state in ("missing", "broken") and compared.budget in grown_from
+        locks = [record.LockReport(file=compared.file, state=state, text=text, fails=is_gone)]
+        if report.base:
+            locks.extend(_at_base(compared, revision.short(revision.BaseRevision(report.base_name, report.base))))
+        for lock in locks:
+            yield replace(lock, fails=lock.fails or (is_checked and lock.state in UNFIT))
+
+
+def unreachable_base(base: revision.BaseRevision) -> record.LockReport:
+    """The state of all locks of a base that is not here."""
+    return record.LockReport(file=None, state="unreachable", text=base.why_not)
 
 
 def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[record.LockReport]:
@@ -96,20 +153,17 @@ def _is_lock(path: Path) -> bool:
         return False  # not ours to read, and nothing is compared with it
 
 
-def _state(path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines) -> tuple[str, str]:
+def _state(compared: LockComparison) -> tuple[str, str]:
     """(state, text) of the lock in the working tree, seen from what was measured."""
-    file, here = baselines.shown(lock_path(path)), baselines.in_working_tree(path)
-    if here.problem:
-        return "broken", here.problem
-    if here.lock is None:
+    file, numbers = compared.file, compared.numbers.values()
+    if compared.problem:
+        return "broken", compared.problem
+    if not compared.is_there:
         return "missing", f"there is no {file}: {UPDATE}=create writes it"
-    known = {key: here.lock.value(*key) for key in today}
-    stale = [_stale(key, locked, today[key]) for key, locked in known.items()
-             if locked is not None and locked.value != today[key].value]  # fmt: skip
-    lacking = [f"{check} of {model}" for (model, check), locked in known.items() if locked is None]
+    stale = [number.difference for number in numbers if number.is_locked and number.difference]
+    lacking = [number.difference for number in numbers if not number.is_locked]
     if stale:
-        others = {f"{name} {version}" for key, locked in known.items() if locked is not None
-                  for name, version in locked.versions.items() if today[key].versions.get(name) != version}  # fmt: skip
+        others = {version for number in numbers for version in number.drift}
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
         return "stale", f"lock stale: {file}: {_named(stale)}{drift}: {UPDATE}=fix renews it"
     if lacking:
@@ -117,35 +171,26 @@ def _state(path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselin
     return "fresh", f"{file} holds what was measured"
 
 
-def _stale(key: CheckKey, locked: LockedValue, today: LockedValue) -> str:
-    before, after = readable_pair(locked.value, today.value, today.unit)
-    return f"{key[1]} of {key[0]} {before} -> {after}"
-
-
 def _named(texts: Sequence[str]) -> str:
     rest = len(texts) - MOST_NAMED
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-def _at_base(
-    path: Path, models: Iterable[str], base: revision.BaseRevision, baselines: Baselines
-) -> Iterator[record.LockReport]:
-    there, file = baselines.at_base(path), baselines.shown(lock_path(path))
-    if there.problem:
-        yield record.LockReport(file=file, state="broken", text=there.problem)
+def _at_base(compared: LockComparison, base: str) -> Iterator[record.LockReport]:
+    file = compared.file
+    if compared.base_problem:
+        yield record.LockReport(file=file, state="broken", text=compared.base_problem)
         return
     moved: dict[str, list[str]] = {}
-    with suppress(BudgetError):  # which leaves growth unknown
-        for model in models:
-            homes = [baselines.shown(lock_path(home)) for home in baselines.homes(path, model) if home != path]
-            if homes:
-                moved.setdefault(" and ".join(homes), []).append(model)
-    for locks, names in moved.items():
-        text = f"{_named(names)} of {baselines.shown(path)} compared with {locks} at {revision.short(base)}"
+    for model, homes in compared.moved.items():
+        moved.setdefault(homes, []).append(model)
+    for homes, names in moved.items():
+        text = f"{_named(names)} of {compared.budget} compared with {homes} at {base}"
         yield record.LockReport(file=file, state="moved", text=f"{text}: moved from there")
-    if not there.is_there and not moved:
-        text = f"{revision.short(base)} has no {file}: compared with the working tree's"
-        yield record.LockReport(file=file, state="missing", text=text)
+    if not compared.is_at_base and not moved:
+        yield record.LockReport(
+            file=file, state="missing", text=f"{base} has no {file}: compared with the working tree's"
+        )
 
 
 # Loosened limits, and redefined models.
@@ -155,7 +200,7 @@ def budget_changes(
     report: record.Report, numbers: Numbers, files: Iterable[Path], gone: Iterable[Path], baselines: Baselines,
     registry: Tables,
 ) -> tuple[tuple[record.LoosenedLimit, ...], tuple[record.RedefinedModel, ...]]:  # fmt: skip
-    """All that the change since the base loosens, and redefines, each by file and line.
+    """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
 
     gone are budget files of the base that are none in the working tree, whether or not a file of that name is there.
     """
@@ -172,25 +217,28 @@ def budget_changes(
         if now is not None and base.commit:
             is_forbidden = now.loosen is Loosen.FORBID or any(change.forbidden for change in found)
             measured = measured_numbers(numbers, path)
-            for loosening in _of_lock(path, now, measured, baselines, registry):
+            accepted = exempt_checks(report, numbers, path, root).accepted
+            for loosening in _of_lock(path, now, measured, baselines, registry, accepted):
                 change = assembly.loosened_limit(loosening, forbidden=is_forbidden)
                 # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
                 is_left_out = change.what in MEASURED_BY and change.id not in judged
                 changes.append(replace(change, forbidden=False) if is_left_out else change)
     changes.sort(key=lambda change: (change.file, change.line))
     loosened = tuple(change for change in changes if isinstance(change, record.LoosenedLimit))
+    loosened = tuple(sorted(loosened, key=lambda change: not change.grants_exception))
     return loosened, tuple(change for change in changes if isinstance(change, record.RedefinedModel))
 
 
 def _of_lock(
-    path: Path, now: Budget, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables
-) -> Iterator[Loosening]:
+    path: Path, now: Budget, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
+    accepted: Collection[CheckKey],
+) -> Iterator[Loosening]:  # fmt: skip
     """Locked numbers that let a budget's models grow further than those of the base."""
     with suppress(BudgetError):  # a base that cannot be read is told of where growth is judged
         yield from lock_loosenings(
             now, baselines.in_working_tree(path).lock, baselines.shown(lock_path(path)),
             at_base=lambda model, check: baselines.locked_at_base(path, model, check),
-            measured=measured, metrics=registry.metrics,
+            measured=measured, metrics=registry.metrics, accepted=accepted,
         )  # fmt: skip
 
 
@@ -211,8 +259,7 @@ def _changes(
             unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
             yield assembly.loosened_limit(unknown, forbidden=is_forbidden)
         return
-    if before is None:
-        return  # new since the base
+    before = before or Budget(file, ())  # new since the base: only its exceptions are told
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
     for loosening in loosenings(before, now, registry.metrics):
         yield assembly.loosened_limit(loosening, forbidden=is_forbidden)
@@ -221,8 +268,9 @@ def _changes(
 
 
 def written(
-    mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables
-) -> Iterator[str]:
+    mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
+    exempt: Exempt,
+) -> Iterator[str]:  # fmt: skip
     """Writes one budget file and its lock; a line for each thing that changed.
 
     Raises BudgetError where it cannot be edited, and OSError where it cannot be written.
@@ -236,7 +284,7 @@ def written(
     lock = here.lock or Lock()
     planned = update(
         mode, budget, measured, lock, metrics=registry.metrics,
-        baseline=lambda model, check: baselines.of(path, model, check),
+        baseline=lambda model, check: baselines.of(path, model, check), exempt=exempt,
     )  # fmt: skip
     new_text = yaml_text.edited(text, file, planned.edits)
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
@@ -256,13 +304,20 @@ def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, afte
 
 
 def _bare(limit: AnyLimit) -> AnyLimit:
-    """A limit without its column, which an edit before it on its line may move."""
-    return replace(limit, place=Place(limit.place.file, limit.place.line))
+    """A limit without its place, which an edit before it may move."""
+    nowhere = Place("", 1)
+    if isinstance(limit, Limit) and limit.accept is not None:
+        limit = replace(limit, accept=replace(limit.accept, place=nowhere))
+    return replace(limit, place=nowhere)
 
 
 def _said(planned: Update, text: str, file: str) -> Iterator[str]:
     root, _ = yaml_text.tree(text, file)
     for edit in planned.edits:
+        if edit.quantity is None:
+            block, position = yaml_text.key_at(root, edit.keys)
+            yield f"{file}:{block.entries[position][0].place.line}: {edit.subject} {edit.keys[-1]} removed"
+            continue
         scalar = yaml_text.scalar_at(root, edit.keys)
         assert scalar is not None  # it has just been replaced
         end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"

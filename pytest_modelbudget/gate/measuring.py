@@ -13,8 +13,8 @@ from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, user_code
-from pytest_modelbudget.formats.model import LoadedModel, Model
+from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
+from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
@@ -22,11 +22,20 @@ from pytest_modelbudget.graph.graph import is_in_scope
 from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
-from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.operations import operations
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
 Profile = Callable[[Model, costs.CostedGraph], str]
+
+
+class Store(Protocol):
+    """Measurements of earlier sessions, of models that are files."""
+
+    def get(self, source: ModelSource, *, with_parts: bool, with_profile: bool) -> MeasuredModel | None: ...
+
+    def keep(self, source: ModelSource, model: MeasuredModel, *, with_parts: bool) -> None: ...
 
 
 class Elsewhere(Protocol):
@@ -58,7 +67,7 @@ def collection_paused() -> Iterator[None]:
 class CostedModel:
     """A model with its graph, what each operation costs, and every metric that could be measured.
 
-    failures holds the other metrics, by key.
+    failures holds the other metrics, by key. trained is the program of its training step, where one was asked for.
     """
 
     loaded: Model
@@ -66,6 +75,11 @@ class CostedModel:
     census: tuple[OpCount, ...]
     measurements: Mapping[str, Measurement]
     failures: Mapping[str, ModelBudgetError]
+    trained: costs.CostedGraph | None = None
+
+    def program_of(self, metric: Metric) -> costs.CostedGraph:
+        """The program that a metric is measured on."""
+        return self.trained if metric.trained and self.trained else self.costed
 
     @property
     def is_complete(self) -> bool:
@@ -82,24 +96,45 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     with first_on_path(root), user_code("loading the model", SourceError):
         loaded = registry.formats[source.format].load(source, registry.ops)
         loaded.graph  # noqa: B018  # a model is read when its graph is asked for
-    return costed(loaded, registry, qdq=source.qdq)
+    return costed(loaded, registry, source)
 
 
-def costed(loaded: Model, registry: Tables, *, qdq: str) -> CostedModel:
-    """A loaded model with all metrics; raises ModelBudgetError where an operation's rule raises."""
-    loaded = loaded if qdq == AS_WRITTEN else on_integers(loaded, registry)
+def costed(model: Model, registry: Tables, source: ModelSource) -> CostedModel:
+    """A loaded model with all metrics that its source asks for.
+
+    Raises ModelBudgetError where an operation's rule raises.
+    """
+    loaded = model if source.qdq == AS_WRITTEN else on_integers(model, registry)
     graph = costs.CostedGraph(loaded.graph, registry.ops)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
     measurements: dict[str, Measurement] = {}
     failures: dict[str, ModelBudgetError] = {}
+    trained, why = _trained(model, registry, source.training)
     for key, metric in registry.metrics.items():
+        if metric.trained and not source.training:
+            continue
         try:
             with user_code(f"measuring {key}", ExtensionError):
-                measurements[key] = metric.of(graph)
+                if metric.trained and why:
+                    raise why
+                measurements[key] = metric.of(trained if metric.trained and trained else graph)
         except ModelBudgetError as error:
             failures[key] = error
-    return CostedModel(loaded, graph, counts, measurements, failures)
+    return CostedModel(loaded, graph, counts, measurements, failures, trained)
+
+
+def _trained(
+    model: Model, registry: Tables, optimiser: str
+) -> tuple[costs.CostedGraph | None, ModelBudgetError | None]:
+    """The training step of a model, or why there is none; neither where nobody asks."""
+    if not optimiser:
+        return None, None
+    try:
+        with user_code("recording a training step", TraceError):
+            return costs.CostedGraph(training_step(model, optimiser), registry.ops), None
+    except ModelBudgetError as error:
+        return None, error
 
 
 def on_integers(loaded: Model, registry: Tables) -> Model:
@@ -115,7 +150,13 @@ def on_integers(loaded: Model, registry: Tables) -> Model:
         )
         for layer in loaded.layers
     )
-    return LoadedModel(read.graph, loaded.format, loaded.traced, tuple(layers), (*loaded.notes, *read.notes))
+    notes = (*loaded.notes, *read.notes)
+    return LoadedModel(read.graph, loaded.format, loaded.traced, tuple(layers), notes, files_of(loaded))
+
+
+def files_of(loaded: Model) -> tuple[str, ...]:
+    """The files beside its own that a model depends on; one of an extension's may not know the word."""
+    return getattr(loaded, "files", ())
 
 
 @collection_paused()
@@ -162,8 +203,10 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         model.measurements,
         model.failures,
         model.census,
+        operations=model.costed.once(operations),
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
         parts=_parts(model, registry) if with_parts else {},
+        files=files_of(model.loaded),
         seconds=perf_counter() - began,
     )
 
@@ -173,18 +216,22 @@ def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Pa
     shapes = growth.result_shapes(model.loaded.graph)
     with user_code("telling what each number is made of", ExtensionError):
         return {
-            key: growth.parts(registry.metrics[key], measurement, model.costed, shapes)
+            key: growth.parts(metric, measurement, model.program_of(metric), shapes)
             for key, measurement in model.measurements.items()
+            for metric in (registry.metrics[key],)
         }
 
 
 class MeasuredModels:
     """The models of this process, each measured once, however many limits ask for it."""
 
-    def __init__(self, registry: Tables, *, root: Path, profile: Profile | None = None) -> None:
+    def __init__(
+        self, registry: Tables, *, root: Path, profile: Profile | None = None, store: Store | None = None
+    ) -> None:
         self.registry = registry
         self.root = root
         self.profile = profile
+        self.store = store
         # The source stays beside its model: an object's identity is its own only while it lives.
         self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
@@ -192,14 +239,23 @@ class MeasuredModels:
         """The measured model of a source; inputs and arguments belong to it."""
         key = (_key(source), with_parts, elsewhere and elsewhere.bounds)
         if key not in self._known:
-            if elsewhere is not None:
-                model = elsewhere.measure(source, with_parts=with_parts)
-            else:
-                model = measure_model(
-                    source, self.registry, root=self.root, with_parts=with_parts, profile=self.profile
-                )
-            self._known[key] = (source, model)
+            self._known[key] = (source, self._reused(source, with_parts, elsewhere))
         return self._known[key][1]
+
+    def _reused(self, source: ModelSource, with_parts: bool, elsewhere: Elsewhere | None) -> MeasuredModel:
+        """The model as an earlier session measured it, where nothing differs; else measured, and kept."""
+        if self.store is None or not self.registry.formats[source.format].of_files:
+            return self._measured(source, with_parts, elsewhere)
+        known = self.store.get(source, with_parts=with_parts, with_profile=self.profile is not None)
+        if known is None:
+            known = self._measured(source, with_parts, elsewhere)
+            self.store.keep(source, known, with_parts=with_parts)
+        return known
+
+    def _measured(self, source: ModelSource, with_parts: bool, elsewhere: Elsewhere | None) -> MeasuredModel:
+        if elsewhere is not None:
+            return elsewhere.measure(source, with_parts=with_parts)
+        return measure_model(source, self.registry, root=self.root, with_parts=with_parts, profile=self.profile)
 
 
 def _key(value: object) -> Hashable:
@@ -220,6 +276,9 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     failure = model.failure or model.failures.get(limit.metric)
     if failure is not None:
         return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
+    if limit.metric not in model.measurements:
+        why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
+        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
     measurement = model.measurements[limit.metric]
     scopes = known_scopes(model.measurements.values())
     if isinstance(limit, OpsLimit):

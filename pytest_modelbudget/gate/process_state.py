@@ -1,5 +1,6 @@
 """The process around a model: what its code may change of it is as before when it ends, or is said by name."""
 
+import _signal  # type: ignore[import-not-found]  # it has no stub
 import builtins
 import decimal
 import gc
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from operator import is_
@@ -56,8 +57,12 @@ def _names(name: str, owner: dict[str, Any]) -> Kept:
     """Names with the objects that they had; new names stay, as those of imported modules must."""
 
     def restore(before: Mapping[str, Any]) -> None:
-        if all(map(is_, map(owner.get, before), before.values())):
-            return  # the usual case, and compared without a step in Python
+        if (
+            len(owner) >= len(before)
+            and all(map(is_, owner, before))
+            and all(map(is_, owner.values(), before.values()))
+        ):
+            return  # the usual case, at most with names at the end: compared without a step in Python
         for key, value in before.items():
             if owner.get(key) is not value:
                 owner[key] = value
@@ -70,9 +75,15 @@ def _setting(name: str, read: Callable[[], Any], restore: Callable[[Any], object
     return Kept(name, read, lambda before: None if read() == before else restore(before))
 
 
-def _set_environment(before: Mapping[str, str]) -> None:
+def _environment() -> dict[Any, Any]:
+    """The variables as the system has them: ``dict(os.environ)`` decodes each of them, for every model twice."""
+    encoded: dict[Any, Any] = vars(os.environ)["_data"]
+    return encoded.copy()
+
+
+def _set_environment(before: Mapping[Any, Any]) -> None:
     os.environ.clear()
-    os.environ.update(before)
+    os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in before.items()})
     if hasattr(time, "tzset"):
         time.tzset()
 
@@ -83,16 +94,17 @@ def _umask() -> int:
     return mask
 
 
-SIGNALS = tuple(signal.valid_signals())
+SIGNALS = tuple(map(int, signal.valid_signals()))
+handler_of: Callable[[int], Any] = _signal.getsignal  # without an enumeration around each of sixty answers
 
 
-def _handlers() -> dict[int, Any]:
-    return {number: signal.getsignal(number) for number in SIGNALS}
+def _handlers() -> list[Any]:
+    return list(map(handler_of, SIGNALS))
 
 
-def _set_handlers(before: Mapping[int, Any]) -> None:
-    for number, handler in before.items():
-        if handler is not None and signal.getsignal(number) is not handler:
+def _set_handlers(before: Sequence[Any]) -> None:
+    for number, handler, now in zip(SIGNALS, before, _handlers(), strict=True):
+        if handler is not None and now is not handler:
             signal.signal(number, handler)
 
 
@@ -126,7 +138,7 @@ KEPT: tuple[Kept, ...] = (
     _names("built-in names", vars(builtins)),
     _names("imported modules", sys.modules),
     _attribute(os, "environ"),
-    _setting("environment variables", lambda: dict(os.environ), _set_environment),
+    _setting("environment variables", _environment, _set_environment),
     _setting("the current folder", os.getcwd, os.chdir),
     *(_list(sys, name) for name in ("path", "meta_path", "path_hooks", "argv")),
     *(_attribute(sys, name) for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook")),

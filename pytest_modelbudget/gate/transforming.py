@@ -110,7 +110,7 @@ def transformed_model(
         try:
             with first_on_path(root), user_code(f"applying {check.transform}", TransformError):
                 applied = apply_transform(source, check.transform, check.settings, registry)
-                model = costed(applied.changed.model, registry, qdq=source.qdq)
+                model = costed(applied.changed.model, registry, source)
         except ModelBudgetError as error:
             failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
             return TransformedModel(failed)

@@ -7,7 +7,8 @@ from typing import Union
 
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope
-from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
+from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import Number
 
 
@@ -83,9 +84,13 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class ByFormula:
-    """A number that the formulas of the op rules make up: the sum of these terms for each op."""
+    """A number that the formulas of the op rules make up: the sum of these terms for each op.
+
+    by gives factors of an op with such a number, by which its sum is multiplied.
+    """
 
     terms: tuple[Term, ...]
+    by: Callable[[OpCost, OpTable], tuple[int, ...] | Unknown] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,8 @@ class Metric:
     measure works the number out, in unit; definition says in words what it counts. how is what its shares come about
     by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
     and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
-    by_kind metric is limited by kinds of operation and not by an amount.
+    by_kind metric is limited by kinds of operation and not by an amount. A trained metric is one of a training step,
+    and measured only where a source asks for that.
     """
 
     key: str
@@ -116,6 +122,7 @@ class Metric:
     not_scoped: str = ""
     drafted: bool = False
     by_kind: bool = False
+    trained: bool = False
 
     def of(self, costed: CostedGraph) -> Measurement:
         """The number of a graph; a lower bound where operations make it up, and the graph knows none."""

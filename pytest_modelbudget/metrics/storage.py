@@ -100,6 +100,7 @@ parameter_elements = _by_weight(lambda weight: weight.kind is StorageKind.PARAME
 trainable_elements = _by_weight(lambda weight: weight.trainable, elements_of)
 weight_nbytes = _by_weight(lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
 saved_nbytes = _by_weight(lambda weight: weight.persistent or weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
+stored_nbytes = _by_weight(lambda weight: True, nbytes_of)
 
 PARAMS = Metric(
     "params",

@@ -26,10 +26,14 @@ _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
-    """A model without the bytes of its weights; masks are the stored tensors that mask scores."""
+    """A model without the bytes of its weights; masks are the stored tensors that mask scores.
+
+    beside are the files below its folder that values were read from, or would have been.
+    """
 
     proto: onnx.ModelProto
     masks: frozenset[str]
+    beside: tuple[str, ...] = ()
 
 
 def read_model(path: Path, rules: OpTable) -> ReadModel:
@@ -52,7 +56,8 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     tensors = tuple(_stored(proto))
     for tensor in tensors:
         _refuse_impossible(tensor, path)
-    model = ReadModel(proto, masks(proto.graph, rules))
+    beside = dict.fromkeys(_location(tensor) for tensor in tensors if _decides_from_outside(tensor))
+    model = ReadModel(proto, masks(proto.graph, rules), tuple(beside))
     for tensor in tensors:
         _lighten(tensor, path.parent)
     return model
@@ -113,6 +118,12 @@ def _values_file(tensor: TensorProto, folder: Path) -> Path | None:
     return path if _is_below(location) and path.is_file() else None
 
 
+def _decides_from_outside(tensor: TensorProto) -> bool:
+    """Whether it may decide a shape, and its values lie in another file."""
+    is_small = prod(tensor.dims) <= MOST_ELEMENTS_KEPT
+    return tensor.data_location == TensorProto.EXTERNAL and is_small and tensor.data_type in _INTEGERS
+
+
 def _lighten(tensor: TensorProto, folder: Path) -> None:
     """Drop the values of a tensor, but for the few that may decide a shape."""
     external = tensor.data_location == TensorProto.EXTERNAL
@@ -120,7 +131,7 @@ def _lighten(tensor: TensorProto, folder: Path) -> None:
     if is_large:
         for field in program.VALUE_FIELDS:
             tensor.ClearField(field)
-    elif external and tensor.data_type in _INTEGERS and _values_file(tensor, folder):
+    elif _decides_from_outside(tensor) and _values_file(tensor, folder):
         with user_code(f"reading the external data of '{tensor.name}'", SourceError):
             load_external_data_for_tensor(tensor, str(folder))
         external = False

@@ -561,7 +561,8 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int], rules: Op
     bind_dims(model.proto, dims, file)
     reader = GraphReader(Program(with_shapes(model, file), rules), model.masks)
     graph = reader.graph()
-    return LoadedModel(graph, "onnx", notes=(*([SORTED] if is_sorted else []), *reader.notes))
+    notes = (*([SORTED] if is_sorted else []), *reader.notes)
+    return LoadedModel(graph, "onnx", notes=notes, files=model.beside)
 
 
 def measured_graph(model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:

@@ -58,12 +58,18 @@ def encoder_layer_macs(*, x: Tensor, feed_forward: Tensor, attributes: Attribute
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Sizes of an attention: rows (batch · heads · queries) meet keys over e and values of v."""
+    """Sizes of an attention: in each head of each image, queries meet keys over e and values of v."""
 
-    rows: int
+    heads: int  # of all images together
+    queries: int
     keys: int
     e: int
     v: int
+
+    @property
+    def rows(self) -> int:
+        """Queries of all heads."""
+        return self.heads * self.queries
 
     @property
     def macs(self) -> int:
@@ -82,57 +88,60 @@ def _heads(attributes: Attributes, name: str) -> int:
     return heads
 
 
-def _scores(query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Maybe) -> Scores:
+def attention_23_scores(
+    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Maybe = None
+) -> Scores:
     """Attention-23: (b, h, l, e), or (b, l, h·e) with the heads as attributes."""
     past = past_key.shape[2] if past_key is not None else 0
     if len(query.shape) == 4:
-        return Scores(prod(query.shape[:3]), key.shape[2] + past, query.shape[3], value.shape[3])
+        return Scores(prod(query.shape[:2]), query.shape[2], key.shape[2] + past, query.shape[3], value.shape[3])
     batch, length, width = query.shape
     heads = _heads(attributes, "q_num_heads")
     v = value.shape[2] // _heads(attributes, "kv_num_heads")
-    return Scores(batch * heads * length, key.shape[1] + past, width // heads, v)
+    return Scores(batch * heads, length, key.shape[1] + past, width // heads, v)
 
 
 def attention_23_macs(
     *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Maybe = None
 ) -> int:
     """Two products per head; cached keys and values count like new ones."""
-    return _scores(query, key, value, attributes, past_key).macs
+    return attention_23_scores(query=query, key=key, value=value, attributes=attributes, past_key=past_key).macs
 
 
 def attention_23_flops(
     *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, mask: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Softmax, scale and mask per score, and 3 for a soft cap (quotient, tanh, product)."""
-    scores = _scores(query, key, value, attributes, past_key)
+    scores = attention_23_scores(query=query, key=key, value=value, attributes=attributes, past_key=past_key)
     capped = 3 * bool(attributes.get("softcap"))
     masked = mask is not None or bool(attributes.get("is_causal"))
     return scores.flops(masked) + scores.rows * scores.keys * capped
 
 
-def _multi_head_scores(query: Tensor, key: Maybe, value: Maybe, attributes: Attributes, past_key: Maybe) -> Scores:
+def multi_head_scores(
+    *, query: Tensor, attributes: Attributes, key: Maybe = None, value: Maybe = None, past_key: Maybe = None
+) -> Scores:
     """MultiHeadAttention: q (b, l, h·e), all in (b, l, h, 3, e), or k and v in (b, s, h, 2, e)."""
     heads = _heads(attributes, "num_heads")
     batch, length = query.shape[:2]
     past = past_key.shape[2] if past_key is not None else 0
     e = query.shape[-1] if len(query.shape) == 5 else query.shape[2] // heads
-    rows = batch * heads * length
     if key is None:
-        return Scores(rows, length + past, e, e)
+        return Scores(batch * heads, length, length + past, e, e)
     if len(key.shape) == 5:
-        return Scores(rows, key.shape[1] + past, e, e)
+        return Scores(batch * heads, length, key.shape[1] + past, e, e)
     keys = key.shape[2] if len(key.shape) == 4 else key.shape[1]
     v = e
     if value is not None:
         v = value.shape[3] if len(value.shape) == 4 else value.shape[2] // heads
-    return Scores(rows, keys + past, e, v)
+    return Scores(batch * heads, length, keys + past, e, v)
 
 
 def multi_head_macs(
     *, query: Tensor, attributes: Attributes, key: Maybe = None, value: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Two products per head, without projections."""
-    return _multi_head_scores(query, key, value, attributes, past_key).macs
+    return multi_head_scores(query=query, key=key, value=value, attributes=attributes, past_key=past_key).macs
 
 
 def multi_head_flops(
@@ -147,14 +156,14 @@ def multi_head_flops(
     padding_mask: Maybe = None,
 ) -> int:
     """Softmax, scale and mask per score, and the bias of queries, keys and values."""
-    scores = _multi_head_scores(query, key, value, attributes, past_key)
+    scores = multi_head_scores(query=query, key=key, value=value, attributes=attributes, past_key=past_key)
     given = (query, key, value)
     added = sum(each.elements for each in given if each is not None) if bias is not None else 0
     return added + scores.flops(mask is not None or padding_mask is not None or bool(attributes.get("unidirectional")))
 
 
-def _grouped_scores(
-    query: Tensor, key: Maybe, attributes: Attributes, past_key: Maybe, outputs: tuple[Tensor, ...]
+def grouped_query_scores(
+    *, query: Tensor, attributes: Attributes, outputs: tuple[Tensor, ...], key: Maybe = None, past_key: Maybe = None
 ) -> Scores:
     """GroupQueryAttention: q (b, l, h·e), or packed (b, l, (h + 2·h')·e); keys as in the cache."""
     heads = _heads(attributes, "num_heads")
@@ -164,37 +173,39 @@ def _grouped_scores(
     past = past_key.shape[2] if past_key is not None else 0
     present = outputs[1] if len(outputs) > 1 and len(outputs[1].shape) == 4 else None
     keys = present.shape[2] if present is not None else length + past
-    return Scores(batch * heads * length, keys, e, e)
+    return Scores(batch * heads, length, keys, e, e)
 
 
 def grouped_query_macs(
     *, query: Tensor, attributes: Attributes, outputs: tuple[Tensor, ...], key: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Two products per query head; a buffer that is longer than its content counts in full."""
-    return _grouped_scores(query, key, attributes, past_key, outputs).macs
+    scores = grouped_query_scores(query=query, attributes=attributes, outputs=outputs, key=key, past_key=past_key)
+    return scores.macs
 
 
 def grouped_query_flops(
     *, query: Tensor, attributes: Attributes, outputs: tuple[Tensor, ...], key: Maybe = None, past_key: Maybe = None
 ) -> int:
     """Softmax, scale and the causal mask per score."""
-    return _grouped_scores(query, key, attributes, past_key, outputs).flops(masked=True)
+    scores = grouped_query_scores(query=query, attributes=attributes, outputs=outputs, key=key, past_key=past_key)
+    return scores.flops(masked=True)
 
 
-def _projected_scores(x: Tensor, weight: Tensor, attributes: Attributes, past: Maybe) -> Scores:
+def projected_scores(*, x: Tensor, weight: Tensor, attributes: Attributes, past: Maybe = None) -> Scores:
     """Attention of ONNX Runtime: x (b, l, d) · weight (d, q + k + v), then heads of both."""
     heads = _heads(attributes, "num_heads")
     sizes = attributes.get("qkv_hidden_sizes")
     third = weight.shape[1] // 3
     q, _, v = sizes if isinstance(sizes, tuple) and len(sizes) == 3 else (third, third, third)
     keys = x.shape[1] + (past.shape[3] if past is not None else 0)
-    return Scores(x.shape[0] * heads * x.shape[1], keys, int(q) // heads, int(v) // heads)
+    return Scores(x.shape[0] * heads, x.shape[1], keys, int(q) // heads, int(v) // heads)
 
 
 def projected_macs(*, x: Tensor, weight: Tensor, attributes: Attributes, past: Maybe = None) -> int:
     """One projection to queries, keys and values together, then the two products per head."""
     rows = prod(x.shape[:2])
-    return rows * weight.elements + _projected_scores(x, weight, attributes, past).macs
+    return rows * weight.elements + projected_scores(x=x, weight=weight, attributes=attributes, past=past).macs
 
 
 def projected_flops(
@@ -211,7 +222,7 @@ def projected_flops(
     added = prod(x.shape[:2]) * weight.shape[1] if bias is not None else 0
     masked = mask is not None or bool(attributes.get("unidirectional"))
     masked = masked or score_bias is not None
-    return added + _projected_scores(x, weight, attributes, past).flops(masked)
+    return added + projected_scores(x=x, weight=weight, attributes=attributes, past=past).flops(masked)
 
 
 def linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:

@@ -44,6 +44,19 @@ def fused_convolution_flops(*, out: Tensor, attributes: Attributes, bias: Maybe 
     return out.elements * ((bias is not None) + (residual is not None) + activated)
 
 
+def groups(*, x: Tensor, weight: Tensor, out: Tensor, attributes: Attributes) -> int:
+    """Groups that share no channels: as the operation says, else what x has more of than a filter reads.
+
+    x (batch, channels, ...), weight (out channels, channels / groups, kernel ...). Packed and depthwise layers of
+    torch say nothing; a layout with channels last says it, or has one group: ONNX Conv.
+    """
+    for word in ("groups", "group"):
+        if word in attributes:
+            return int(str(attributes[word]))
+    channels = 1 - len(weight.shape)
+    return x.shape[channels] // weight.shape[1] if out.shape[channels] == weight.shape[0] else 1
+
+
 CONVOLUTION_OF = Contraction(Over.CHANNELS, ("x", "weight"))
 
 

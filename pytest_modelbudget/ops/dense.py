@@ -61,6 +61,11 @@ def turned_macs(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
     return out.elements * contracted_size(x, attributes)
 
 
+def inner_macs(*, x: Tensor, out: Tensor) -> int:
+    """Every row of x (..., k) meets every row of y (..., k): neither has a batch."""
+    return linear_macs(x=x, out=out)
+
+
 def batch_sum_macs(*, x: Tensor, y: Tensor) -> int:
     """addbmm sums the batch too: x (b, n, k) · y (b, k, m) → out (n, m), hence b·n·k·m."""
     return x.elements * y.shape[-1]
@@ -76,9 +81,16 @@ def bilinear_macs(*, x: Tensor, y: Tensor, weight: Tensor) -> int:
     return rows * weight.elements + rows * features * in2
 
 
-def trilinear_macs(*, x: Tensor, weight: Tensor, y: Tensor) -> int:
-    """The kernel below bilinear: x (rows, i), weight (o, i, j), y (rows, j)."""
-    return bilinear_macs(x=x, y=y, weight=weight)
+def trilinear_macs(*, x: Tensor, weight: Tensor, y: Tensor, attributes: Attributes) -> int:
+    """The kernel below bilinear and its gradients: a product of three, contracted left to right.
+
+    Each operand lacks the axes that its ``expand`` names, the result those of ``sumdim``: x (rows, i), weight (o, i, j)
+    and y (rows, j) are ac,bcd,ad->ab.
+    """
+    lacking = [attributes[name] for name in ("expand1", "expand2", "expand3", "sumdim")]
+    axes = len(x.shape) + len(tuple(lacking[0]))  # type: ignore[arg-type]  # a tuple of whole numbers
+    letters = ["".join(chr(97 + axis) for axis in range(axes) if axis not in each) for each in lacking]  # type: ignore[operator]
+    return einsum_macs(parts=(x, weight, y), attributes={"equation": f"{','.join(letters[:3])}->{letters[3]}"})
 
 
 def grouped_macs(*, x: Tensor, y: Tensor, out: Tensor) -> int:
@@ -94,10 +106,21 @@ def grouped_macs(*, x: Tensor, y: Tensor, out: Tensor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EinsumStep:
-    """One step of an einsum: a contraction of a pair, or elementwise products and sums."""
+    """One step of an einsum: a contraction of a pair, or elementwise products and sums.
+
+    A pair is x (batch, rows, summed) · y (batch, summed, columns), each size that of all its indices together.
+    """
 
     contracts: bool
-    elements: int
+    rows: int
+    summed: int = 1
+    columns: int = 1
+    batch: int = 1
+
+    @property
+    def elements(self) -> int:
+        """The product of the sizes of all indices."""
+        return self.batch * self.rows * self.summed * self.columns
 
 
 def einsum_macs(*, parts: tuple[Tensor, ...], attributes: Attributes) -> int:
@@ -131,12 +154,14 @@ def einsum_steps(parts: tuple[Tensor, ...], attributes: Attributes) -> Iterator[
         right = set(term)
         alone = right - left - set(result).union(*later)
         if alone:
-            yield EinsumStep(contracts=False, elements=prod(sizes[index] for index in right))
-        joined = left | (right - alone)
-        kept = joined & set(result).union(*later)
+            yield EinsumStep(contracts=False, rows=prod(sizes[index] for index in right))
+        right -= alone
+        kept = (left | right) & set(result).union(*later)
+        summed, both = (left | right) - kept, left & right & kept
         if position:
-            yield EinsumStep(bool(joined - kept), prod(sizes[index] for index in joined))
-        left = kept if position else right - alone
+            axes = (left - right, summed, right - left, both)
+            yield EinsumStep(bool(summed), *[prod(sizes[index] for index in axis) for axis in axes])
+        left = kept if position else right
 
 
 def _expanded(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
@@ -218,7 +243,8 @@ DENSE: tuple[OpRule, ...] = (
         of=GEMM_OF,
         macs=turned_macs,
     ),
-    _matmul(under("matmul mm bmm mv dot vdot linalg_matmul inner _int_mm", X, Y), EACH_OUTPUT),
+    _matmul(under("matmul mm bmm mv dot vdot linalg_matmul _int_mm", X, Y), EACH_OUTPUT),
+    _matmul(under("inner", X, Y), "x (..., k) · y (..., k): rows by rows", macs=inner_macs),
     _matmul(
         under("MatMul com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", X, Y), EACH_OUTPUT, macs=turned_macs
     ),

@@ -9,6 +9,7 @@ from pytest_modelbudget.ops.classical import CLASSICAL
 from pytest_modelbudget.ops.convolution import CONVOLUTION
 from pytest_modelbudget.ops.dense import DENSE
 from pytest_modelbudget.ops.elementwise import ELEMENTWISE
+from pytest_modelbudget.ops.gradients import GRADIENTS
 from pytest_modelbudget.ops.indexing import INDEXING
 from pytest_modelbudget.ops.linear_algebra import LINEAR_ALGEBRA
 from pytest_modelbudget.ops.movement import MOVEMENT
@@ -19,8 +20,8 @@ from pytest_modelbudget.ops.recurrent import RECURRENT
 from pytest_modelbudget.ops.rule import OpRule
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
-    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, INDEXING, LINEAR_ALGEBRA, MOVEMENT, NORMALISATION,
-    POOLING, QUANTISED, RECURRENT,
+    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, GRADIENTS, INDEXING, LINEAR_ALGEBRA, MOVEMENT,
+    NORMALISATION, POOLING, QUANTISED, RECURRENT,
 )  # fmt: skip
 
 

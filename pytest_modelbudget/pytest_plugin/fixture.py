@@ -20,7 +20,7 @@ from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, sentences
 
 ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
-OPTIONS = ("args", "kwargs", "dims", "qdq")  # of the fixture
+OPTIONS = ("args", "kwargs", "dims", "qdq", "training")  # of the fixture
 
 _ENDED_EARLY = pytest.StashKey[bool]()
 
@@ -78,7 +78,7 @@ def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bu
     budgeted: list[BudgetedModel] = []
 
     def measured_model(source: object, inputs: object = None, **options: Any) -> BudgetedModel:
-        """Measure a model as ``measure()`` does, with args, kwargs, dims and qdq as options."""
+        """Measure a model as ``measure()`` does, with args, kwargs, dims, qdq and training as options."""
         __tracebackhide__ = True
         try:
             models = models_of(config)

@@ -9,7 +9,10 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import date
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
@@ -20,12 +23,12 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, ruling, yaml_text
 from pytest_modelbudget.budget.read_budget import read_budget
-from pytest_modelbudget.budget.verdict import Verdict
+from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource, names_attribute
-from pytest_modelbudget.gate import forked, isolation, measuring, running, transforming
+from pytest_modelbudget.gate import forked, isolation, measuring, reuse, running, transforming
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
@@ -34,23 +37,28 @@ from pytest_modelbudget.pytest_plugin.options import (
     MEASURED,
     MEMORY,
     MEMORY_INI,
+    NO_CACHE,
     SWITCH,
     TIMEOUT,
     TIMEOUT_INI,
+    TODAY,
     TRACES,
     UPDATE,
     absolute,
+    asked_shard,
     report_files,
 )
 from pytest_modelbudget.pytest_plugin.progress import WATCH
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import assembly, record, sentences, typed_json
+from pytest_modelbudget.reports.table import FILE_REPORTS
 from pytest_modelbudget.reports.text import one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 BASELINES = pytest.StashKey[lock_file.Baselines]()
+REUSED = pytest.StashKey[reuse.ReusedModels]()
 _MODELS = pytest.StashKey[measuring.MeasuredModels]()
 _EXTENSIONS = pytest.StashKey[tuple[object, ...]]()
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
@@ -65,11 +73,31 @@ def models_of(config: pytest.Config) -> measuring.MeasuredModels:
         with user_code("the hook pytest_model_budget_extensions", ExtensionError):
             extensions: tuple[object, ...] = tuple(_flat(config.hook.pytest_model_budget_extensions(config=config)))
             registry = tables(extensions)
-        profiles = [report.profile for report, _ in report_files(config) if report.profile]
+        asked = FILE_REPORTS if asked_shard(config) else [report for report, _ in report_files(config)]
+        profiles = [report.profile for report in asked if report.profile]  # any may be merged from a shard
         profile = import_module(profiles[0]).profile if profiles else None
-        config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile)
+        store = _store(config, extensions)
+        config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile, store=store)
         config.stash[_EXTENSIONS] = extensions
     return config.stash[_MODELS]
+
+
+def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.ReusedModels | None:
+    """The measurements of earlier sessions, in pytest's cache; None without one."""
+    cache = getattr(config, "cache", None)
+    if cache is None or config.getoption(NO_CACHE):
+        return None
+    with suppress(OSError):  # a cache that nobody can write to
+        folder = Path(cache.mkdir("model-budget"))
+        sources = partial(_sources, config, extensions)
+        config.stash[REUSED] = reuse.ReusedModels(folder, sources, root=config.rootpath)
+    return config.stash.get(REUSED, None)
+
+
+def _sources(config: pytest.Config, extensions: tuple[object, ...]) -> tuple[object, ...]:
+    """What may change what is measured, by its source: extensions, and all that a conftest.py may have set."""
+    plugins = config.pluginmanager.get_plugins()
+    return (*extensions, *(each for each in plugins if Path(getattr(each, "__file__", "") or "").name == "conftest.py"))
 
 
 def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> isolation.OwnProcess | None:
@@ -166,8 +194,11 @@ def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[
 class BudgetItem(pytest.Item):
     """Anything that the plugin adds to a session; place is where it stands in its file.
 
-    title heads a failure: "net / tiled / macs". statement is set once it ran, for the report.
+    title heads a failure: "net / tiled / macs". statement is set once it ran, for the report. An idle one is skipped,
+    because nobody asked for what it measures, and counts for nothing.
     """
+
+    is_idle = False
 
     def __init__(self, *, place: budgets.Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -209,7 +240,8 @@ class LimitItem(BudgetItem):
         """Measure the model if nobody has, judge the limit, and fail if it is broken."""
         measured = self.model.measured()
         baseline = baselines_of(self.config).of(self.path, self.model.budget_path, self.name)
-        verdict = measuring.judge_limit(self.limit, measured, baseline)
+        today = date.fromisoformat(self.config.getoption(TODAY))
+        verdict = with_exception(measuring.judge_limit(self.limit, measured, baseline), today)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = assembly.check_report(self.nodeid, verdict)
         self.statement = replace(self.model.statement(check), number=self._number(verdict))
@@ -229,7 +261,7 @@ class LimitItem(BudgetItem):
         return None if number is None else {"budget": str(self.path), **lock_file.value_record(number)}
 
     def _accepting(self, verdict: Verdict) -> str:
-        """The command that makes the limit what was measured, from the current directory.
+        """The command that makes the limit what was measured, or drops its exception, from the current directory.
 
         It names the base that growth is seen from, which on GitHub nobody had to ask for.
         """
@@ -238,7 +270,8 @@ class LimitItem(BudgetItem):
         node_id = budgets.path_of(path, *budgets.Address.parse(self.nodeid).names)
         is_compared = verdict.allowed is not None and verdict.baseline.revision
         against = f" {BASE}={quote(base.asked)}" if base and is_compared else ""
-        return f"pytest {SWITCH} {UPDATE}=fix{against} {quote(node_id)}"
+        mode = "trim" if verdict.outcome is Outcome.UNUSED else "fix"
+        return f"pytest {SWITCH} {UPDATE}={mode}{against} {quote(node_id)}"
 
 
 class RunItem(BudgetItem):

@@ -7,23 +7,22 @@ the nine worst are told, and a tenth says how many more there are.
 """
 
 import posixpath
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import Address, path_of
 from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured, worst_first
+from pytest_modelbudget.reports.findings import ERROR, WARNING, placed
 from pytest_modelbudget.reports.record import Report
-from pytest_modelbudget.reports.sentences import evidence_lines, grown_lines, headline, largest_lines
+from pytest_modelbudget.reports.sentences import headline, short_lines
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.units import several
 
 MOST = 10  # annotations of one kind that GitHub keeps
-LAYERS = 3  # lines below a message
 NAMED = 30  # of those that have no annotation of their own
-ERROR, WARNING = "error", "warning"
+NOTICE = "notice"
 LOOSEN, UNFIT_LOCK = "loosen", "lock"  # names of items that fail for a change, or a lock, and for no limit
-_PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+: )?(?P<text>.*)", re.DOTALL)
 
 
 class Annotation(NamedTuple):
@@ -36,6 +35,15 @@ class Annotation(NamedTuple):
     message: str
 
 
+def path_in_checkout(root: Path, environment: Mapping[str, str]) -> str:
+    """Path of rootdir in GitHub's checkout, which is where GitHub looks for files; "" for its top, and elsewhere."""
+    workspace = environment.get("GITHUB_WORKSPACE")
+    if not workspace or not root.is_relative_to(workspace):
+        return ""
+    inside = root.relative_to(workspace).as_posix()
+    return "" if inside == "." else inside
+
+
 def commands(report: Report, *, root: str = "", annotated: Collection[str] = ()) -> list[str]:
     """Workflow commands for all that fails or is to be warned of, at most ten of each kind.
 
@@ -45,13 +53,13 @@ def commands(report: Report, *, root: str = "", annotated: Collection[str] = ())
     annotations = dict.fromkeys(_annotations(report, annotated))
     return [
         _command(annotation, root)
-        for kind in (ERROR, WARNING)
+        for kind in (ERROR, WARNING, NOTICE)
         for annotation in _fitting([some for some in annotations if some.kind == kind])
     ]
 
 
 def _annotations(report: Report, annotated: Collection[str]) -> Iterator[Annotation]:
-    """Files without readable limits first, then limits lifted that may not be, then the worst; then warnings."""
+    """Files without readable limits first, then limits lifted that may not be, then the worst; warnings; exceptions."""
     for broken in report.broken:
         if broken.id not in annotated:
             yield from (_of_problem(broken.id, problem) for problem in broken.problems)
@@ -68,14 +76,12 @@ def _annotations(report: Report, annotated: Collection[str]) -> Iterator[Annotat
     yield from _changes(report, forbidden=False)
     warned = [case for case in cases(report) if case.outcome == "warn"]
     yield from (_of_case(case, WARNING) for case in worst_first(warned))
+    yield from (_of_case(case, NOTICE) for case in cases(report) if case.outcome == "accepted")
 
 
 def _of_case(case: Case, kind: str) -> Annotation:
     """The headline, and below it the layers that grew, or that the number is made of."""
-    below = list(grown_lines(case.check.blame)) or list(largest_lines(case))
-    if case.check.is_claim:
-        below = list(evidence_lines(case.evidence))
-    message = "\n".join([headline(case), *below[:LAYERS]])
+    message = "\n".join([headline(case), *short_lines(case)])
     return Annotation(kind, case.file, case.line, f"{case.subject} / {case.name}", message)
 
 
@@ -88,11 +94,8 @@ def _of_unloaded(case: Case) -> Annotation:
 
 def _of_problem(node_id: str, problem: str) -> Annotation:
     """A problem of a budget file, on the line that it names."""
-    file = Address.parse(node_id).file
-    placed = _PLACED.fullmatch(problem)
-    if placed is None:
-        return Annotation(ERROR, file, 1, "broken budget", problem)
-    return Annotation(ERROR, file, int(placed["line"]), "broken budget", placed["text"].strip())
+    line, text = placed(problem)
+    return Annotation(ERROR, Address.parse(node_id).file, line, "broken budget", text)
 
 
 def _changes(report: Report, *, forbidden: bool, annotated: Collection[str] = ()) -> Iterator[Annotation]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, EquivalenceCheck, OpsLimit, TransformCheck
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, EquivalenceCheck, Limit, OpsLimit, TransformCheck
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
 from pytest_modelbudget.budget.ruling import Ruling
 from pytest_modelbudget.budget.verdict import Verdict
@@ -68,6 +68,7 @@ def _subject(node_id: str, file: str, line: int, model: MeasuredModel) -> dict[s
         "id": node_id, "file": file, "line": line, "format": model.format, "traced": model.traced,
         "notes": tuple(model.notes), "error": str(model.failure) if model.failure else "",
         "metrics": {**measured, **failed}, "ops": counted_ops(model.census),
+        "operations": tuple(_like(record.ExecutedOps, operation) for operation in model.operations),
     }  # fmt: skip
 
 
@@ -110,7 +111,16 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
     if isinstance(limit, OpsLimit):
         return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
     grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
-    return replace(check, limit=limit.max, min=limit.min, **grown)
+    return replace(check, limit=limit.max, min=limit.min, accept=_exemption(verdict), **grown)
+
+
+def _exemption(verdict: Verdict) -> record.Exemption | None:
+    """The exception that a limit was judged with."""
+    accept = verdict.limit.accept if isinstance(verdict.limit, Limit) else None
+    if accept is None or verdict.today is None:
+        return None
+    days = {"until": accept.until.isoformat(), "today": verdict.today.isoformat()}
+    return _like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
 
 
 def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
@@ -309,7 +319,7 @@ class Assembly:
         for check in sorted(self._checks.values(), key=lambda check: (check.line or 0, check.id)):
             checks[str(check.address.above)].append(check)
         transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
-        for transform in sorted(self._transforms.values(), key=_place):
+        for transform in sorted(self._transforms.values(), key=place_in_order):
             evidence = self._equivalences.get(transform.id)
             judged = replace(transform, checks=tuple(checks[transform.id]), equivalence=evidence)
             transforms[str(transform.address.above)].append(judged)
@@ -326,11 +336,12 @@ class Assembly:
             selected=selected,
             unanswered=unanswered,
             environment=environment(),
-            models=tuple(sorted(models, key=_place)),
+            models=tuple(sorted(models, key=place_in_order)),
             broken=tuple(sorted(self._broken.values(), key=lambda broken: broken.id)),
             timings=dict(sorted(self._timings.items())),
         )
 
 
-def _place(subject: record.SubjectReport) -> tuple[str, int, str]:
+def place_in_order(subject: record.SubjectReport) -> tuple[str, int, str]:
+    """The place of a subject among those of its report."""
     return (subject.file, subject.line, subject.id)

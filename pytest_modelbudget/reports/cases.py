@@ -20,6 +20,7 @@ from pytest_modelbudget.units import several
 NOTHING = "nothing measured"
 LOOSENED, REDEFINED = "loosened", "redefined"
 CHANGES = (LOOSENED, REDEFINED)  # what a change since the base does to budgets
+EXCEPTIONS = ("accepted", "unused")  # outcomes of limits with exceptions
 NO_EVIDENCE = record.EquivalenceReport(outcome=Outcome.UNKNOWN, kind="")
 
 
@@ -83,7 +84,7 @@ class Case(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """One of over, warn, within, unknown: over at level warn is "warn"."""
+        """One of over, unused, warn, accepted, within, unknown: what is only to be warned of is "warn"."""
         return "warn" if self.check.warns else self.check.outcome.value
 
 
@@ -101,9 +102,10 @@ def cases_of(model: record.ModelReport) -> Iterator[Case]:
 
 
 def counts(report: record.Report) -> dict[str, int]:
-    """The number of checks that are over, to be warned of, within and unknown; always all four."""
-    outcomes = [case.outcome for case in cases(report)]
-    return {outcome: outcomes.count(outcome) for outcome in ("over", "warn", "within", "unknown")}
+    """The number of checks that are over, to be warned of, within and unknown; of exceptions where there are any."""
+    outcomes = Counter(case.outcome for case in cases(report))
+    always = {outcome: outcomes[outcome] for outcome in ("over", "warn", "within", "unknown")}
+    return always | {outcome: outcomes[outcome] for outcome in EXCEPTIONS if outcomes[outcome]}
 
 
 def unmeasured(report: record.Report) -> str:

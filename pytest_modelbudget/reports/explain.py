@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from pytest_modelbudget.errors import UnmeasurableError
@@ -95,7 +96,16 @@ def _operation(key: str, how: ByFormula | ByTraffic, cost: OpCost, costed: Coste
         ]
         total = sum(term.times * value for term, value in zip(how.terms, values, strict=True))
         yield _line(key, f"{' + '.join(addends)} = {total:,}")
+    if how.by is not None and cost.macs and not isinstance(cost.macs, Unknown):
+        yield _line(key, _multiplied(cost.macs, how.by(cost, costed.rules)))
     yield _line("because", rule.because)
+
+
+def _multiplied(amount: int, factors: tuple[int, ...] | Unknown) -> str:
+    """The product with its numbers: 256 x 32 x 8 = 65,536."""
+    if isinstance(factors, Unknown):
+        return f"unmeasured: {factors.why}"
+    return f"{' x '.join(f'{each:,}' for each in (amount, *factors))} = {amount * prod(factors):,}"
 
 
 def _line(word: str, text: str) -> str:

@@ -89,6 +89,9 @@ def _of_case(case: Case, seconds: str) -> Reported:
         properties["headroom"] = left
     for number, entry in enumerate(case.check.blame, 1):
         properties[f"blame.{number}"] = f"{entry.delta:+d} {grown_name(entry)}"
+    if accept := case.check.accept:
+        given = _properties(to_json(accept), ("to", "until", "reason", "by", "today"))
+        properties |= {f"accept.{key}": value for key, value in given.items()}
     return Reported(
         id=case.id, classname=dotted(case.address.above), name=case.name, file=case.file, line=case.line,
         message=headline(case),
@@ -158,7 +161,7 @@ def _test_case(case: Reported) -> TestCase:
         stdout=printable(case.text),
     )
     problem = {"message": printable(case.message), "output": printable(case.text)}
-    if case.problem in ("over", *CHANGES, LOCK):
+    if case.problem in ("over", "unused", *CHANGES, LOCK):
         test_case.add_failure_info(failure_type=case.problem, **problem)
     elif case.problem:
         test_case.add_error_info(error_type=case.problem, **problem)

@@ -1,7 +1,7 @@
 """Markdown that GitHub shows: the summary on the page of a run, and a comment on a pull request.
 
-What fails stands first, with the layers behind it, then what a change loosened, warnings, and what
-changed; what is within and unchanged is folded.
+Exceptions that a change grants stand first, then what fails, with the layers behind it, what the change loosened,
+warnings, what is accepted, and what changed; what is within and unchanged is folded.
 """
 
 import re
@@ -38,7 +38,7 @@ def preformatted(text: str) -> str:
 MOST_BYTES = 1_000_000  # GitHub drops a summary of more than 1 MiB
 DETAILED = 25  # failures whose layers are shown, before the rest is rows alone
 DIGITS = 7  # of a commit's name
-SIGNS = {"over": "❌", "warn": "⚠️", "within": "✅", "unknown": "❓"}
+SIGNS = {"over": "❌", "unused": "❌", "warn": "⚠️", "accepted": "☑️", "within": "✅", "unknown": "❓"}
 COLUMNS = "| | model | limit on | measured | limit | headroom | baseline | where |"
 RULE = "|---|---|---|--:|--:|--:|--:|---|"
 
@@ -87,7 +87,8 @@ def title(report: Report) -> str:
     numbers = reported.counts(report)
     total = sum(numbers.values())
     limits = several(total, "limit")
-    noticed = [f"{numbers[key]} {key}" for key in ("over", "unknown", "warn") if numbers[key]]
+    told = ("over", "unused", "unknown", "warn", "accepted")
+    noticed = [f"{numbers[key]} {key}" for key in told if numbers.get(key)]
     noticed += [several(len(report.broken), "broken file")] if report.broken else []
     noticed += reported.changes_counted(report)
     locks = report.failing_locks
@@ -117,6 +118,8 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section(f"❌ {sentence}.\n", [])
     if report.selected:
         yield Section("Only a part of the limits was selected, and measured.\n", [])
+    if granted := [change for change in report.loosened if change.grants_exception]:
+        yield Section("### Exceptions granted by this change\n\n", [*map(_change, granted)])
     judged = list(reported.cases(report))
     failing = reported.worst_first([case for case in judged if case.check.fails])
     warned = reported.worst_first([case for case in judged if case.outcome == "warn"])
@@ -125,13 +128,16 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section("### Broken budget files\n\n", [f"- {code(one_line(problem))}" for problem in problems])
     yield from _table("### Failing", failing)
     yield from _details(failing)
-    for word, some in ((reported.LOOSENED, report.loosened), (reported.REDEFINED, report.redefined)):
+    loosened = [change for change in report.loosened if not change.grants_exception]
+    for word, some in ((reported.LOOSENED, loosened), (reported.REDEFINED, report.redefined)):
         if some:
             yield Section(f"### {word.capitalize()} by this change\n\n", [*map(_change, some)])
     if odd := [lock for lock in report.lock if not lock.is_fresh]:
         rows = [f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}" for lock in odd]
         yield Section("### Lock files\n\n", rows)
     yield from _table("### Warnings", warned)
+    if accepted := [case for case in judged if case.outcome == "accepted"]:
+        yield Section("### Accepted\n\n", [*map(_accepted, accepted)])
     yield from _table("### Changed since the baseline", [case for case in within if changed(case)])
     unchanged = [case for case in within if not changed(case)]
     yield from _table(f"<details><summary>{len(unchanged)} within</summary>", unchanged, "\n</details>\n")
@@ -234,6 +240,10 @@ def _details(failing: list[reported.Case]) -> Iterator[Section]:
     ]
     if rows:
         yield Section("\n", rows)
+
+
+def _accepted(case: reported.Case) -> str:
+    return f"- {SIGNS['accepted']} {code(headline(case))} in {code(case.subject)}, {code(case.place)}"
 
 
 def _change(change: LoosenedLimit | RedefinedModel) -> str:

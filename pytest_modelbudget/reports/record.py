@@ -29,8 +29,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, Level
+from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, rare, to_json
 from pytest_modelbudget.units import Number, room
 
@@ -108,6 +110,17 @@ class CountedOps(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedOps(Entry):
+    """Operations of one kind in one scope that are alike: their results and the weights they read ("float32 1x64")."""
+
+    scope: str
+    kind: str
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...] = rare(())
+    count: int = rare(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Growth(Entry):
     """A stored tensor (name is set) or a layer's operations that made a number grow.
 
@@ -142,6 +155,27 @@ class AskedOps(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exemption(Entry):
+    """An exception granted beside a limit: the amount, the last day (in UTC), the reason, and who granted it.
+
+    today is the day that it was held against, text all of it in words, line where it stands.
+    """
+
+    to: Number
+    until: str
+    reason: str
+    by: str = rare("")
+    today: str
+    text: str
+    line: int
+
+    @property
+    def is_past(self) -> bool:
+        """Whether its last day is over."""
+        return self.today > self.until  # dates as ISO 8601 has them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Addressed):
     """One limit, or one claim about outputs, and what became of it.
 
@@ -172,6 +206,7 @@ class Check(Addressed):
     lower_bound: bool = rare(False)
     measured_on: str = rare("")
     evidence: tuple[str, ...] = rare(())
+    accept: Exemption | None = rare(None)
 
     @property
     def is_claim(self) -> bool:
@@ -185,8 +220,8 @@ class Check(Addressed):
 
     @property
     def warns(self) -> bool:
-        """Whether it is over and only said aloud."""
-        return self.outcome is Outcome.OVER and not self.fails
+        """Whether it is over, or has an exception that is not needed, and that is only said aloud."""
+        return self.outcome in (Outcome.OVER, Outcome.UNUSED) and not self.fails
 
     @property
     def maximum(self) -> Fraction | None:
@@ -206,7 +241,7 @@ class Check(Addressed):
 
         None where nobody knows: a lower bound that breaks nothing may be anywhere above what it says.
         """
-        is_open = self.lower_bound and self.outcome is Outcome.WITHIN
+        is_open = self.lower_bound and self.outcome in (Outcome.WITHIN, Outcome.UNUSED)
         if self.actual is None or self.outcome is Outcome.UNKNOWN or is_open:
             return None
         actual, most = Fraction(self.actual), self.maximum
@@ -226,7 +261,8 @@ class Check(Addressed):
 class SubjectReport(Addressed):
     """A subject of limits: a model under one set of inputs, or a model after a transform.
 
-    error says why nothing of it was measured; seconds stand apart, in timings.
+    error says why nothing of it was measured; seconds stand apart, in timings. operations are those that cost
+    something, in execution order.
     """
 
     file: str = ""
@@ -237,6 +273,7 @@ class SubjectReport(Addressed):
     error: str = rare("")
     metrics: Mapping[str, MeasuredMetric | FailedMetric] = field(default_factory=dict)
     ops: tuple[CountedOps, ...] = ()
+    operations: tuple[ExecutedOps, ...] = rare(())
 
     def measured(self, metric: str) -> MeasuredMetric | None:
         """A metric of it; None where it could not be measured."""
@@ -343,7 +380,8 @@ class TransformReport(SubjectReport):
 class ModelReport(SubjectReport):
     """A model under one set of inputs, its limits, and what transforms made of it.
 
-    profile is there only where a page was asked for: JSON text, which no file but the page holds.
+    profile is there only where a page was asked for, and in shards: JSON text, which no file but the page, and a part
+    of a run, holds.
     """
 
     profile: str = rare("")
@@ -421,6 +459,11 @@ class LoosenedLimit(BudgetChange):
     percent: str | None = None
 
     @property
+    def grants_exception(self) -> bool:
+        """Whether it lets a broken limit pass for a while, or for longer."""
+        return self.what in GRANTS
+
+    @property
     def subject(self) -> str:
         """The model of a limit, and variant or transform; "" of a whole file."""
         return self.address.title if self.metric is None else self.address.above.title
@@ -445,7 +488,8 @@ class Report(Entry):
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
     commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
-    test merge, the change that it merges. The same but for timings in every run.
+    test merge, the change that it merges. shard says that it is a part of a run, cut over machines, which
+    ``modelbudget merge`` joins with the others. The same but for timings in every run.
     """
 
     schema: Version
@@ -460,6 +504,7 @@ class Report(Entry):
     lock: tuple[LockReport, ...] = ()
     loosened: tuple[LoosenedLimit, ...] = ()
     redefined: tuple[RedefinedModel, ...] = ()
+    shard: Shard | None = rare(None)
     timings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -472,9 +517,9 @@ def report_text(report: Report) -> str:
     """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
     A model's ``profile`` is left out: it is there only if a page was asked for too, and what one
-    file says may not depend on which others are written.
+    file says may not depend on which others are written. A shard always has it: the page may be merged from its part.
     """
-    models = tuple(replace(model, profile="") for model in report.models)
+    models = report.models if report.shard else tuple(replace(model, profile="") for model in report.models)
     return json.dumps(to_json(replace(report, models=models)), indent=1, allow_nan=False) + "\n"
 
 

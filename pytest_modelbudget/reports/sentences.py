@@ -17,6 +17,7 @@ A report that has room for more than a line has the figures above the layers::
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import prod
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -31,6 +32,7 @@ from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
 MOST_SHARES = 5  # that a report names
 MOST_SHARES_OF_AN_ITEM = 3
+MOST_LAYERS_BELOW = 3  # a headline
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
            "allowed": "allowed growth to"}  # fmt: skip
 CLAIMED = {"measured": "measured", "allowed": "allowed"}  # of an equivalence, as text
@@ -63,7 +65,16 @@ def shapes(entry: record.OtherGrowth | record.Growth) -> str:
         return f"new {after}".rstrip()
     if entry.after is None:
         return f"gone {before}".rstrip()
-    return after if before == after else f"{before} -> {after}"
+    return f"{after}{_retyped(entry)}" if before == after else f"{before} -> {after}"
+
+
+def _retyped(entry: record.Growth) -> str:
+    """The width of a tensor's elements then and now, where its bytes are others and its shape is not."""
+    elements = prod(entry.shape_after or (0,))
+    if entry.name is None or entry.before is None or entry.after is None or not elements:
+        return ""
+    before, after = (Fraction(8 * nbytes, elements) for nbytes in (entry.before, entry.after))
+    return f" retyped: {before} -> {after} bits" if before.denominator == after.denominator == 1 else ""
 
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
@@ -101,6 +112,9 @@ def failure_lines(
     command that makes a broken limit what was measured.
     """
     first = f"{one_line(check.reason)}{_baseline(check)}   {place}"
+    removed = f"remove 'accept' at {place.file}:{check.accept.line}" if check.accept else ""
+    if check.outcome is Outcome.UNUSED:
+        return (first, f"fix: {removed}: {accept}")
     if check.outcome is not Outcome.OVER or measurement is None:
         return (first,)
     below: Iterable[str] = ()
@@ -111,7 +125,8 @@ def failure_lines(
         below = share_lines((share.scope, int(share.value)) for share in largest)
     if not check.complete or check.ops:
         accept = ""  # an update writes no lower bounds, and no operations
-    return (first, *below, f"fix: {_way_out(check, place, accept)}")
+    then = f"{removed}, then " if check.accept and check.accept.is_past else ""
+    return (first, *below, f"fix: {then}{_way_out(check, place, accept)}")
 
 
 def ruling_lines(check: record.Check, place: Place) -> tuple[str, ...]:
@@ -204,6 +219,8 @@ def figures(case: Case) -> Iterator[tuple[str, str]]:
             yield label, value if case.check.is_claim else exact(value, check.unit)
     if left := check.headroom_text:
         yield "headroom", left
+    if check.accept:
+        yield "accepted to", f"{exact(check.accept.to, check.unit)} until {check.accept.until}"
     yield "outcome", check.outcome.value
     yield "level", check.level.value
 
@@ -219,6 +236,12 @@ def detail_lines(case: Case) -> Iterator[str]:
         yield from ("grown since the baseline", *grown_lines(case.check.blame))
     elif largest := list(largest_lines(case)):
         yield from ("largest layers", *largest)
+
+
+def short_lines(case: Case) -> list[str]:
+    """The few lines that stand below a headline where there is little room: layers that grew, or are largest."""
+    lines = list(grown_lines(case.check.blame)) or list(largest_lines(case))
+    return (list(evidence_lines(case.evidence)) if case.check.is_claim else lines)[:MOST_LAYERS_BELOW]
 
 
 def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:

@@ -19,9 +19,10 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import names_of, path_of
+from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.reports.cases import Case, cases_of, changes_counted, counts
+from pytest_modelbudget.reports.cases import LOOSENED, REDEFINED, Case, cases_of, changes_counted, counts
 from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
 from pytest_modelbudget.reports.sentences import costs, error_lines, grown_lines, largest_shares, reservations
 from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
@@ -31,6 +32,7 @@ WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
 BAR = 10  # characters of a bar between its ends; a full one is exactly at the limit
 NARROWEST_NAME = 16
+MOST_LINES = 20  # of loosened limits, or of redefined models
 NOBODY_KNOWS = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
 
@@ -102,6 +104,18 @@ def counted(report: Report) -> str:
     return f"{several(sum(numbers.values()), 'limit')}: {', '.join(texts)}"
 
 
+def change_lines(report: Report) -> Iterator[str]:
+    """The base, what is odd about lock files, and what the change does to budgets, a line each."""
+    if report.base:
+        yield f"compared with {short(BaseRevision(report.base_name, report.base))}"
+    yield from (lock.text for lock in report.lock if not lock.is_fresh)
+    for word, some in ((LOOSENED, report.loosened), (REDEFINED, report.redefined)):
+        for change in some[:MOST_LINES]:
+            yield f"{change.sentence}   {change.file}:{change.line}"
+        if len(some) > MOST_LINES:
+            yield f"{len(some) - MOST_LINES} more {word}"
+
+
 def rows(model: ModelReport, detail: int) -> list[Row]:
     """The limits of a model and of its transforms that deserve a line at this level of detail."""
     shown = list(cases_of(model))
@@ -119,6 +133,8 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     """A limit; below the last one of a model stand its notes, of a transform what it costs."""
     indent, check = " " * OUTCOME_WIDTH, case.check
     layers = [line for text in reservations(case) for line in _wrapped(text, indent)]
+    if check.accept and check.outcome is Outcome.ACCEPTED:
+        layers += _wrapped(check.accept.text, indent)
     if detail >= Detail.LAYERS:
         layers += _layers(case)
     if costed:
@@ -218,7 +234,7 @@ def _aligned(table: Sequence[Row]) -> list[str]:
 
 def _first_cell(row: Row, width: int) -> str:
     """The outcome and the name of a limit, or a file's own name."""
-    lead = "" if row.colour == "file" else row.colour.ljust(OUTCOME_WIDTH)
+    lead = "" if row.colour == "file" else f"{row.colour:<{OUTCOME_WIDTH - 1}} "
     space = max(width, len(lead) + NARROWEST_NAME)
     return (lead + _cut_name(row.name, space - len(lead))).ljust(space)
 

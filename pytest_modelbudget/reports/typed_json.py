@@ -10,6 +10,9 @@ says something; any other is always written. Keys that nobody declared are kept,
         why: str = rare("")
 
     from_json(Share, {"scope": "fc", "value": "1.5"})   # Share(scope="fc", value=Fraction(3, 2))
+
+Dataclasses that are no entries are written for this project alone, and come back equal: exact ratios among them, and no
+key that nobody declared.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.units import Number, decimal_text
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
@@ -33,6 +36,7 @@ RARE = "rare"
 
 Schema = dict[str, Any]
 E = TypeVar("E", bound="Entry")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,18 @@ def from_json(entry_type: type[E], value: Any) -> E:
     """The entry that a JSON object means; raises InputError where it is none of that type."""
     entry: E = _read(_codec(entry_type), value, entry_type.__name__)
     return entry
+
+
+def exact_json(value: Any) -> dict[str, Any]:
+    """The JSON object of a frozen dataclass of plain data, which ``from_exact_json`` makes the same of."""
+    written: dict[str, Any] = _codec(type(value), exact=True).write(value)
+    return written
+
+
+def from_exact_json(cls: type[T], value: Any) -> T:
+    """The dataclass that a JSON object means; raises InputError where it is none of that type."""
+    made: T = _read(_codec(cls, exact=True), value, cls.__name__)
+    return made
 
 
 def json_schema(entry_type: type[Entry], title: str) -> Schema:
@@ -140,24 +156,39 @@ _PLAIN: Mapping[Any, Codec] = {
 }
 
 
-def _codec(hint: Any) -> Codec:
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(one) is int for one in value) and value[1] > 0
+
+
+_EXACT: Mapping[Any, Codec] = {
+    **_PLAIN,
+    Fraction: Codec(_is_pair, lambda pair: Fraction(*pair), lambda ratio: list(ratio.as_integer_ratio()), lambda _: {}),
+    float: _plain(float, {"type": "number"}),
+    ModelBudgetError: Codec(lambda value: False, _same, _same, lambda _: {}),  # what failed is never written
+}
+
+
+def _codec(hint: Any, *, exact: bool = False) -> Codec:
     """The codec of a declared type, made once."""
-    return _made_codec(hint)
+    return _made_codec(hint, exact)
 
 
 @cache
-def _made_codec(hint: Hashable) -> Codec:
-    if hint in _PLAIN:
-        return _PLAIN[hint]
+def _made_codec(hint: Hashable, exact: bool) -> Codec:
+    """The codec of a declared type; an exact one writes ratios as they are, and is for this project alone."""
+    plain = _EXACT if exact else _PLAIN
+    if hint in plain:
+        return plain[hint]
     origin, arguments = get_origin(hint), get_args(hint)
+    inner = [_codec(argument, exact=exact) for argument in arguments if argument is not ...]
     if origin in (Union, UnionType):
-        return _union([(argument, _codec(argument)) for argument in arguments])
+        return _union(list(zip(arguments, inner, strict=True)))
     if origin is tuple:
-        return _listing(_codec(arguments[0]), None if arguments[-1] is ... else len(arguments))
+        return _row(inner) if len(set(inner)) > 1 else _listing(inner[0], None if arguments[-1] is ... else len(inner))
     if origin is Mapping:
-        return _mapping(_codec(arguments[1]))
+        return _mapping(inner[1])
     assert isinstance(hint, type)  # no other kind of annotation is declared
-    return _choice(hint) if issubclass(hint, Enum) else _object(hint)
+    return _choice(hint) if issubclass(hint, Enum) else _object(hint, exact)
 
 
 def _union(options: list[tuple[Any, Codec]]) -> Codec:
@@ -175,7 +206,7 @@ def _union(options: list[tuple[Any, Codec]]) -> Codec:
         for cls, write_option in classes:
             if isinstance(value, cls):
                 return write_option(value)
-        raise AssertionError(f"{value!r} is of no declared type")
+        raise InputError(f"{repr(value)[:60]} is of no declared type")
 
     return Codec(
         lambda value: any(codec.accepts(value) for codec in codecs),
@@ -193,6 +224,16 @@ def _listing(item: Codec, length: int | None) -> Codec:
         lambda value: tuple([_read(item, element, "an item") for element in value]),
         lambda value: [item.write(element) for element in value],
         lambda definitions: {"type": "array", "items": item.describe(definitions), **bounds},
+    )
+
+
+def _row(items: list[Codec]) -> Codec:
+    """A tuple whose items are of several types as a list of as many."""
+    return Codec(
+        lambda value: isinstance(value, list) and len(value) == len(items),
+        lambda value: tuple([_read(item, inner, "an item") for item, inner in zip(items, value, strict=True)]),
+        lambda value: [item.write(inner) for item, inner in zip(items, value, strict=True)],
+        lambda definitions: {"type": "array", "items": [item.describe(definitions) for item in items]},
     )
 
 
@@ -215,11 +256,20 @@ def _choice(words: type[Enum]) -> Codec:
     )
 
 
-def _object(cls: Any) -> Codec:
+def _others(cls: Any, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that nobody declared, as an entry takes them; any other type has none."""
+    if issubclass(cls, Entry):
+        return {"more": more or EMPTY}
+    if more:
+        raise InputError(f"{cls.__name__} has no {next(iter(more))}")
+    return {}
+
+
+def _object(cls: Any, exact: bool) -> Codec:
     """An entry as an object; any object with its required keys may be one."""
     hints = get_type_hints(cls)
     declared = [known for known in fields(cls) if known.name != "more"]
-    codecs = {known.name: _codec(hints[known.name]) for known in declared}
+    codecs = {known.name: _codec(hints[known.name], exact=exact) for known in declared}
     required = [known.name for known in declared if known.default is known.default_factory is MISSING]
     rares = {known.name: known.metadata[RARE] for known in declared if RARE in known.metadata}
     plain = [(name, codec.write, name in rares, rares.get(name)) for name, codec in codecs.items()]
@@ -234,7 +284,7 @@ def _object(cls: Any) -> Codec:
                 arguments[key] = codec.read(inner)
             else:
                 raise InputError(f"{cls.__name__}.{key} cannot be {repr(inner)[:60]}")
-        return cls(**arguments, more=more or EMPTY)
+        return cls(**arguments, **_others(cls, more))
 
     def write(entry: Any) -> dict[str, Any]:
         written = {}
@@ -242,7 +292,8 @@ def _object(cls: Any) -> Codec:
             value = getattr(entry, name)
             if not (is_rare and value == default):
                 written[name] = write_field(value)
-        return {**written, **entry.more} if entry.more else written
+        more = getattr(entry, "more", None)
+        return {**written, **more} if more else written
 
     def describe(definitions: dict[str, Schema]) -> Schema:
         if cls.__name__ not in definitions:

@@ -12,8 +12,9 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from pytest_modelbudget.errors import InputError, SourceError, user_code
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, existing_file, must_be
+from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import silenced
 from pytest_modelbudget.torch_models.running import TorchModel
@@ -37,6 +38,9 @@ class ExportedSource:
         """The graph of the program, on the shapes it was exported with or on given ones."""
         subject, specs = self.build()
         return traced(subject, specs, model.rules, rewriting=model.rewriting())
+
+    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+        raise no_training_step(model.format)
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
         """The program with its weights, and what it takes.

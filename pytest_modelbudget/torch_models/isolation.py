@@ -11,7 +11,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import resolve_name
 from itertools import chain
-from operator import methodcaller
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -32,7 +31,7 @@ WATCHED: tuple[Any, ...] = (
     *sorted((kind for kind in LAYERS if kind.__module__.startswith("torch.nn")), key=repr),
 )
 DICTS: tuple[Mapping[str, Any], ...] = tuple(map(vars, WATCHED))  # as they are now, always
-VALUES = methodcaller("values")
+VALUES = tuple([names.values() for names in DICTS])  # likewise
 HOOKS: dict[str, dict[Any, Any]] = {
     name: hooks
     for name, hooks in vars(nn.modules.module).items()
@@ -153,7 +152,7 @@ class Attributes(NamedTuple):
 
 
 def _values() -> tuple[Any, ...]:
-    return tuple(chain.from_iterable(map(VALUES, DICTS)))
+    return tuple(chain.from_iterable(VALUES))
 
 
 _last: list[Attributes] = []  # serves until something changes

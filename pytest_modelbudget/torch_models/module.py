@@ -9,8 +9,9 @@ import torch
 from torch import fx, nn
 
 from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import exported
 from pytest_modelbudget.torch_models.building import built, converted, is_an_instance
@@ -18,6 +19,7 @@ from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.script import saved_copy, script_graph, script_subject
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
+from pytest_modelbudget.torch_models.training import training_step
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import copied
 
@@ -52,6 +54,16 @@ class ModuleSource:
             return script_graph("torch", opened, source.inputs, model.rules, rewriting)
         subject = module_subject(module, source, dtype)
         return traced(subject, source.inputs, model.rules, dtype, rewriting=rewriting)
+
+    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+        """The step of the module in train mode; what it is built with is not filled, either."""
+        module = built(self.source)
+        if isinstance(module, torch.jit.ScriptModule):
+            raise no_training_step(model.format)
+        dtype = converted(self.source.dtype)
+        return training_step(
+            module_subject(module, self.source, dtype), self.source.inputs, model.rules, dtype, optimiser
+        )
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
         """The module, built from this seed; a copy of one that exists."""

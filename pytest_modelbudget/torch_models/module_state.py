@@ -29,15 +29,8 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
     A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors
     that are mere attributes are lent as copies, because it may also write into them.
     """
-    kept = []
     held = Held()
-    for _, module in modules:
-        attributes = vars(module)
-        kept.append((attributes, attributes.copy()))
-        held.look_into(attributes)
-        for name, value in attributes.items():
-            if type(value) not in CONTENTLESS and isinstance(value, torch.Tensor):
-                attributes[name] = value.clone()
+    kept = [(attributes, _lent(attributes, held)) for attributes in (vars(module) for _, module in modules)]
     contents = [(e, e.copy() if type(e) in EXACT else copied_content(e)) for e in held.filled]
     misses = [cache.cache_info().misses for cache in held.caches]
     try:
@@ -46,11 +39,25 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
         for cache, before in zip(held.caches, misses, strict=True):
             if cache.cache_info().misses != before:
                 cache.cache_clear()
-        for container in held.empty:
-            if type(container) not in EXACT or container:
-                plain_class(container).clear(container)
+        if any(held.empty):
+            for container in held.empty:
+                container.clear()
         for container, items in (*contents, *kept):
             restore(container, items)
+
+
+def _lent(attributes: dict[str, Any], held: "Held") -> dict[str, Any]:
+    """A module's attributes as they were, before tensors among them became copies; what they hold is added to held."""
+    before = attributes.copy()
+    for name, value in before.items():
+        kind = type(value)
+        if kind in EXACT and not value:
+            held.empty.append(value)  # most of what a module holds
+        elif OPENS[kind]:
+            held.add(value)
+        elif kind not in CONTENTLESS and isinstance(value, torch.Tensor):
+            attributes[name] = value.clone()
+    return before
 
 
 def _renormed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -94,7 +101,10 @@ def _can_be_written(buffer: torch.Tensor) -> bool:
 
 
 class Held:
-    """Dicts, lists, sets, attributes of objects and cached functions that modules hold, each once."""
+    """Dicts, lists, sets, attributes of objects and cached functions that modules hold, each once.
+
+    empty are usual containers without anything in them.
+    """
 
     def __init__(self) -> None:
         self.filled: list[Any] = []
@@ -102,29 +112,32 @@ class Held:
         self.caches: list[Any] = []
         self._known: set[int] = set()
 
-    def look_into(self, attributes: dict[str, Any]) -> None:
-        """Add what is among these values, and within them."""
-        waiting: list[tuple[Any, int]] = [(attributes, DEEP)]
+    def add(self, value: Any, depth: int = DEEP) -> None:
+        """Add what a value is, and what is within it."""
+        waiting = [(value, depth)]
         while waiting:
-            within, depth = waiting.pop()
-            for value in within.values() if type(within) is dict else content_of(within):
-                kind = type(value)
-                if kind in CONTENTLESS:
-                    continue
-                if kind is LRU_CACHE:
-                    self.caches.append(value)
-                elif isinstance(value, CONTAINERS):
-                    self._add(value, waiting, depth)
-                elif depth and is_plain(kind):
-                    self._add(vars(value), waiting, depth - 1)
+            value, depth = waiting.pop()
+            if isinstance(value, CONTAINERS):
+                within = self._contents(value)
+            elif type(value) is LRU_CACHE:
+                self.caches.append(value)
+                continue
+            elif depth:
+                within, depth = self._contents(vars(value)), depth - 1
+            else:
+                continue
+            waiting.extend([(part, depth) for part in within if OPENS[type(part)]])
 
-    def _add(self, container: Any, waiting: list[tuple[Any, int]], depth: int) -> None:
-        if not (container if type(container) in EXACT else plain_class(container).__len__(container)):
+    def _contents(self, container: Any) -> Iterable[Any]:
+        """What is in a container that was not seen before; it is added."""
+        if type(container) in EXACT and not container:
             self.empty.append(container)
-        elif id(container) not in self._known:
-            self._known.add(id(container))
-            self.filled.append(container)
-            waiting.append((container, depth))
+            return ()
+        if id(container) in self._known:
+            return ()
+        self._known.add(id(container))
+        self.filled.append(container)
+        return content_of(container)
 
 
 _plain: dict[type, bool] = {}  # classes that were asked about
@@ -138,6 +151,18 @@ def is_plain(kind: type) -> bool:
         is_apart = issubclass(kind, (torch.nn.Module, torch.Tensor, type, ModuleType, Enum))
         _plain[kind] = (is_own or kind is SimpleNamespace) and not is_apart and kind.__dictoffset__ != 0
     return _plain[kind]
+
+
+class _Opens(dict[type, bool]):
+    """Whether something may be within values of a class that can be as before afterwards."""
+
+    def __missing__(self, kind: type) -> bool:
+        opens = kind not in CONTENTLESS and (issubclass(kind, CONTAINERS) or kind is LRU_CACHE or is_plain(kind))
+        self[kind] = opens
+        return opens
+
+
+OPENS = _Opens()
 
 
 def plain_class(container: Any) -> Any:
@@ -164,13 +189,6 @@ def copied_content(container: Any) -> Any:
 
 def restore(container: Any, items: Any) -> None:
     """Give a container its content back; one that has it is left alone."""
-    is_dict = type(container) is dict and len(container) == len(items)
-    if is_dict and all(map(is_, container, items)) and all(map(is_, container.values(), items.values())):
-        return
-    if type(container) in EXACT:
-        container.clear()
-        (container.extend if type(container) is list else container.update)(items)
-        return
     if _is_as_before(container, items):
         return
     plain = plain_class(container)
@@ -185,12 +203,14 @@ def restore(container: Any, items: Any) -> None:
 
 
 def _is_as_before(container: Any, items: Any) -> bool:
-    if plain_class(container).__len__(container) != len(items):
+    """Whether the same objects are in it in the same order: compared without a step in Python."""
+    plain = plain_class(container)
+    if plain.__len__(container) != len(items):
         return False
     if isinstance(container, dict):
-        pairs = zip(plain_class(container).items(container), items.items(), strict=True)
-        return all(a[0] == b[0] and a[1] is b[1] for a, b in pairs)
-    return all(a is b for a, b in zip(plain_class(container).__iter__(container), items, strict=True))
+        values = map(is_, plain.values(container), items.values())
+        return all(map(is_, plain.keys(container), items)) and all(values)
+    return all(map(is_, plain.__iter__(container), items))
 
 
 @contextmanager
@@ -211,8 +231,8 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
             if cache.cache_info().misses != misses.get(id(cache), 0):
                 cache.cache_clear()
         for owner, before, contents in kept:
-            for container, content, ids in contents:
-                if _ids(container) != ids and _holds_new_tensor(container, ids):
+            for container, content in contents:
+                if not _is_as_before(container, content) and _holds_new_tensor(container, content):
                     restore(container, content)
             _restore_variables(owner, before)
 
@@ -309,27 +329,22 @@ def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
                     yield function
 
 
-def _containers(owner: Any) -> list[tuple[Any, Any, list[int]]]:
-    """(container, its content, the identities of that) of every one that a file, class, object or function holds."""
+def _containers(owner: Any) -> list[tuple[Any, Any]]:
+    """(container, its content) of every one that a file, class, object or function holds."""
     values = tuple(vars(owner).values())
     if type(owner) is FunctionType:
         cells = (cell.cell_contents for cell in owner.__closure__ or () if _is_filled(cell))
         values = (*values, *(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values(), *cells)
-    found = [value for value in values if isinstance(value, CONTAINERS)]
-    return [(container, copied_content(container), _ids(container)) for container in found]
+    return [(value, copied_content(value)) for value in values if isinstance(value, CONTAINERS)]
 
 
 def _is_filled(cell: CellType) -> bool:
     return cell != CellType()
 
 
-def _ids(container: Any) -> list[int]:
-    return list(map(id, content_of(container)))
-
-
-def _holds_new_tensor(container: Any, before: list[int]) -> bool:
-    """Whether there is a tensor in it that was not among these."""
-    known = set(before)
+def _holds_new_tensor(container: Any, before: Any) -> bool:
+    """Whether there is a tensor in it that was not in its content before."""
+    known = set(map(id, content_of(before)))
     return any(_holds_tensor(v) for v in tuple(content_of(container)) if id(v) not in known)
 
 
@@ -347,6 +362,8 @@ def _holds_tensor(value: Any, depth: int = DEEP) -> bool:
 
 def _restore_variables(owner: Any, before: Mapping[str, Any]) -> None:
     """Variables that were given a tensor have their values back."""
+    if len(vars(owner)) == len(before) and all(map(is_, vars(owner).values(), before.values())):
+        return
     for name, value in tuple(vars(owner).items()):
         if value is before.get(name) or not _holds_tensor(value, 2):
             continue

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -120,6 +121,7 @@ class Signature:
     asks: bool
     decides: bool
     device_at: int | None
+    names: tuple[str, ...]
 
     def spelling(self, rules: OpTable) -> str:
         """The name the rules know it by: with its overload where a rule asks for that one."""
@@ -151,6 +153,7 @@ def signature(func: Any) -> Signature:
         asks=schema.name.partition("::")[0] in QUERIES,
         decides=not DECIDING.isdisjoint(func.tags),
         device_at=devices[0] if devices else None,
+        names=tuple(arg.name for arg in arguments),
     )
 
 
@@ -206,8 +209,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
                 return func.decompose(*args, **kwargs)
         operands = self._operands(called, args, kwargs)
         given = tensors_in((args, tuple(kwargs.values())) if kwargs else args)
-        on_meta = self._way == "meta" and any(tensor.is_meta for tensor in given)
-        if on_meta:
+        without_memory = [tensor.is_meta for tensor in given]
+        on_meta = self._way == "meta" and any(without_memory)
+        if on_meta and (called.device_at is not None or not all(without_memory)):
             args, kwargs = self._joined_on_meta(called, args, kwargs)
         result = self._run(func, name, args, kwargs, given, on_meta=on_meta)
         self._record(called, name, operands, args, kwargs, result)
@@ -401,14 +405,18 @@ def _written(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 def attributes_of(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
     """Arguments that are no tensors, as plain values by their schema names."""
-    written = {arg.name: value for arg, value in zip(called.arguments, args, strict=False)}
     found: dict[str, object] = {}
-    for name, value in (*written.items(), *kwargs.items()):
-        if value is not None and not isinstance(value, (torch.Tensor, torch.ScriptObject)):
+    for name, value in chain(zip(called.names, args, strict=False), kwargs.items()):
+        if type(value) in PLAIN:
+            found[name] = value
+        elif value is not None and not isinstance(value, (torch.Tensor, torch.ScriptObject)):
             plain = _plain(value)
             if plain is not None:
                 found[name] = plain
     return found
+
+
+PLAIN = frozenset({bool, int, float, str})
 
 
 def _plain(value: Any) -> object:

@@ -21,6 +21,7 @@ from pytest_modelbudget.errors import TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
 from pytest_modelbudget.formats.stopwatch import Plan, Stopped
+from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
@@ -98,6 +99,9 @@ class TorchSource(Protocol):
     def trace(self, model: TorchModel) -> models.LoadedModel:
         """The graph of a model of this source."""
 
+    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+        """The training step of a model of this source; raises TraceError where none is known."""
+
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
         """A model with its weights that nobody else has, and what it is run on."""
 
@@ -145,6 +149,11 @@ class TorchModel(models.RunnableModel):
         Copies with other weights or in float64 have the graph of the model as it was loaded.
         """
         return self.source.trace(self) if self._copy_of is None else self._copy_of.measured
+
+    def training_step(self, optimiser: str) -> Graph:
+        if self.rewrite is not None:
+            raise TraceError("a transform has replaced operations, of which no gradient is known")
+        return self.source.training_step(self, optimiser)
 
     @property
     def is_copy(self) -> bool:

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.errors import SourceError, TraceError, user_code
-from pytest_modelbudget.formats.model import LoadedModel
+from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, existing_file, must_be
+from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import WeightScopes
@@ -39,6 +40,9 @@ class ScriptSource:
         """The graph of the file, in eval mode."""
         opened, specs = opener(self.source), self.source.inputs
         return script_graph("torchscript", opened, specs, model.rules, model.rewriting())
+
+    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+        raise no_training_step(model.format)
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
         """The file's module with its weights."""

@@ -113,11 +113,12 @@ def traced(
     *,
     ways: tuple[str, ...] = WAYS,
     rewriting: Rewriting | None = None,
+    grad: Callable[[], AbstractContextManager[Any]] = torch.inference_mode,
 ) -> LoadedModel:
     """Record a forward pass, with as little computing as the model allows.
 
-    rewriting makes a mode that replaces operations before they are recorded: the graph is then
-    that of the rewritten model.
+    grad says what autograd does meanwhile; rewriting makes a mode that replaces operations before
+    they are recorded: the graph is then that of the rewritten model.
 
     Two ways that fail with the same words, raised at the same place, fail for the model's own
     reason, and that ends it; otherwise the next way is tried. Raises TraceError with the last
@@ -127,7 +128,7 @@ def traced(
     for way in ways:
         if way == "fake" and subject.keeps_weights:
             continue  # a script module's weights cannot be replaced by fake ones
-        attempt = Attempt(way, subject, specs, rules, dtype, rewriting=rewriting)
+        attempt = Attempt(way, subject, specs, rules, dtype, grad, rewriting=rewriting)
         try:
             return _with_or_without_autograd(attempt)
         except TraceError as error:
@@ -148,7 +149,8 @@ def _with_or_without_autograd(attempt: Attempt) -> LoadedModel:
     try:
         return _recorded(attempt)
     except TraceError as error:
-        if not any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS):
+        complains = any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS)
+        if not complains or attempt.grad is not torch.inference_mode:
             raise
         note = "recorded under no_grad: the forward pass calls autograd"
         return _recorded(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))

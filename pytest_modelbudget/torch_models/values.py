@@ -93,7 +93,7 @@ class TorchValues:
             name = f"{StorageKind.CONSTANT.value}.{self._names}"
             seen = SeenStorage(Storage(name, storage.nbytes(), StorageKind.CONSTANT))
             self._adopt(storage, seen)
-        return dense(seen.storage.name, (storage.nbytes(),), BYTE, seen.storage)
+        return bytes_of(seen.storage)
 
     def weight_name(self, tensor: torch.Tensor) -> str:
         """The stored tensor whose memory this one is on ("fc.weight"); "" for any other."""
@@ -155,6 +155,11 @@ class TorchValues:
         """Let a torch memory stand for this one."""
         self._references.append(_weak(untyped))
         self._seen[untyped._cdata] = seen
+
+
+def bytes_of(storage: Storage) -> Tensor:
+    """A whole memory, as the bytes that it is."""
+    return dense(storage.name, (storage.nbytes,), BYTE, storage)
 
 
 def _weak(storage: torch.UntypedStorage) -> StorageWeakRef:

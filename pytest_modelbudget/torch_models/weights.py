@@ -92,18 +92,16 @@ def registered(
         for parts in [parts_of(weight)]
         if parts
     }
-    for weight in weights:
-        if weight.is_parameter and id(weight.tensor) not in in_parts:
-            value(weight)
+    parameters = [value(w) if w.is_parameter and id(w.tensor) not in in_parts else None for w in weights]
     stored: list[Weight] = []
-    for weight in weights:
+    for weight, parameter in zip(weights, parameters, strict=True):
         parts = in_parts.get(id(weight.tensor))
         if parts:
             stored.extend(_in_parts(weight, parts, values, twins))
             continue
         trainable = weight.is_parameter and weight.tensor.requires_grad
         persistent = weight.persistent and weight.tensor.dim() >= stored_from_rank
-        stored.append(Weight(value(weight), trainable=trainable, persistent=persistent))
+        stored.append(Weight(parameter or value(weight), trainable=trainable, persistent=persistent))
     return tuple(stored)
 
 

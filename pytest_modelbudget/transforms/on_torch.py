@@ -19,6 +19,7 @@ from pytest_modelbudget.torch_models.isolation import untouched_globals
 from pytest_modelbudget.torch_models.rewriting import Rewrite
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.tracing import Subject, traced
+from pytest_modelbudget.torch_models.training import training_step
 from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights
 
 Changer = Callable[[nn.Module], nn.Module]
@@ -69,6 +70,10 @@ class ChangedModule:
         """The graph of the changed module, which was built for it."""
         loaded = traced(model.subject, model.specs, model.rules)
         return replace(loaded, graph=self.regraph(loaded.graph))
+
+    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+        """The step of the changed module."""
+        return training_step(model.subject, model.specs, model.rules, None, optimiser)
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
         """The changed copy; the model stays as it is.

@@ -136,6 +136,7 @@ def test_explain_writes_the_formula_with_its_numbers(capsys: pytest.CaptureFixtu
         pytest.param("params", "first", "8 x 3 x 3 x 3 = 216", id="params"),
         pytest.param("weight_memory", "second", "2 x 32 bits / 8 = 8 B", id="bytes"),
         pytest.param("flops", "second", f"flops       2 x {32 * 8} + {2 * 4 * 4} = 544", id="flops"),
+        pytest.param("bops", "second", f"bops        {32 * 8:,} x 32 x 32 = {32 * 8 * 32 * 32:,}", id="bops"),
         pytest.param("bandwidth", "second", "weights     72 B", id="bandwidth"),
         pytest.param("total_activation", "second", "write       128 B", id="written"),
         pytest.param("peak_activation", "first", "first  512 B", id="peak"),

@@ -161,3 +161,16 @@ def test_a_trace_alone_asks_for_nothing(runs: Project) -> None:
     runs.budget(f"{MODEL}    limits: {{params: 0}}\n    measured: {{latency: 20 ms}}\n")
     assert runs.run("--model-budget-traces", "traces").ret == 0
     assert not (runs.path / "traces").exists()
+
+
+def test_shards_do_not_wait_for_what_nobody_asked_for(runs: Project) -> None:
+    """Two models on two shards, each with a limit that is held and one on a run that is skipped."""
+    models = "".join(
+        MODEL.replace("net:", f"{name}:") + "    limits: {params: 0}\n    measured: {latency: 20 ms}\n"
+        for name in ("one", "two")
+    )
+    runs.budget(models)
+    for shard in ("1/2", "2/2"):
+        result = runs.run("--model-budget-shard", shard)
+        assert result.ret == 0
+        assert f"shard {shard}: 1 of 2 limits" in result.stdout.str()

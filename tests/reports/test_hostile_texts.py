@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_modelbudget.cli import main
-from pytest_modelbudget.reports import junit, markdown, record, terminal, typed_json
+from pytest_modelbudget.reports import codequality, junit, markdown, openmetrics, record, sarif, terminal, typed_json
 from pytest_modelbudget.reports.annotations import commands
 from pytest_modelbudget.reports.diff import changes, comparison_markdown, comparison_text
 from pytest_modelbudget.reports.text import LONGEST_LINE, printable
@@ -57,6 +58,15 @@ def infected(value: Any, text: str, key: str = "") -> Any:
     return value + text if isinstance(value, str) and key in WRITTEN else value
 
 
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a document, keys among them, as its reader has it."""
+    if isinstance(value, str):
+        yield value
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        yield from texts(one)
+
+
 def must_be_harmless(text: str) -> None:
     """Nothing that moves a cursor, turns the text, cannot be written, or has no end."""
     text.encode("utf-8")
@@ -70,7 +80,7 @@ def must_be_harmless(text: str) -> None:
 @given(NASTY)
 @settings(max_examples=25)
 def test_r9_no_renderer_hands_on_a_command(text: str) -> None:
-    """Terminal, GitHub's commands, JUnit, Markdown and comparisons show letters alone."""
+    """Terminal, GitHub's commands, JUnit, Markdown, lists of findings, gauges and comparisons show letters alone."""
     before = sample()
     odd = typed_json.from_json(record.Report, infected(typed_json.to_json(before), text))
     for detail in terminal.Detail:
@@ -84,8 +94,11 @@ def test_r9_no_renderer_hands_on_a_command(text: str) -> None:
     xml = junit.render(odd)
     must_be_harmless(xml)
     ElementTree.fromstring(xml)
-    for rendered in (markdown.render(odd), markdown.comment(odd)):
+    for rendered in (markdown.render(odd), markdown.comment(odd), openmetrics.render(odd)):
         must_be_harmless(rendered)
+    for rendered in (sarif.render(odd), codequality.render(odd)):
+        for inner in texts(json.loads(rendered)):
+            must_be_harmless(inner)
     changed = changes(before, odd)
     must_be_harmless(printable(comparison_text(changed)))
     must_be_harmless(printable(comparison_markdown(changed)))

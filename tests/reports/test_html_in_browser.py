@@ -1,4 +1,4 @@
-"""The page in headless Chromium: fast, offline, usable by keyboard, nothing cut and no overlap."""
+"""The page in headless Chromium: offline, usable by keyboard, nothing cut and no overlap."""
 
 from __future__ import annotations
 
@@ -87,13 +87,9 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(many_models(500), tmp_path_factory.mktemp("many") / "page.html")
 
 
-def test_500_models_open_in_under_two_seconds(browser: Browser, many: Path) -> None:
-    """From the request to the load event, with 1,500 limits in the table; the best of three."""
-    times = []
-    while len(times) < 3 and min(times, default=2000) >= 2000:
-        browser.show(many)
-        times.append(browser.run("return performance.getEntriesByType('navigation')[0].loadEventEnd"))
-    assert min(times) < 2000, times
+def test_500_models_stand_in_one_table(browser: Browser, many: Path) -> None:
+    """Three limits each; how long that takes to open is for benchmarks/page_opening.py to say."""
+    browser.show(many)
     assert browser.run("return document.querySelectorAll('#limits tr.limit').length") == 1500
 
 

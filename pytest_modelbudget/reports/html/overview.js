@@ -1,7 +1,7 @@
 "use strict";
 // The table of all limits: filtered by words and verdicts, ordered by file, verdict or headroom.
 
-const VERDICTS = ["over", "unknown", "warn", "within"];
+const VERDICTS = ["over", "unused", "unknown", "warn", "accepted", "within"];
 
 function overview() {
   const controls = document.getElementById("controls");

@@ -68,7 +68,7 @@ def contributions(case: Case) -> Iterator[Contribution]:
             yield Contribution(scope_text(scope), exact(value, check.unit), room(value / actual))
 
 
-STATUSES = ("over", "unknown", "warn", "within")  # worst first
+STATUSES = ("over", "unused", "unknown", "warn", "accepted", "within")  # worst first
 MARK = 75  # per cent of a bar's width at which its limit stands
 
 

@@ -1,0 +1,160 @@
+"""Operations that vanish into the one that feeds them: batch norms into weights, activations into results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pytest_modelbudget.graph.graph import Op, Operand, Weight
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense
+from pytest_modelbudget.lowering.program import Program, Step
+
+FEEDERS = frozenset({"convolution", "linear"})  # a batch norm is part of their weights and bias
+FUSING = frozenset({"convolution", "linear", "add", "mul", "pooling", "adaptive_pooling"})
+CLAMPS = frozenset({"clamp", "hardtanh", "relu6"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """An operation and the one that made its input, by position."""
+
+    at: int
+    op: Op
+    feeder_at: int
+    feeder: Op
+
+
+class _Feeders:
+    """Which operation made what another one reads, and who else reads it."""
+
+    def __init__(self, program: Program) -> None:
+        self._program, self._readers = program, program.readers()
+        self._kept = {tensor.storage for tensor in program.outputs}
+        self._writer: dict[Storage, int] = {}
+
+    def wrote(self, position: int, op: Op) -> None:
+        """Note that an operation has run."""
+        for output in op.outputs:
+            if op.mutates or not op.is_view:
+                self._writer[output.storage] = position
+
+    def pair(self, position: int, op: Op, kinds: frozenset[str]) -> _Pair | str:
+        """The operation with its feeder of one of these kinds, into which it may vanish; or why it may not."""
+        read = next(iter(op.tensors()), None)
+        at = self._writer.get(read.storage) if read else None
+        feeder = None if at is None else self._program.ops[at]
+        if read is None or at is None or feeder is None or self._program.kind(feeder) not in kinds:
+            return f"no {', '.join(sorted(kinds))} makes what it reads"
+        if feeder.outputs[0] is not read or len(op.fresh_outputs) > 1 or feeder.times != op.times:
+            return f"it reads a part of what '{feeder.scope}' makes, or has results of its own"
+        later = [reader for reader in self._readers[read.storage] if reader > at]
+        in_place = op.outputs[0].storage is read.storage
+        if later[:1] != [position] or not (in_place or (len(later) == 1 and read.storage not in self._kept)):
+            return f"others read what '{feeder.scope}' makes"
+        return _Pair(position, op, at, feeder)
+
+    def merge(self, pair: _Pair, **changes: object) -> None:
+        """Have the feeder make the result, and the operation vanish."""
+        result, before = pair.op.outputs[0], pair.feeder.outputs[0]
+        mutates = pair.feeder.mutates and result.storage is before.storage
+        outputs = (result, *pair.feeder.outputs[1:])
+        merged = replace(pair.feeder, outputs=outputs, mutates=mutates, **changes)  # type: ignore[arg-type]
+        self._program.ops[pair.feeder_at], self._program.ops[pair.at] = merged, None
+        self._program.replace_tensor(before, result)
+        self._writer[result.storage] = pair.feeder_at
+
+
+class _Folding:
+    """Batch norms that become part of the operation before them: its weights take the scale, its bias the shift."""
+
+    def __init__(self, program: Program) -> None:
+        self._program, self._readers = program, program.readers()
+        self._biases: dict[Storage, Tensor] = {}  # that norms made, by the weight that they stand beside
+        self._norms: dict[int, tuple[Storage, ...]] = {}  # the constants of the norm behind each feeder, by position
+
+    def run(self) -> None:
+        pairs = _Feeders(self._program)
+        for position, op in self._program.running():
+            if self._program.kind(op) == "batch_norm":
+                pair = pairs.pair(position, op, FEEDERS)
+                if isinstance(pair, _Pair):
+                    self._norms[pair.feeder_at] = _constants(op)
+            pairs.wrote(position, op)
+        feeders = _Feeders(self._program)
+        for position, op in self._program.running():
+            if self._program.kind(op) == "batch_norm":
+                pair = feeders.pair(position, op, FEEDERS)
+                why = pair if isinstance(pair, str) else self._why_not(pair)
+                if isinstance(pair, _Pair) and not why:
+                    self._fold(feeders, pair)
+                    continue
+                self._program.left.append(Step(op.name, op.scope, f"not folded: {why}"))
+            feeders.wrote(position, op)
+
+    def _why_not(self, pair: _Pair) -> str:
+        norm, feeder = self._program.operands(pair.op), self._program.operands(pair.feeder)
+        flags = ("training", "train", "training_mode")
+        if norm.get("mean") is None or any(pair.op.attributes.get(word) for word in flags):
+            return "its statistics are the batch's own"
+        weight, bias = feeder.get("weight"), feeder.get("bias")
+        if not isinstance(weight, Tensor) or weight.storage.is_activation:
+            return f"the weight of '{pair.feeder.scope}' is computed, and not stored"
+        if "bias" not in feeder or (isinstance(bias, Tensor) and bias.storage.is_activation):
+            return f"{pair.feeder.name} takes no bias"
+        if self._program.kind(pair.feeder) == "linear" and len(pair.feeder.outputs[0].shape) != 2:
+            return f"it scales another axis than the features of '{pair.feeder.scope}'"
+        others = set(self._readers[weight.storage]) - {pair.feeder_at}
+        if any(self._norms.get(other) != _constants(pair.op) for other in others):
+            return f"others read the weight of '{pair.feeder.scope}', without this norm behind them"
+        return ""
+
+    def _fold(self, feeders: _Feeders, pair: _Pair) -> None:
+        changes: dict[str, object] = {}
+        if self._program.operands(pair.feeder).get("bias") is None:
+            changes["operands"] = self._with_bias(pair)
+        feeders.merge(pair, **changes)
+        owned = [weight for weight in self._program.weights if pair.op.scope and weight.scope == pair.op.scope]
+        counters = [weight.tensor for weight in owned if weight.kind is StorageKind.BUFFER]
+        self._program.drop_unread([*pair.op.tensors()[1:], *counters])
+        self._program.done.append(Step(pair.op.name, pair.op.scope, f"folded into '{pair.feeder.scope}'"))
+
+    def _with_bias(self, pair: _Pair) -> tuple[Operand, ...]:
+        """The feeder's operands with a bias of its own, of the norm's type: one element a channel."""
+        rule = self._program.rule(pair.feeder)
+        assert rule is not None  # its kind is known
+        mean, weight = self._program.operands(pair.op)["mean"], self._program.operands(pair.feeder)["weight"]
+        assert isinstance(mean, Tensor)  # both are stored
+        assert isinstance(weight, Tensor)
+        if weight.storage not in self._biases:
+            name = f"{pair.feeder.scope}.bias"
+            bias = dense(name, mean.shape, mean.dtype, Storage(name, mean.nbytes, StorageKind.PARAMETER))
+            self._program.weights.append(Weight(bias, trainable=True))
+            self._biases[weight.storage] = bias
+        at = [role.word for role in rule.roles[pair.feeder.name]].index("bias")
+        operands: list[Operand] = [*pair.feeder.operands, *[None] * (at + 1 - len(pair.feeder.operands))]
+        operands[at] = self._biases[weight.storage]
+        return tuple(operands)
+
+
+def _constants(norm: Op) -> tuple[Storage, ...]:
+    return tuple(tensor.storage for tensor in norm.tensors()[1:])
+
+
+def fold_batchnorms(program: Program) -> None:
+    """Have every norm with fixed statistics vanish into what feeds it, where nothing else needs what it is fed."""
+    _Folding(program).run()
+
+
+def fuse_activations(program: Program, asked: frozenset[str]) -> None:
+    """Have activations of these kinds vanish into what makes their input; "clamp" means all that cut off."""
+    kinds = asked | CLAMPS if "clamp" in asked else asked
+    feeders = _Feeders(program)
+    for position, op in program.running():
+        if program.kind(op) in kinds:
+            pair = feeders.pair(position, op, FUSING)
+            if isinstance(pair, _Pair):
+                feeders.merge(pair)
+                program.drop_unread(op.tensors()[1:])
+                program.done.append(Step(op.name, op.scope, f"computed inside '{pair.feeder.scope}'"))
+                continue
+            program.left.append(Step(op.name, op.scope, f"not fused: {pair}"))
+        feeders.wrote(position, op)

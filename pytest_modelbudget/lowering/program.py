@@ -1,0 +1,138 @@
+"""A graph while passes rewrite it: its operations by position, who reads what, and what each pass did and left."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from pytest_modelbudget.errors import UnmeasurableError
+from pytest_modelbudget.graph.graph import Graph, Op, Operand
+from pytest_modelbudget.graph.tensor import DType, Storage, Tensor
+from pytest_modelbudget.ops.rule import OpRule
+from pytest_modelbudget.ops.table import OpTable
+
+SAME_TYPES: Mapping[Storage, DType] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation that was lowered, or was left as it is; why says the reason."""
+
+    op: str
+    scope: str
+    why: str
+
+
+class Program:
+    """A graph that is being rewritten. Operations that vanished are None, so that positions stay."""
+
+    def __init__(self, graph: Graph, rules: OpTable) -> None:
+        self._graph, self.rules = graph, rules
+        self.ops: list[Op | None] = list(graph.ops)
+        self.weights = list(graph.weights)
+        self.inputs, self.outputs = graph.inputs, graph.outputs
+        self.done: list[Step] = []
+        self.left: list[Step] = []
+        self._replaced: dict[Tensor, Tensor] = {}
+
+    def rule(self, op: Op) -> OpRule | None:
+        return self.rules.get(op.name)
+
+    def kind(self, op: Op) -> str:
+        rule = self.rule(op)
+        return rule.kind if rule else ""
+
+    def operands(self, op: Op) -> Mapping[str, Operand]:
+        """Operands by role; none where the operation does not fit its rule."""
+        rule = self.rule(op)
+        try:
+            return rule.bind(op) if rule else {}
+        except UnmeasurableError:
+            return {}
+
+    def running(self) -> Iterator[tuple[int, Op]]:
+        """Operations that run on the device, by position: not those that work out shapes before."""
+        for position, op in enumerate(self.ops):
+            if op is not None and not op.is_shape_computation:
+                yield position, op
+
+    def readers(self) -> Mapping[Storage, list[int]]:
+        """Positions of what reads each memory."""
+        readers: dict[Storage, list[int]] = defaultdict(list)
+        for position, op in self.running():
+            for storage in dict.fromkeys(tensor.storage for tensor in op.tensors()):
+                readers[storage].append(position)
+        return readers
+
+    def replace_tensor(self, old: Tensor, new: Tensor) -> None:
+        """Have whatever still names a tensor (only what asks for its shape may) name another one."""
+        if old is not new:  # what works in place may name its result as its operand
+            self._replaced[old] = new
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor, as often as it is named."""
+        for op in self.ops:
+            if op is not None:
+                yield from (*op.tensors(), *op.outputs)
+        yield from (*self.inputs, *self.outputs, *(weight.tensor for weight in self.weights))
+
+    def drop_unread(self, tensors: Iterable[Tensor]) -> None:
+        """Take stored tensors out that nothing reads any more."""
+        read = {tensor.storage for _, op in self.running() for tensor in op.tensors()}
+        gone = {tensor.storage for tensor in tensors} - read
+        self.weights = [weight for weight in self.weights if weight.tensor.storage not in gone]
+
+    def relocate(self, memories: Mapping[Storage, Storage], types: Mapping[Storage, DType] = SAME_TYPES) -> None:
+        """Put tensors into other memory, by the memory that they are in, and into another type."""
+        new = _Relocation(memories, types)
+        for position, op in enumerate(self.ops):
+            if op is not None:
+                there = _with_tensors(op, new)
+                mutates = op.mutates or bool(op.fresh_outputs and not there.fresh_outputs)
+                self.ops[position] = there if there is op else replace(there, mutates=mutates)
+        self.inputs, self.outputs = tuple(map(new, self.inputs)), tuple(map(new, self.outputs))
+        self.weights = [replace(weight, tensor=new(weight.tensor)) for weight in self.weights]
+
+    def graph(self) -> Graph:
+        """The graph as it stands."""
+        ops = tuple(_with_tensors(op, self._current) for op in self.ops if op is not None)
+        return replace(self._graph, ops=ops, inputs=self.inputs, outputs=self.outputs, weights=tuple(self.weights))
+
+    def _current(self, tensor: Tensor) -> Tensor:
+        while tensor in self._replaced:
+            tensor = self._replaced[tensor]
+        return tensor
+
+
+class _Relocation:
+    """Tensors as they are in other memory, each made once."""
+
+    def __init__(self, memories: Mapping[Storage, Storage], types: Mapping[Storage, DType]) -> None:
+        self._memories, self._types = memories, types
+        self._made: dict[Tensor, Tensor] = {}
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        storage = tensor.storage
+        if storage not in self._memories:
+            return tensor
+        if tensor not in self._made:
+            dtype, sweeps = self._types.get(storage, tensor.dtype), tensor.sweeps and self(tensor.sweeps)
+            self._made[tensor] = replace(tensor, storage=self._memories[storage], dtype=dtype, sweeps=sweeps)
+        return self._made[tensor]
+
+
+def _with_tensors(op: Op, new: Callable[[Tensor], Tensor]) -> Op:
+    """The operation on other tensors; itself where all are the same."""
+    operands = tuple(_operand(operand, new) for operand in op.operands)
+    outputs = tuple(new(output) for output in op.outputs)
+    if outputs == op.outputs and operands == op.operands:
+        return op
+    return replace(op, operands=operands, outputs=outputs)
+
+
+def _operand(operand: Operand, new: Callable[[Tensor], Tensor]) -> Operand:
+    if operand is None:
+        return None
+    return new(operand) if isinstance(operand, Tensor) else tuple(part and new(part) for part in operand)

@@ -1,0 +1,55 @@
+"""``training_macs`` and ``training_memory``: what one step of training computes, and what it holds.
+
+Both are of a graph of their own, forward and backward, whose weights are all that the step holds.
+"""
+
+from pytest_modelbudget.graph.tensor import StorageKind
+from pytest_modelbudget.metrics.compute import macs
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import (
+    ByFormula,
+    ByWeight,
+    Measurement,
+    Metric,
+    Term,
+    summed,
+    unmeasured_ops,
+)
+from pytest_modelbudget.metrics.storage import stored_nbytes
+
+HELD_AS = {
+    StorageKind.PARAMETER: "parameters",
+    StorageKind.QUANTISER: "parameters",
+    StorageKind.GRADIENT: "gradients",
+    StorageKind.OPTIMISER: "optimiser",
+}
+SAVED = "saved"  # every other kind: what the backward pass will read
+
+
+def training_memory(costed: CostedGraph) -> Measurement:
+    """Bytes of parameters, gradients, what the optimiser keeps, and tensors saved for the backward pass."""
+    parts = dict.fromkeys((*HELD_AS.values(), SAVED), 0)
+    amounts = list(stored_nbytes(costed))
+    for weight, nbytes in amounts:
+        parts[HELD_AS.get(weight.kind, SAVED)] += nbytes
+    storages = ((weight.tensor.name, weight.scope, weight.tensor.storage.unsized) for weight, _ in amounts)
+    unmeasured = unmeasured_ops(storage for storage in storages if storage[-1])
+    return summed(((weight.scope, nbytes) for weight, nbytes in amounts), "B", unmeasured, parts=parts)
+
+
+TRAINING_MACS = Metric(
+    "training_macs",
+    "MAC",
+    "macs of one training step: forward in train mode, and backward",
+    macs,
+    ByFormula((Term("macs"),)),
+    trained=True,
+)
+TRAINING_MEMORY = Metric(
+    "training_memory",
+    "B",
+    "parameters, gradients, optimiser states, and what is saved for the backward pass",
+    training_memory,
+    ByWeight(stored_nbytes),
+    trained=True,
+)

@@ -1,0 +1,56 @@
+"""The types of the two operands whose elements an operation multiplies, one by the other."""
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from math import prod
+
+from pytest_modelbudget.graph.graph import Op, Operand
+from pytest_modelbudget.graph.tensor import DType, Tensor
+from pytest_modelbudget.ops.role import Role
+from pytest_modelbudget.ops.rule import OpRule
+
+UNKNOWN_TYPE = DType("unknown", 0)  # 0 bits stand for a width that nobody knows
+Types = tuple[DType, DType]
+
+
+def multiplied_types(op: Op, rule: OpRule) -> Types:
+    """The type of the first operand of the contraction, and the one type that all others have.
+
+    x · W gives those of x and W; attention those of the query, and of keys and values. Where the others
+    differ, nobody knows which meets which, and the second is ``UNKNOWN_TYPE``.
+    """
+    contraction = rule.contraction
+    assert contraction is not None, "what has multiply-accumulates contracts"
+    bound, roles = rule.bind(op), {role.word: role for role in rule.roles[op.name]}
+    words = (word for word in contraction.of if word in roles)
+    first, *rest = [*(each for word in words for each in _types(op, roles[word], bound[word])), UNKNOWN_TYPE]
+    others = list(dict.fromkeys(rest[:-1]))
+    return first, others[0] if len(others) == 1 else UNKNOWN_TYPE
+
+
+def _types(op: Op, role: Role, operand: Operand) -> Iterator[DType]:
+    """The element types of an operand; of the parameters of a recurrent layer, those of its matrices."""
+    if isinstance(operand, Tensor):
+        yield _packed_type(op, operand, role.packed) if role.packed else _own_type(operand.dtype)
+    elif operand is not None:
+        tensors = (tensor for tensor in operand if tensor is not None)
+        yield from (_own_type(tensor.dtype) for tensor in tensors if len(tensor.shape) > 1 or not role.weight)
+
+
+def _own_type(dtype: DType) -> DType:
+    """The type of the elements, and of integers on a grid the integers: int8 of qint8, uint4 of quint4x2.
+
+    None is known of a tensor that is kept in several.
+    """
+    if isinstance(dtype.bits, Fraction):
+        return UNKNOWN_TYPE
+    integers = re.fullmatch(r"q(u?int\d+)(x\d+)?", dtype.name)
+    return DType(integers[1], dtype.bits) if integers else dtype
+
+
+def _packed_type(op: Op, weight: Tensor, packed: tuple[str, ...]) -> DType:
+    """The type of elements of which several share a byte: "4-bit", as the node says it, or by bytes and elements."""
+    elements = prod(int(str(op.attributes.get(name, 0))) for name in packed)
+    bits = Fraction(str(op.attributes.get("bits", 0))) or Fraction(8 * weight.nbytes, elements or 1)
+    return DType(f"{bits}-bit", int(bits)) if elements and bits.denominator == 1 else UNKNOWN_TYPE

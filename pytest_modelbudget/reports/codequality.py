@@ -1,0 +1,35 @@
+"""``--model-budget-codequality``: GitLab's code quality report, a list with one issue a finding.
+
+GitLab shows them in a merge request: those that are new in it, and those that it resolves, told apart by their
+fingerprints, which a number that changes leaves alone. Drawn once::
+
+    [{"description": "net: params 3.73 M > 3.51 M ...", "check_name": "params", "severity": "major",
+      "fingerprint": "5d41402abc4b2a76b9719d911017c592",
+      "location": {"path": "budgets/a.yaml", "lines": {"begin": 8}}}]
+
+The fields: docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
+"""
+
+import json
+from typing import Any
+
+from pytest_modelbudget.reports.findings import ERROR, NOTE, WARNING, Finding, findings
+from pytest_modelbudget.reports.record import Report
+from pytest_modelbudget.reports.text import printed_line
+
+SEVERITIES = {ERROR: "major", WARNING: "minor", NOTE: "info"}
+
+
+def render(report: Report) -> str:
+    """The list; empty where all is well."""
+    return json.dumps([_issue(finding) for finding in findings(report)], indent=1, allow_nan=False) + "\n"
+
+
+def _issue(finding: Finding) -> dict[str, Any]:
+    return {
+        "description": printed_line(finding.message),
+        "check_name": printed_line(finding.rule),
+        "fingerprint": finding.fingerprint,
+        "severity": SEVERITIES[finding.level],
+        "location": {"path": finding.path, "lines": {"begin": max(finding.line, 1)}},
+    }

@@ -1,0 +1,113 @@
+"""``--model-budget-openmetrics``: every number as a gauge, for Prometheus and GitLab's metrics report.
+
+    # TYPE model_budget_measured gauge
+    # HELP model_budget_measured A number of a model, exact.
+    model_budget_measured{file="budgets/a.yaml",model="net",variant="",metric="params",scope="",unit="param"} 3729047
+    # EOF
+
+A lower bound is no number: it is a gauge of another name. What is unknown has none, and counts among the checks.
+The text format: github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+from pytest_modelbudget.budget.budget import BETWEEN, Address
+from pytest_modelbudget.reports.cases import EXCEPTIONS, Case, cases, counts
+from pytest_modelbudget.reports.findings import ERROR, NOTE, WARNING, findings
+from pytest_modelbudget.reports.record import Report, SubjectReport
+from pytest_modelbudget.reports.text import printed_line
+from pytest_modelbudget.reports.typed_json import number_json
+from pytest_modelbudget.units import Number
+
+Labels = Mapping[str, str]
+
+
+class Sample(NamedTuple):
+    """One line: the family that it is of, its labels, its value."""
+
+    family: str
+    labels: Labels
+    value: Number
+
+
+FAMILIES = {
+    "measured": "A number of a model, or of a part of it where a limit asks for one; exact.",
+    "measured_at_least": "The same where operations have no rule: the number is this or more.",
+    "limit": "The most that a limit lets pass, growth since the baseline included.",
+    "minimum": "The least that a limit asks for.",
+    "accepted": "How far an exception lets a limit be broken.",
+    "check": "1 for each limit, with its outcome as a label.",
+    "checks": "How many limits there are of each outcome.",
+    "findings": "How many things a session found amiss: an error fails it.",
+}
+
+
+def render(report: Report) -> str:
+    """All families, each with its samples together; the same bytes for the same numbers."""
+    samples = list(_samples(report))
+    lines = []
+    for family, describes in FAMILIES.items():
+        name = f"model_budget_{family}"
+        lines += [f"# TYPE {name} gauge", f"# HELP {name} {describes}"]
+        lines += [f"{name}{_labels(each.labels)} {_value(each.value)}" for each in samples if each.family == family]
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _samples(report: Report) -> Iterator[Sample]:
+    """What was measured of each subject and held, then what became of the whole."""
+    for model in report.models:
+        for subject in (model, *model.transforms):
+            yield from _measured(subject)
+    for case in cases(report):
+        yield from _held(case)
+    outcomes = {**dict.fromkeys(EXCEPTIONS, 0), **counts(report)}
+    yield from (Sample("checks", {"outcome": outcome}, number) for outcome, number in sorted(outcomes.items()))
+    levels = Counter(finding.level for finding in findings(report))
+    yield from (Sample("findings", {"level": level}, levels[level]) for level in (ERROR, WARNING, NOTE))
+
+
+def _measured(subject: SubjectReport) -> Iterator[Sample]:
+    """All numbers of a model, under its inputs or after a transform."""
+    for metric in subject.metrics:
+        if number := subject.measured(metric):
+            family = "measured" if number.complete else "measured_at_least"
+            labels = {**_subject(subject.address), "metric": metric, "scope": "", "unit": number.unit}
+            yield Sample(family, labels, number.value)
+
+
+def _held(case: Case) -> Iterator[Sample]:
+    """What a limit asks, and what became of it; its number, too, where that is of a part of the model."""
+    check = case.check
+    labels = {**_subject(case.address.above), "metric": check.metric, "scope": check.scope or ""}
+    amounts = {"limit": check.maximum, "minimum": check.min, "accepted": check.accept.to if check.accept else None}
+    if check.scope and check.actual is not None and not check.is_claim:
+        amounts["measured" if check.complete else "measured_at_least"] = check.actual
+    yield from (
+        Sample(family, {**labels, "unit": check.unit}, amount)
+        for family, amount in amounts.items()
+        if amount is not None
+    )
+    yield Sample("check", {**labels, "outcome": case.outcome, "level": check.level.value}, 1)
+
+
+def _subject(address: Address) -> dict[str, str]:
+    """A model by its name; variant is what stands below it, of inputs, transforms and devices."""
+    name, *below = address.names or ("",)
+    return {"file": address.file, "model": name, "variant": BETWEEN.join(below)}
+
+
+def _value(value: Number) -> int | str:
+    """A whole number in all its digits, a ratio as the JSON report spells it."""
+    return int(value) if Fraction(value).denominator == 1 else number_json(value)
+
+
+def _labels(labels: Labels) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    """Text of a label: the format has three letters that need a backslash, a line break among them."""
+    return printed_line(text).replace("\\", r"\\").replace('"', r"\"")

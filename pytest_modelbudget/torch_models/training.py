@@ -1,0 +1,168 @@
+"""One step of training a module: its forward pass in train mode, and the backward pass that autograd makes of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.formats.model import LayerCall
+from pytest_modelbudget.formats.source import OPTIMISERS, InputSpecs
+from pytest_modelbudget.graph.graph import Graph, Operand, Weight
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, output_tensors, traced
+from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, bytes_of, dtype_of
+from pytest_modelbudget.torch_models.weights import ModuleTree, named_weights
+
+STORED = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
+# Fake tensors are told from real ones by no operator, so that both choose the same kernels; meta ones are.
+WAYS = ("fake", "real")
+
+
+def training_step(
+    subject: Subject, specs: InputSpecs, rules: OpTable, dtype: torch.dtype | None, optimiser: str
+) -> Graph:
+    """The program of one step, forward and backward; its weights are all that the step holds, at the end of the first.
+
+    Those are parameters, a gradient for each one that the backward pass reaches, what the optimiser keeps for that,
+    and the tensors that autograd saves, each memory once. The loss is the sum of all floating outputs that need a
+    gradient. Raises TraceError where the model does not run in train mode, or none of its outputs needs one.
+    """
+    step = _Step()
+    loaded = traced(step.around(subject), specs, rules, dtype, ways=WAYS, grad=torch.enable_grad)
+    stored = (weight for weight in loaded.graph.weights if weight.kind in STORED)
+    return replace(loaded.graph, weights=(*stored, *step.gradients(optimiser), *step.kept()))
+
+
+@dataclass
+class _Step:
+    """What is known of one step while it is recorded, and afterwards; each way of recording begins anew."""
+
+    values: TorchValues = field(default_factory=TorchValues)
+    modules: ModuleTree = ()
+    trainable: frozenset[str] = frozenset()
+    saved: dict[Storage, tuple[str, Tensor]] = field(default_factory=dict)
+    reached: tuple[tuple[str, torch.Tensor], ...] = ()
+
+    def around(self, subject: Subject) -> Subject:
+        """The subject, each of whose runs is a step."""
+
+        def scopes(values: TorchValues, modules: ModuleTree) -> StepScopes:
+            weights = named_weights(modules)
+            self.values, self.modules, self.saved = values, modules, {}
+            self.trainable = frozenset(w.name for w in weights if w.is_parameter and w.tensor.requires_grad)
+            return StepScopes(subject.scopes(values, modules))
+
+        def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+            with kernels_of_torch():
+                return self._run(subject.model, inputs, scopes)
+
+        return replace(subject, run=run, scopes=scopes, real=lambda: self.around(subject.real()))
+
+    def _run(self, model: torch.nn.Module, inputs: CallInputs, scopes: WatchedScopes) -> Any:
+        """Forward and backward; weights that stand for trained ones need gradients as those do."""
+
+        def save(tensor: torch.Tensor) -> torch.Tensor:
+            value = self.values.value(tensor)
+            if value.storage.kind is not StorageKind.PARAMETER:
+                self.saved.setdefault(value.storage, (scopes.scope_of(()), value))
+            return tensor
+
+        trained = [weight for weight in named_weights(self.modules) if weight.name in self.trainable]
+        for weight in trained:
+            weight.tensor.requires_grad_()
+            weight.tensor.grad = None
+        if not isinstance(model, fx.GraphModule):  # exported ones have the mode they have
+            model.train()
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+            result = model(*inputs.args, **inputs.kwargs)
+        outputs = {id(out): out for out in output_tensors(result) if out.requires_grad and out.is_floating_point()}
+        if not outputs:
+            raise TraceError("no floating output depends on a weight that needs a gradient: nothing would be trained")
+        torch.autograd.backward([out.sum() for out in outputs.values()])
+        weights = {id(weight.tensor): weight for weight in trained}
+        gradients = ((weight.name, weight.tensor.grad) for weight in weights.values())
+        self.reached = tuple((name, gradient) for name, gradient in gradients if gradient is not None)
+        return result
+
+    def gradients(self, optimiser: str) -> Iterator[Weight]:
+        """The gradient of each parameter that got one, and what the optimiser keeps for it, in its type."""
+        for name, gradient in self.reached:
+            yield _beside(name, "gradient", gradient, StorageKind.GRADIENT)
+            for number in range(1, OPTIMISERS[optimiser] + 1):
+                yield _beside(name, f"{optimiser} state {number}", gradient, StorageKind.OPTIMISER)
+
+    def kept(self) -> Iterator[Weight]:
+        """What autograd saves, whole memories, under the modules that made it save them."""
+        numbers: dict[str, int] = {}
+        for storage, (scope, tensor) in self.saved.items():
+            numbers[scope] = numbers.get(scope, 0) + 1
+            name = f"{scope}.saved {numbers[scope]}".lstrip(".")
+            if tensor.touched_nbytes != storage.nbytes and not storage.unsized:
+                tensor = bytes_of(storage)
+            yield Weight(replace(tensor, name=name), persistent=False)
+
+
+def _beside(parameter: str, what: str, like: torch.Tensor, kind: StorageKind) -> Weight:
+    """A tensor that a step holds for a parameter: "fc.gradient of weight"."""
+    owner, dot, last = parameter.rpartition(".")
+    name, dtype = f"{owner}{dot}{what} of {last}", dtype_of(like.dtype)
+    if like.layout is not torch.strided:
+        why = "a sparse gradient: data decide how many rows it has"
+        return Weight(unsized(name, dtype, Storage(name, 0, kind, why), why), persistent=False)
+    storage = Storage(name, nbytes_of(like.numel(), dtype), kind)
+    return Weight(dense(name, tuple(like.shape), dtype, storage), persistent=False)
+
+
+@contextmanager
+def kernels_of_torch() -> Iterator[None]:
+    """No layer runs as one kernel of oneDNN, which machines without it, and other devices, do not have."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+class StepScopes:
+    """Scopes of a forward pass, and of its backward pass: an operator there belongs to the module of its forward one.
+
+    Autograd numbers its nodes as the forward pass makes them, each before its operator runs.
+    """
+
+    def __init__(self, forward: WatchedScopes) -> None:
+        self._forward = forward
+        self._numbers: list[int] = []
+        self._made_in: list[str] = []
+
+    @property
+    def calls(self) -> list[LayerCall]:
+        return self._forward.calls
+
+    @calls.setter
+    def calls(self, calls: list[LayerCall]) -> None:
+        self._forward.calls = calls
+
+    def scope_of(self, operands: tuple[Operand, ...]) -> str:
+        """Path of the module that runs, or ran when the node was made that is running backward."""
+        running, node = self._forward.scope_of(operands), torch._C._current_autograd_node()
+        if node is not None and not running:
+            at = bisect_right(self._numbers, node._sequence_nr())
+            return self._made_in[at - 1] if at and "AccumulateGrad" not in node.name() else ""
+        last = torch._C._autograd._get_sequence_nr() - 1
+        if not self._numbers or self._numbers[-1] < last:
+            self._numbers.append(last)
+            self._made_in.append(running)
+        return running
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Follow the modules that run."""
+        return self._forward.watching()

@@ -1,0 +1,160 @@
+"""The SARIF file: valid by the standard's own schema, a result for each thing amiss, known again by its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+
+from pytest_modelbudget.reports.record import Report
+from pytest_modelbudget.reports.sarif import render
+from tests.builders.records import (
+    FILE,
+    accepted,
+    broken,
+    check,
+    grown,
+    lock,
+    loosened,
+    model,
+    over,
+    report,
+    transformed,
+)
+
+SCHEMA = Path(__file__).parents[1] / "builders" / "sarif" / "sarif-schema-2.1.0.json"
+HEADLINE = "mobilenet_v2: params 3.73 M > 3.51 M   over by 219,059 (+6.2%)"
+
+
+@pytest.fixture(scope="module")
+def official() -> Draft7Validator:
+    """The standard's schema, whose bytes are those that OASIS publishes."""
+    content = SCHEMA.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert digest == "7402cdfd5bfbff98071b3358e573041b86adb7e1c6ec8743303f93715937c371"
+    return Draft7Validator(json.loads(content))
+
+
+def everything() -> Report:
+    """Grown, to be warned of, unknown, a transform, a broken file, loosened limits, an unfit lock, a limit lost."""
+    unknown = check(outcome="unknown", line=12, reason="params unknown: no rule")
+    return report(
+        grown(),
+        model(unknown, over(level="warn", line=13, name="macs"), of="odd", line=10),
+        transformed(),
+        broken=[broken("budgets/bad.yaml:4:1: did you mean 'params'?", "budgets/bad.yaml:5:1: no")],
+        loosened=[loosened(), loosened(forbidden=True, what="level lowered")],
+        lock=[lock(), lock(fails=True)],
+        unanswered=1,
+    )
+
+
+def run(record: Report) -> dict[str, Any]:
+    (one,) = json.loads(render(record))["runs"]
+    return dict(one)
+
+
+def results(record: Report) -> list[dict[str, Any]]:
+    return list(run(record)["results"])
+
+
+@pytest.mark.parametrize("record", [everything(), report(), report(selected=True), report(model(check()))])
+def test_the_official_schema_refuses_nothing(official: Draft7Validator, record: Report) -> None:
+    """The schema of OASIS finds no offence, and does find one that is there."""
+    log = json.loads(render(record))
+    assert list(official.iter_errors(log)) == []
+    del log["runs"][0]["tool"]
+    assert list(official.iter_errors(log))
+
+
+def test_each_thing_amiss_is_a_result_with_its_level() -> None:
+    """What fails is an error, what is only said aloud a warning; what is within has no result."""
+    told = [(one["ruleId"], one["level"], one["locations"][0]["physicalLocation"]) for one in results(everything())]
+    places = [
+        (rule, level, place["artifactLocation"]["uri"], place["region"]["startLine"]) for rule, level, place in told
+    ]
+    assert places == [
+        ("broken-budget", "error", "budgets/bad.yaml", 4),
+        ("broken-budget", "error", "budgets/bad.yaml", 5),
+        ("params", "error", FILE, 8),
+        ("params", "error", FILE, 12),
+        ("macs", "warning", FILE, 13),
+        ("equivalence", "error", FILE, 13),
+        ("macs", "error", FILE, 14),
+        ("loosened", "warning", FILE, 8),
+        ("loosened", "error", FILE, 8),
+        ("lock", "error", "budgets/mobile.lock.json", 1),
+        ("unmeasured", "error", FILE, 1),
+    ]
+
+
+def test_a_result_says_what_a_terminal_says() -> None:
+    """The headline, and below it the layers that grew; the figures stand beside it, whole."""
+    (one,) = results(report(grown()))
+    assert one["message"]["text"].splitlines() == [
+        HEADLINE,
+        "  +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]",
+        "      +175  classifier.1.bias     [1000] -> [1175]",
+        "       +12  (2 others)",
+    ]
+    assert one["properties"] == {
+        "metric": "params", "unit": "param", "actual": 3_729_059, "limit": 3_510_000, "baseline": 3_504_872,
+        "allowed": 3_540_000, "outcome": "over", "level": "error",
+    }  # fmt: skip
+
+
+def test_rules_are_the_metrics_that_have_results() -> None:
+    """Each once, with what it counts; a metric of an extension has its name."""
+    rules = run(report(model(over(), over("params@head"), over("energy"))))["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == ["params", "energy"]
+    assert "parameters" in rules[0]["shortDescription"]["text"]
+    assert rules[1]["shortDescription"]["text"] == "a limit on energy"
+
+
+def test_a_fingerprint_outlives_line_and_number() -> None:
+    """The same limit on another line, further off, is the same alert; no two results share one."""
+
+    def printed(record: Report) -> list[tuple[str, str]]:
+        return [
+            (one["fingerprints"]["modelBudget/v1"], one["partialFingerprints"]["primaryLocationLineHash"])
+            for one in results(record)
+        ]
+
+    before, after = printed(report(model(over(by=1, line=8)))), printed(report(model(over(by=30, line=80))))
+    assert before == after
+    assert before[0][0] == f"{FILE}::net::params"
+    several = printed(everything())
+    assert len({one for one, _ in several}) == len({one for _, one in several}) == len(several) == 11
+
+
+def test_an_exception_is_a_note_that_is_suppressed(official: Draft7Validator) -> None:
+    """It fails nothing, its reason stands beside it, and no reader counts it as open."""
+    record = report(model(accepted()))
+    (one,) = results(record)
+    assert one["level"] == "note"
+    justification = "accepted to 130 until 2027-01-31: the head is being replaced"
+    assert one["suppressions"] == [{"kind": "inSource", "status": "accepted", "justification": justification}]
+    assert list(official.iter_errors(json.loads(render(record)))) == []
+    assert all("suppressions" not in other for other in results(everything()))
+
+
+def test_limits_without_an_answer_are_no_successful_run() -> None:
+    """Nothing measured is a result of its own, with a place, which readers ask for; all within is none."""
+    empty = run(report())
+    (one,) = empty["results"]
+    assert (one["ruleId"], one["level"]) == ("unmeasured", "error")
+    assert one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "budgets"
+    assert empty["invocations"] == [{"executionSuccessful": False}]
+    well = run(report(model(check())))
+    assert (well["results"], well["invocations"]) == ([], [{"executionSuccessful": True}])
+
+
+def test_a_place_is_a_uri() -> None:
+    """Blanks, umlauts and signs of a path are written as URIs have them."""
+    (one,) = results(report(model(over(), file="budgets/größe 100%.yaml")))
+    place = one["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place == {"uri": "budgets/gr%C3%B6%C3%9Fe%20100%25.yaml", "uriBaseId": "%SRCROOT%"}
