@@ -19,10 +19,9 @@ from pytest_modelbudget.formats.model import LayerValue, Model
 from pytest_modelbudget.gate.from_python import model_source
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.values.capture import Captured, NamedInputs, Selection, statistics_of, weights_of
+from tests.builders.torch_roads import IMAGE, SHAPE, exported, onnx_file, scripted
 
 pytestmark = pytest.mark.needs_torch
-SHAPE = (2, 3, 8, 8)
-IMAGE = "float32 2x3x8x8"
 
 
 class Net(nn.Module):
@@ -108,21 +107,6 @@ def test_a_dead_channel_is_found_in_the_call_where_it_is_dead(given: NamedInputs
     """The ReLU's first call has four channels, its second one five, of which 3 is zero."""
     captured = statistics_of(loaded(net()), Selection(types=("ReLU",)), given)
     assert {layer.name: layer.statistics.dead for layer in captured.layers} == {"relu": (), "relu #2": (3,)}
-
-
-def scripted(model: nn.Module, folder: Path) -> Path:
-    torch.jit.trace(model, (torch.zeros(SHAPE),), check_trace=False).save(str(folder / "net.pt"))
-    return folder / "net.pt"
-
-
-def exported(model: nn.Module, folder: Path) -> Path:
-    torch.export.save(torch.export.export(model, (torch.zeros(SHAPE),)), folder / "net.pt2")
-    return folder / "net.pt2"
-
-
-def onnx_file(model: nn.Module, folder: Path) -> Path:
-    torch.onnx.export(model, (torch.zeros(SHAPE),), folder / "net.onnx", dynamo=True, verbose=False)
-    return folder / "net.onnx"
 
 
 ROADS = {

@@ -14,11 +14,9 @@ from pytest_modelbudget.formats.stopwatch import Device, Plan, Stopped
 from pytest_modelbudget.gate.from_python import model_source
 from pytest_modelbudget.gate.running import timed
 from pytest_modelbudget.registry import tables
-from tests.values.test_capture import exported, scripted
+from tests.builders.torch_roads import IMAGE, exported, scripted
 
 pytestmark = pytest.mark.needs_torch
-SHAPE = (2, 3, 8, 8)
-IMAGE = "float32 2x3x8x8"
 PLAN = Plan(repeats=3, warmup=1, memory=True)
 
 
