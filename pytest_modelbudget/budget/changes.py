@@ -341,7 +341,9 @@ def redefinitions(
     held = {path for path, _ in _checks(before) & _checks(now)}
     known: dict[tuple[str, budgets.Place, str], Redefinition] = {}
     for model in now.models:
-        changed = (*_of_model(models.get(model.path), model, held), *_of_transforms(checks, model, held, transforms))
+        was = models.get(model.path)
+        of_model = (*_of_model(was, model, held), *_of_runs(was, model))
+        changed = (*of_model, *_of_transforms(checks, model, held, transforms))
         for change in changed:
             key = model.name, change.place, change.text
             known[key] = replace(change, path=model.name) if key in known else change
@@ -359,6 +361,17 @@ def _of_model(was: budgets.ModelBudget | None, now: budgets.ModelBudget, held: s
         return
     for key, texts in _changes(source_texts(was.source), source_texts(now.source)):
         yield _redefined("model", now.path, key, texts, now.declared_at.get(key, now.declared_at["source"]))
+
+
+def _of_runs(was: budgets.ModelBudget | None, now: budgets.ModelBudget) -> Iterator[Redefinition]:
+    """Compare on which layers, inputs and calls limits are held that only a run can tell."""
+    earlier = {check.keys: check.held_on for check in (was.run_checks if was else ())}
+    for check in now.run_checks:
+        before, after = earlier.get(check.keys, check.held_on), check.held_on
+        for key in after:
+            if before[key] != after[key]:
+                texts = _shortened(before[key] or None, after[key] or None)
+                yield _redefined(" ".join(check.keys), now.path, key, texts, check.place)
 
 
 def _of_transforms(

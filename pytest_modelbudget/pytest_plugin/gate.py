@@ -189,7 +189,11 @@ class Gate:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
-        self.collected = sum(isinstance(item, items.BudgetItem) for item in session.items)
+        ours = [item for item in session.items if isinstance(item, items.BudgetItem)]
+        idle = sum(item.is_idle for item in ours)
+        self.collected = len(ours) - idle
+        if idle:
+            self.paths.remarks.append(f"{several(idle, 'limit')} on measured runs skipped: give {options.MEASURED}")
         self.cut = self.shard.cut if self.shard else self.cut
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         items.prepare_processes(session)
@@ -333,7 +337,7 @@ class Gate:
         left_out = self.declared or (self.budgets and self.config.getoption("lf", False))
         if left_out or options.has_node_ids(self.config):
             return exitstatus
-        self.remarks.append(f"nothing measured\n{self.paths.why_nothing()}")
+        self.remarks.append("nothing measured" if self.budgets else f"nothing measured\n{self.paths.why_nothing()}")
         return pytest.ExitCode.NO_TESTS_COLLECTED
 
     def _hidden_failures(self) -> int:

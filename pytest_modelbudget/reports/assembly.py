@@ -23,6 +23,7 @@ from pytest_modelbudget.budget.budget import (
     TransformCheck,
 )
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
+from pytest_modelbudget.budget.ruling import Ruling
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import LayerError, Worst
@@ -135,6 +136,25 @@ def _exemption(verdict: Verdict) -> record.Exemption | None:
         return None
     days = {"until": accept.until.isoformat(), "today": verdict.today.isoformat()}
     return _like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
+
+
+def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
+    """One limit on what a model gives or takes where it runs."""
+    limit = ruling.limit
+    return record.Check(
+        id=node_id,
+        metric=limit.metric,
+        limit=limit.max,
+        actual=ruling.value,
+        outcome=ruling.outcome,
+        level=limit.level,
+        line=limit.place.line,
+        reason=ruling.reason,
+        unit=ruling.unit,
+        complete=None if ruling.value is None else True,
+        measured_on=ruling.measured_on,
+        evidence=ruling.evidence,
+    )
 
 
 def blame_report(blame: Blame) -> tuple[record.OtherGrowth | record.Growth, ...]:

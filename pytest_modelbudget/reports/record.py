@@ -181,7 +181,8 @@ class Check(Addressed):
 
     limit is the maximum; min, and what growth allows from the baseline, stand beside it. The baseline is what a lock
     file knows, at the base or in the working tree. blame has the largest growth first, and all its deltas add up to the
-    growth. Of a claim, measured and allowed are for eyes.
+    growth. Of a claim, measured and allowed are for eyes. measured_on says on which inputs, or where, a number was
+    measured that is no static one, and evidence which layers it comes from.
     """
 
     metric: str
@@ -203,6 +204,8 @@ class Check(Addressed):
     complete: bool | None = rare(None)
     scope: str | None = rare(None)
     lower_bound: bool = rare(False)
+    measured_on: str = rare("")
+    evidence: tuple[str, ...] = rare(())
     accept: Exemption | None = rare(None)
 
     @property

@@ -104,6 +104,11 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
         outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
         return pytree.tree_unflatten(outputs, program.call_spec.out_spec)  # as the module gave them
 
+    def plain(inputs: CallInputs) -> Any:
+        arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
+        args, kwargs = pytree.tree_unflatten(arguments, program.call_spec.in_spec)
+        return module(*args, **kwargs)
+
     return Subject(
         "exported",
         module,
@@ -112,6 +117,7 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
         real=lambda: _subject(program),
         over=partial(over_instance, lambda other: _subject(program, other)),
         stored_from_rank=1,
+        plain=plain,
     )
 
 
