@@ -62,6 +62,7 @@ _UNITS = (
     Unit("FLOP", shown="FLOP"),
     Unit("BOP", shown="BOP"),
     Unit("op"),
+    Unit("channel"),
     Unit("FLOP/B", whole=False, shown="FLOP/B"),
     Unit("s", whole=False, prefixes=NO_PREFIXES, spellings=_SECONDS, shown="s", adds=True),
     Unit("B/s", whole=False, prefixes=_BINARY, shown="B/s"),
@@ -99,9 +100,8 @@ def readable(value: Number, unit: str) -> str:
 
 
 def exact(value: Number, unit: str) -> str:
-    """Every digit, thousands separated: "1,814,073,344 MAC"; a ratio without end as a fraction."""
-    counted = unit_named(unit)
-    return f"{grouped(value / counted.spellings.get(unit, Fraction(1)))} {counted.shown}".rstrip()
+    """Every digit, thousands separated: "1,814,073,344 MAC", "2.5 %"; a ratio without end as a fraction."""
+    return f"{grouped(Fraction(value) * (100 if unit == '%' else 1))} {unit_named(unit).shown}".rstrip()
 
 
 def grouped(value: Fraction) -> str:

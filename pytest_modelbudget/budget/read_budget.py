@@ -36,6 +36,7 @@ from pytest_modelbudget.budget.source_forms import (
     Defaults,
 )
 from pytest_modelbudget.budget.transform_forms import transform_form
+from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import USUAL_OPTIMISER, ModelSource
@@ -51,7 +52,8 @@ VERSION = 1
 MARKER = "model_budget"
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
-HELD = ("limits", "scopes", "transforms", "deployments")  # the keys that hold a model to anything
+# The keys that hold a model to anything.
+HELD = ("limits", "scopes", "transforms", "statistics", "measured", "deployments")
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 # Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
 _MISSPELT = re.compile(r"^[^\w\n]*(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
@@ -201,6 +203,17 @@ ISOLATION_FIELDS = (
 )
 
 
+VALUE_FIELDS = (
+    Field(
+        "statistics",
+        _by_name("statistic", STATISTICS),
+        "limits on the values that layers give on named inputs",
+        default={},
+    ),
+    Field("measured", MEASURED, "limits on runs on a device, which --model-budget-measured asks for"),
+)
+
+
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
     taken = frozenset((*tables.metrics, *RESERVED_METRICS, budgets.EQUIVALENCE, budgets.FITS))  # by checks
@@ -210,6 +223,7 @@ def model_grammar(tables: Tables) -> Grammar:
     held = (
         *limit_fields(tables.metrics),
         Field("transforms", transforms, about, default={}),
+        *VALUE_FIELDS,
         Field("deployments", on_devices, "the model on devices, and what must hold there", default={}),
         Field(budgets.FITS, grammar.refused(f"a model fits a device: {DEPLOYING}"), "", offered=False),
     )
@@ -305,12 +319,15 @@ def _budget(
         _must_know(check, source, reading)
     on_devices = tuple(deployments(values["deployments"], devices, reading))
     _must_be_called_otherwise(values, reading)
-    if source and (limits or transforms or on_devices):
+    statistics, measured = tuple(values["statistics"].values()), values["measured"]
+    if source and (limits or transforms or statistics or measured or on_devices):
         held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
         if not source.training and any(reading.tables.metrics[metric].trained for metric in held):
             source = replace(source, training=USUAL_OPTIMISER)
         place, name = values.key.place, variant.text if variant else None
-        yield ModelBudget(model.text, place, source, limits, name, transforms, places, isolation, on_devices)
+        yield ModelBudget(
+            model.text, place, source, limits, name, transforms, places, isolation, statistics, measured, on_devices
+        )
 
 
 def _must_be_called_otherwise(values: Values, reading: Reading) -> None:

@@ -152,12 +152,14 @@ def test_what_a_device_does_not_say_is_unknown(project: Project, held: str, said
 
 
 def test_an_operation_that_no_rule_knows(project: Project) -> None:
-    """Its results have sizes, so the arena is known; its products are not."""
-    write(project, "fits: true\n        limits: {array_cycles: 100}", flash=100)
+    """It stays in float32, four times as large, and every failure says so; what it multiplies nobody knows."""
+    write(project, "fits: true\n        limits: {array_cycles: 100}", flash=4 * 48, sram=4 * ACTIVATIONS + 5)
     project.write("budgets/net.widths", "4 8 2?")
     result = project.run()
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["array_cycles 0 cycle or more*no rule*"])
+    result.stdout.fnmatch_lines(
+        ["array_cycles 0 cycle or more*no rule*   2 operations left in float32, first test::mystery in layer0   *"]
+    )
 
 
 # The change since the base.
