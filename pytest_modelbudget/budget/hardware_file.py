@@ -76,7 +76,7 @@ def _in_place(make: Callable[[Values], Made]) -> Callable[[Values, Reading], Mad
 
 TEXT = grammar.spelled("{key}: where the figure is from", lambda word, key, reading: word.text.strip(), SOME_TEXT)
 SOURCE = Field("source", TEXT, "where these figures are from, where that is not the device's source", default="")
-_HELD = _word_of(HOLDS, "what a memory holds")
+_HELD = _word_of(HOLDS, "content of a memory")
 _SEVERAL = grammar.listed(_HELD, "holds: weights, activations, or a list of both", empty="a memory holds something")
 
 
