@@ -81,24 +81,30 @@ class TimedOp:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Every operation whose time is bounded, and the (name, scope, why) of the others."""
+    """Every operation whose time is bounded, and the (name, scope, why) of the others.
+
+    lacking is the first figure that an operation needs and the device does not give.
+    """
 
     ops: tuple[TimedOp, ...]
     missing: tuple[tuple[str, str, str], ...]
+    lacking: str = ""
 
 
 def timed(costed: CostedGraph) -> Timed:
     """The roofline of each operation; those that do nothing are left out."""
     ops: list[TimedOp] = []
     missing: list[tuple[str, str, str]] = []
+    lacking = ""
     for cost in costed.costs:
         try:
             bounded = _timed(cost, costed)
-        except UnmeasurableError as error:
+        except (UnmeasurableError, DeviceError) as error:
             missing.append((cost.op.name, cost.op.scope, str(error)))
+            lacking = lacking or (str(error) if isinstance(error, DeviceError) else "")
         else:
             ops += [bounded] if bounded.bound.sides else []
-    return Timed(tuple(ops), tuple(missing))
+    return Timed(tuple(ops), tuple(missing), lacking)
 
 
 def _timed(cost: OpCost, costed: CostedGraph) -> TimedOp:
@@ -111,7 +117,10 @@ def _timed(cost: OpCost, costed: CostedGraph) -> TimedOp:
     if macs:
         types = multiplied_types(cost.op, costed.rules[cost.op.name])
         dtype = "×".join(dict.fromkeys(each.name for each in types))
-    bound = time_bound(costed.device, macs=macs, dtype=dtype, weights=weights, activations=activations)
+    try:
+        bound = time_bound(costed.device, macs=macs, dtype=dtype, weights=weights, activations=activations)
+    except UnmeasurableError as error:
+        raise DeviceError(str(error)) from error
     return TimedOp(cost.op.name, cost.op.scope, cost.kind, macs, dtype, weights, activations, bound)
 
 
@@ -121,8 +130,8 @@ def latency_bound(costed: CostedGraph) -> Measurement:
     Raises DeviceError where the device says too little to bound any of them.
     """
     bounds = costed.once(timed)
-    if bounds.missing and not bounds.ops:
-        raise DeviceError(f"{bounds.missing[0][2]}: add it to the device")
+    if bounds.lacking and not bounds.ops:
+        raise DeviceError(f"{bounds.lacking}: add it to the device")
     shares: dict[str, Fraction] = {}
     for each in bounds.ops:
         shares[each.scope] = shares.get(each.scope, Fraction(0)) + each.bound.seconds
