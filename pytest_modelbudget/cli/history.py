@@ -23,7 +23,7 @@ FORMATS = ("table", "json", "svg")
 def add_history(command: argparse.ArgumentParser) -> None:
     """The options of ``history``: which numbers, since when, and how to show them."""
     add = command.add_argument
-    add("model", metavar="MODEL", nargs="?", help="a model by its name, or its id: budgets/a.yaml::net (default: all)")
+    add("model", metavar="MODEL", nargs="?", help="a model by name, path or id, or a budget file (default: all)")
     add("--metric", metavar="M", help="a metric, or a check such as params@layer4.*")
     add("--since", metavar="REV", help="only what changed after this revision")
     add("--format", choices=FORMATS, default="table", help="what to print")
@@ -85,11 +85,11 @@ def _of(
 
 
 def _names(series: Series) -> set[str]:
-    """What a model may be called: its own name, its path, and its id, as they are and were."""
+    """What a model may be called: its own name, its path, its id, as they are and were, and its budget file."""
     paths = series.names()
     own = {names_of(path)[0] for path in paths}
-    return {*paths, *own, *(str(Address(series.file) / path) for path in (*paths, *own))}
+    return {series.file, *paths, *own, *(str(Address(series.file) / path) for path in (*paths, *own))}
 
 
 def _checks(series: Series) -> tuple[str, str]:
-    return series.check, Address.parse(series.check).metric
+    return series.check, Address("", (series.check,)).metric

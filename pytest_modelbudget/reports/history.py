@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
 from typing import Any
@@ -145,38 +146,54 @@ def charts(series: Sequence[Series]) -> str:
 
 
 def chart(series: Series) -> str:
-    """The inside of one chart: a number holds from its commit to the next, so its line goes in steps.
-
-    Commits stand side by side at equal distances: what happened between is no time, but changes.
-    """
-    values = [point.value for point in series.points if point.value is not None]
-    low, high = min(values), max(values)
+    """The inside of one chart, with its name and days."""
+    line = drawing([(point.value, told(point)) for point in series.points])
     unit = next(point.unit for point in reversed(series.points) if point.value is not None)
-    places = [
-        _place(position, point.value, len(series.points), low, high) for position, point in enumerate(series.points)
-    ]
-    dots = [
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{_escaped(_told(point))}</title></circle>'
-        for (x, y), point in zip(places, series.points, strict=True)
-        if y is not None
-    ]
-    least, most = readable_pair(low, high, unit)
+    least, most = readable_pair(line.low, line.high, unit)
     first, last = series.points[0].commit.day, series.points[-1].commit.day
     return "".join(
         [
             _text(LEFT, 20, series.id, "name"),
             f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>',
-            f'<path d="{_steps(places)}"/>',
-            *dots,
+            f'<path d="{line.path}"/>',
+            *(
+                f'<circle cx="{x}" cy="{y}" r="3"><title>{_escaped(words)}</title></circle>'
+                for x, y, words in line.dots
+            ),
             _text(WIDTH - RIGHT + 10, TOP + 4, most, "muted"),
-            "" if low == high else _text(WIDTH - RIGHT + 10, HEIGHT - BOTTOM, least, "muted"),
+            "" if line.low == line.high else _text(WIDTH - RIGHT + 10, HEIGHT - BOTTOM, least, "muted"),
             _text(LEFT, HEIGHT - 6, str(first) if first == last else f"{first} to {last}", "muted"),
         ]
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A number's way as a line in steps: the path, a dot (x, y, its words) for each change, and both extremes.
+
+    A number holds from its commit to the next. Commits stand side by side at equal distances: what happened between
+    them is no time, but changes.
+    """
+
+    path: str
+    dots: tuple[tuple[str, str, str], ...]
+    low: Number
+    high: Number
+
+
+def drawing(points: Sequence[tuple[Number | None, str]]) -> Drawing:
+    """The line of numbers, each with its words; one at least is no None, which leaves a gap."""
+    values = [value for value, _ in points if value is not None]
+    low, high = min(values), max(values)
+    places = [_place(position, value, len(points), low, high) for position, (value, _) in enumerate(points)]
+    dots = ((x, y, words) for (x, y), (_, words) in zip(places, points, strict=True))
+    return Drawing(
+        _steps(places), tuple((f"{x:.1f}", f"{y:.1f}", words) for x, y, words in dots if y is not None), low, high
+    )
+
+
 def _place(position: int, value: Number | None, count: int, low: Number, high: Number) -> tuple[float, float | None]:
-    """Where a point stands; no height of a number that is locked no more."""
+    """The place of a point; no height of a number that is locked no more."""
     x = LEFT + 4 + (WIDTH - LEFT - RIGHT - 8) * position / count
     if value is None:
         return x, None
@@ -196,7 +213,8 @@ def _steps(places: Sequence[tuple[float, float | None]]) -> str:
     return path
 
 
-def _told(point: Point) -> str:
+def told(point: Point) -> str:
+    """A point in words: the day, the commit, every digit of the number, and the commit's first line."""
     value = "" if point.value is None else exact(point.value, point.unit)
     return f"{point.commit.day} {point.commit.digits[:DIGITS]} {value}: {point.commit.subject}"
 

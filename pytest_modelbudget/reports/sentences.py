@@ -129,6 +129,13 @@ def failure_lines(
     return (first, *below, f"fix: {then}{_way_out(check, place, accept)}")
 
 
+def ruling_lines(check: record.Check, place: Place) -> tuple[str, ...]:
+    """The first line says everything; the others name the layers, and what it was measured on."""
+    first = f"{one_line(check.reason)}   {place}"
+    below = (first, *check.evidence, f"  {check.measured_on}")
+    return (*below, f"fix: change the model, or the limit at {place}") if check.outcome is Outcome.OVER else below
+
+
 def _grown(check: record.Check) -> bool:
     return any(isinstance(entry, record.Growth) for entry in check.blame)
 
@@ -221,7 +228,9 @@ def figures(case: Case) -> Iterator[tuple[str, str]]:
 def detail_lines(case: Case) -> Iterator[str]:
     """Figures, then the layers that grew, else those that the number is mostly made of."""
     yield from aligned("{:<}  {}", list(figures(case)))
-    if case.check.is_claim:
+    if case.check.measured_on:
+        yield from (case.check.measured_on, *case.check.evidence)
+    elif case.check.is_claim:
         yield from evidence_lines(case.evidence)
     elif case.check.blame:
         yield from ("grown since the baseline", *grown_lines(case.check.blame))
@@ -264,8 +273,10 @@ def error_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
 def reservations(case: Case) -> Iterator[str]:
     """The bound that decided, and what a claim that holds rests on less firmly than it usually does.
 
-    A claim that fails has all of it in the text of its failure.
+    A claim that fails has all of it in the text of its failure. What was measured in a run says on what, always.
     """
+    if case.check.measured_on:
+        yield case.check.measured_on
     if not case.check.is_claim or case.outcome != "within":
         return
     basis, notes = case.evidence.basis, case.evidence.notes

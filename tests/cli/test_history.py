@@ -323,6 +323,32 @@ def test_the_table_tells_when_by_how_much_and_where(
     ]
 
 
+ASKED = {
+    "a name": (("net",), ["net::params", "net::params@head.*", "net::b8::params"]),
+    "a path": (("net::b8",), ["net::b8::params"]),
+    "an id": (("budgets/a.yaml::net::b8",), ["net::b8::params"]),
+    "a file": (("budgets/a.yaml",), ["net::params", "net::params@head.*", "net::b8::params", "other::macs"]),
+    "a metric": (("--metric", "params"), ["net::params", "net::params@head.*", "net::b8::params"]),
+    "a check": (("--metric", "params@head.*"), ["net::params@head.*"]),
+    "both": (("other", "--metric", "macs"), ["other::macs"]),
+}
+
+
+@pytest.mark.parametrize(("words", "ids"), ASKED.values(), ids=ASKED)
+def test_numbers_are_asked_for_by_what_they_are_called(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    ids: list[str],
+) -> None:
+    """A model with its variants and scopes, one of these, or a metric of all."""
+    numbers = {"net": {"params": 1, "params@head.*": 2}, "net::b8": {"params": 3}, "other": {"macs": 4}}
+    small(tmp_path, {"a": numbers})
+    _, found = asked(tmp_path, *words, capsys=capsys, monkeypatch=monkeypatch)
+    assert [each["id"].removeprefix("budgets/a.yaml::") for each in found["series"]] == ids
+
+
 WRONG = {
     "a model": (("nett",), "no commit has a model 'nett' in a lock file: did you mean 'net'?"),
     "a metric": (("--metric", "parms"), "no commit has a number 'parms' in a lock file: did you mean 'params'?"),
