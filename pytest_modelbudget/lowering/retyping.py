@@ -75,7 +75,8 @@ def _stays(program: Program, before: Mapping[Storage, DType], dtype: str) -> set
     stays: set[Storage] = set()
     for _, op in program.running():
         floating = [tensor for tensor in (*op.tensors(), *op.outputs) if tensor.dtype.name in FLOATING]
-        program.left += _left(program, op, floating, before, quantised=dtype in QUANTISED)
+        others = [tensor for tensor in floating if tensor.dtype.name != dtype]
+        program.left += _left(program, op, others, before, quantised=dtype in QUANTISED)
         if dtype in QUANTISED and not _is_on_integers(program, op):
             stays.update(tensor.storage for tensor in floating)
     return stays
