@@ -17,7 +17,7 @@ from pytest_modelbudget.units import Number, quantity, quantity_pattern, unit_na
 
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
 # Metrics whose issue is still to come.
-RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
+RESERVED_METRICS = ("peak_activation_best", "activation_arena", "latency_bound")
 OP_NAME_PATTERN = r"([A-Za-z_][\w.]*::[A-Za-z_][\w.]*|input \S.*)"
 Written = tuple[Union[Number, None], str]  # a quantity (None: auto), and how the file spells it
 NOT_WRITTEN: Written = (None, "")

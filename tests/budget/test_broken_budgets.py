@@ -165,7 +165,7 @@ BROKEN = [
     *(
         pytest.param(limits(f"{{{key}: 1}}"), [f"5:14: '{key}' is not available in this version"],
                      id=key)
-        for key in ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
+        for key in ("peak_activation_best", "activation_arena", "latency_bound")
     ),
     *(
         pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: '{key}' is not available"],
