@@ -1,5 +1,6 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -8,7 +9,9 @@ from typing import Any
 
 from pytest_modelbudget.budget import revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
-from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions
+from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions, renamings
+from pytest_modelbudget.budget.commits import branch_history
+from pytest_modelbudget.budget.history import Point
 from pytest_modelbudget.budget.lock_file import (
     SCHEMA,
     SUFFIX,
@@ -22,18 +25,21 @@ from pytest_modelbudget.budget.lock_file import (
     read_value,
 )
 from pytest_modelbudget.budget.read_budget import budget_text, read_budget
-from pytest_modelbudget.budget.update import Exempt, Update, UpdateMode, update
+from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
-from pytest_modelbudget.reports.cases import cases
+from pytest_modelbudget.reports.cases import cases, cases_of
+from pytest_modelbudget.reports.history import told
+from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
 from pytest_modelbudget.units import readable_pair
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 MOST_NAMED = 3  # stale numbers that one line names
 HEAD = 1000  # bytes of a lock file in which its schema stands
+UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
 
 
@@ -46,53 +52,91 @@ def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedVal
     }
 
 
-def exempt_checks(report: record.Report, numbers: Numbers, budget: Path, root: Path) -> Exempt:
-    """The checks of one budget file that its exceptions speak of."""
-    accepted: set[CheckKey] = set()
-    idle: set[CheckKey] = set()
+def exempt_checks(report: record.Report, numbers: Numbers, root: Path) -> Mapping[str, Exempt]:
+    """The checks that exceptions speak of, by the path of their budget file."""
+    accepted: dict[str, set[CheckKey]] = defaultdict(set)
+    idle: dict[str, set[CheckKey]] = defaultdict(set)
     for case in cases(report):
-        file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
-        if case.check.accept is None or file != str(budget):
+        if case.check.accept is None:
             continue
+        file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
         key = case.address.above.path, case.name
         if case.check.outcome is Outcome.ACCEPTED:
-            accepted.add(key)
+            accepted[file].add(key)
         elif case.check.outcome is Outcome.UNUSED or case.check.accept.is_past:
-            idle.add(key)
-    return Exempt(frozenset(accepted), frozenset(idle))
+            idle[file].add(key)
+    return {file: Exempt(frozenset(accepted[file]), frozenset(idle[file])) for file in {**accepted, **idle}}
 
 
 # Lock files.
 
 
-def lock_reports(
-    report: record.Report, numbers: Numbers, files: Iterable[Path], baselines: Baselines, *, all_needed: bool
-) -> list[record.LockReport]:
-    """The state of each lock file, in the order of the files.
+def lock_comparison(
+    numbers: Numbers, path: Path, baselines: Baselines, accepted: Collection[CheckKey]
+) -> LockComparison:
+    """One budget's lock, in the working tree and at the base, beside the numbers that were measured.
 
-    One that does not exist is only spoken of where limits grow from it, or all_needed.
+    A number that is accepted for a while moves no lock.
     """
-    locks: list[record.LockReport] = []
-    base = baselines.base
-    if base is not None and not base.commit:
-        locks.append(record.LockReport(file=None, state="unreachable", text=base.why_not))
+    here, file = baselines.in_working_tree(path), baselines.shown(path)
+    today = measured_numbers(numbers, path)
+    beside = {
+        str(Address(file) / path_of(*key)): _beside(number, key, here.lock.value(*key), is_accepted=key in accepted)
+        for key, number in today.items()
+    } if here.lock else {}  # fmt: skip
+    lock = baselines.shown(lock_path(path))
+    compared = LockComparison(budget=file, file=lock, is_there=here.is_there, problem=here.problem, numbers=beside)
+    if baselines.base is None or not baselines.base.commit:
+        return compared
+    there = baselines.at_base(path)
+    moved: dict[str, str] = {}
+    with suppress(BudgetError):  # which leaves growth unknown
+        for model in sorted({model for model, _ in today}):
+            homes = [baselines.shown(lock_path(home)) for home in baselines.homes(path, model) if home != path]
+            if homes:
+                moved[model] = " and ".join(homes)
+    return replace(compared, is_at_base=there.is_there, base_problem=there.problem, moved=moved)
+
+
+def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is_accepted: bool) -> LockedNumber:
+    """A number of today beside the locked one."""
+    if locked is None:
+        return LockedNumber(is_locked=False, difference=f"{key[1]} of {key[0]}")
+    drift = tuple(
+        f"{name} {version}" for name, version in locked.versions.items() if today.versions.get(name) != version
+    )
+    if locked.value == today.value or is_accepted:
+        return LockedNumber(drift=drift)
+    before, after = readable_pair(locked.value, today.value, today.unit)
+    return LockedNumber(difference=f"{key[1]} of {key[0]} {before} -> {after}", drift=drift)
+
+
+def lock_reports(
+    report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool
+) -> Iterator[record.LockReport]:
+    """The state of each lock file, in the order of the files; where locks are checked, what is unfit fails.
+
+    One that does not exist is only spoken of where limits grow from it, or locks are checked.
+    """
     growing = [case for case in cases(report) if case.check.grow is not None]
     grows = {case.model.file for case in growing}
     grown_from = {case.model.file for case in growing if case.check.baseline is not None}
-    for path in files:
-        file = baselines.shown(path)
-        today = measured_numbers(numbers, path)
-        accepted = exempt_checks(report, numbers, path, baselines.root).accepted
-        state, text = _state(path, today, baselines, accepted)
-        if state == "missing" and not all_needed and file not in grows:
+    for compared in comparisons:
+        state, text = _state(compared)
+        if state == "missing" and not is_checked and compared.budget not in grows:
             continue
-        lock = baselines.shown(lock_path(path))
         # It was there when growth was told from it, and no longer says so now.
-        is_gone = base is None and state in ("missing", "broken") and file in grown_from
-        locks.append(record.LockReport(file=lock, state=state, text=text, fails=is_gone))
-        if base is not None and base.commit:
-            locks.extend(_at_base(path, sorted({model for model, _ in today}), base, baselines))
-    return locks
+        is_gone = not report.base_name and state in ("missing", "broken") and compared.budget in grown_from
+        locks = [record.LockReport(file=compared.file, state=state, text=text, fails=is_gone)]
+        if report.base:
+            locks.extend(_at_base(compared, revision.short(revision.BaseRevision(report.base_name, report.base))))
+        for lock in locks:
+            yield replace(lock, fails=lock.fails or (is_checked and lock.state in UNFIT))
+
+
+def unreachable_base(base: revision.BaseRevision) -> record.LockReport:
+    """The state of all locks of a base that is not here."""
+    return record.LockReport(file=None, state="unreachable", text=base.why_not)
 
 
 def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[record.LockReport]:
@@ -114,22 +158,17 @@ def _is_lock(path: Path) -> bool:
         return False  # not ours to read, and nothing is compared with it
 
 
-def _state(
-    path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines, accepted: Collection[CheckKey]
-) -> tuple[str, str]:
-    """(state, text) of the lock in the working tree, seen from what was measured; an accepted number moves none."""
-    file, here = baselines.shown(lock_path(path)), baselines.in_working_tree(path)
-    if here.problem:
-        return "broken", here.problem
-    if here.lock is None:
+def _state(compared: LockComparison) -> tuple[str, str]:
+    """(state, text) of the lock in the working tree, seen from what was measured."""
+    file, numbers = compared.file, compared.numbers.values()
+    if compared.problem:
+        return "broken", compared.problem
+    if not compared.is_there:
         return "missing", f"there is no {file}: {UPDATE}=create writes it"
-    known = {key: here.lock.value(*key) for key in today}
-    stale = [_stale(key, locked, today[key]) for key, locked in known.items()
-             if locked is not None and locked.value != today[key].value and key not in accepted]  # fmt: skip
-    lacking = [f"{check} of {model}" for (model, check), locked in known.items() if locked is None]
+    stale = [number.difference for number in numbers if number.is_locked and number.difference]
+    lacking = [number.difference for number in numbers if not number.is_locked]
     if stale:
-        others = {f"{name} {version}" for key, locked in known.items() if locked is not None
-                  for name, version in locked.versions.items() if today[key].versions.get(name) != version}  # fmt: skip
+        others = {version for number in numbers for version in number.drift}
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
         return "stale", f"lock stale: {file}: {_named(stale)}{drift}: {UPDATE}=fix renews it"
     if lacking:
@@ -137,35 +176,52 @@ def _state(
     return "fresh", f"{file} holds what was measured"
 
 
-def _stale(key: CheckKey, locked: LockedValue, today: LockedValue) -> str:
-    before, after = readable_pair(locked.value, today.value, today.unit)
-    return f"{key[1]} of {key[0]} {before} -> {after}"
-
-
 def _named(texts: Sequence[str]) -> str:
     rest = len(texts) - MOST_NAMED
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-def _at_base(
-    path: Path, models: Iterable[str], base: revision.BaseRevision, baselines: Baselines
-) -> Iterator[record.LockReport]:
-    there, file = baselines.at_base(path), baselines.shown(lock_path(path))
-    if there.problem:
-        yield record.LockReport(file=file, state="broken", text=there.problem)
+def _at_base(compared: LockComparison, base: str) -> Iterator[record.LockReport]:
+    file = compared.file
+    if compared.base_problem:
+        yield record.LockReport(file=file, state="broken", text=compared.base_problem)
         return
     moved: dict[str, list[str]] = {}
-    with suppress(BudgetError):  # which leaves growth unknown
-        for model in models:
-            homes = [baselines.shown(lock_path(home)) for home in baselines.homes(path, model) if home != path]
-            if homes:
-                moved.setdefault(" and ".join(homes), []).append(model)
-    for locks, names in moved.items():
-        text = f"{_named(names)} of {baselines.shown(path)} compared with {locks} at {revision.short(base)}"
+    for model, homes in compared.moved.items():
+        moved.setdefault(homes, []).append(model)
+    for homes, names in moved.items():
+        text = f"{_named(names)} of {compared.budget} compared with {homes} at {base}"
         yield record.LockReport(file=file, state="moved", text=f"{text}: moved from there")
-    if not there.is_there and not moved:
-        text = f"{revision.short(base)} has no {file}: compared with the working tree's"
-        yield record.LockReport(file=file, state="missing", text=text)
+    if not compared.is_at_base and not moved:
+        yield record.LockReport(
+            file=file, state="missing", text=f"{base} has no {file}: compared with the working tree's"
+        )
+
+
+MOST_COMMITS, MOST_BYTES = 200, 50_000_000  # of lock files that a page reads
+
+
+def with_history(report: record.Report, files: Iterable[Path], root: Path) -> record.Report:
+    """The report with how locked numbers went that ever changed, out of the newest commits; as it is outside of git."""
+    nbytes = sum(lock_path(path).stat().st_size for path in files if lock_path(path).is_file())
+    if not nbytes:
+        return report
+    try:
+        series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).history.series
+    except revision.BaseError:
+        return report
+    known = {each.id: each.points for each in series if len(each.points) > 1}
+    models = []
+    for model in report.models:
+        names = len(model.address.names)
+        points = {path_of(*case.address.names[names:]): known.get(case.id, ()) for case in cases_of(model)}
+        past = {key: tuple(map(_past, some)) for key, some in points.items() if some}
+        models.append(replace(model, history=past) if past else model)
+    return replace(report, models=tuple(models))
+
+
+def _past(point: Point) -> record.PastNumber:
+    return record.PastNumber(value=point.value, text=told(point))
 
 
 # Loosened limits, and redefined models.
@@ -181,6 +237,7 @@ def budget_changes(
     """
     base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
     assert base is not None  # only asked for where there is one
+    exempt = exempt_checks(report, numbers, root)
     changes: list[record.LoosenedLimit | record.RedefinedModel] = []
     for path, is_gone in (*((path, False) for path in files), *((path, True) for path in gone)):
         try:
@@ -192,7 +249,7 @@ def budget_changes(
         if now is not None and base.commit:
             is_forbidden = now.loosen is Loosen.FORBID or any(change.forbidden for change in found)
             measured = measured_numbers(numbers, path)
-            accepted = exempt_checks(report, numbers, path, root).accepted
+            accepted = exempt.get(str(path), NO_EXCEPTIONS).accepted
             for loosening in _of_lock(path, now, measured, baselines, registry, accepted):
                 change = assembly.loosened_limit(loosening, forbidden=is_forbidden)
                 # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
@@ -236,6 +293,12 @@ def _changes(
         return
     before = before or Budget(file, ())  # new since the base: only its exceptions are told
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
+    names, said = renamings(before, now, registry.metrics)
+    for renaming in said:
+        yield assembly.redefined_model(renaming, forbidden=False)
+    before = replace(
+        before, models=tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
+    )
     for loosening in loosenings(before, now, registry.metrics):
         yield assembly.loosened_limit(loosening, forbidden=is_forbidden)
     for redefinition in redefinitions(before, now, registry.transforms):

@@ -1,45 +1,15 @@
 """Programs as a device runs them: public figures, hand sums, and what stays as it is."""
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from pytest_modelbudget.deployment.arena import buffers_of, planned
 from pytest_modelbudget.errors import DeviceError
-from pytest_modelbudget.gate import measuring
-from pytest_modelbudget.gate.from_python import model_source
-from pytest_modelbudget.lowering.lowered import Lowered, Lowering, lowered
-from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.registry import tables
-from tests.deployment.test_products import assert_same_macs
+from pytest_modelbudget.lowering.lowered import Lowering
+from tests.builders.programs import IMAGE, assert_same_macs, program
 
 pytestmark = pytest.mark.needs_torch
-
-IMAGE = "float32 1x3x224x224"
-
-
-@dataclass(frozen=True)
-class Program:
-    """A lowered model, and its numbers by metric."""
-
-    lowered: Lowered
-    costed: CostedGraph
-
-    def __getitem__(self, metric: str) -> int:
-        measurement = tables().metrics[metric].of(self.costed)
-        assert measurement.complete
-        return int(measurement.value)
-
-
-def program(model: object, inputs: str | None = None, **lowering: object) -> Program:
-    here = Path.cwd()
-    source = model_source(model, inputs, registry=tables(), base=here)
-    costed = measuring.costed_model(source, tables(), root=here).costed
-    result = lowered(costed.graph, costed.rules, Lowering(**lowering))  # type: ignore[arg-type]
-    return Program(result, CostedGraph(result.graph, costed.rules))
 
 
 @pytest.mark.parametrize(

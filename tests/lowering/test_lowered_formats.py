@@ -12,10 +12,9 @@ import torchvision
 from torch import nn
 
 from pytest_modelbudget.deployment.arena import buffers_of
+from tests.builders.model_files import SHAPE, export, exported, recorded, scripted
+from tests.builders.programs import IMAGE, Program, program
 from tests.builders.quantised_nets import NETS, quantised_files
-from tests.gate.test_three_roads import exported, recorded, scripted
-from tests.lowering.test_lowered import IMAGE, Program, program
-from tests.onnx_models.test_exporters import export
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore")]  # exporters' own
 
@@ -25,7 +24,7 @@ Written = Callable[[nn.Module, Path], Path]
 def onnx_file(**options: Any) -> Written:
     def written(model: nn.Module, folder: Path) -> Path:
         path = folder / "model.onnx"
-        export(model, torch.zeros(1, 3, 224, 224), path, dynamo=False, **options)
+        export(model, torch.zeros(SHAPE), path, dynamo=False, **options)
         return path
 
     return written

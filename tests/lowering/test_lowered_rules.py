@@ -15,7 +15,7 @@ from torch import nn
 from tests.builders.micro_modules import Apply, weight
 from tests.builders.onnx_batchnorms import LAYERS, normalised
 from tests.builders.onnx_graphs import integers, model, node, scalar, stored, value
-from tests.lowering.test_lowered import Program, program
+from tests.builders.programs import Program, program
 
 pytestmark = pytest.mark.needs_torch
 
