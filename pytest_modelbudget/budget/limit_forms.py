@@ -16,8 +16,6 @@ from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.units import Number, quantity, quantity_pattern, unit_named
 
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
-# Metrics whose issue is still to come.
-RESERVED_METRICS = ("training_macs",)
 DEPLOYING = "put it under deployments: {m55: {device: NAME, limits: ...}}"  # where a limit needs a device
 OP_NAME_PATTERN = r"([A-Za-z_][\w.]*::[A-Za-z_][\w.]*|input \S.*)"
 Written = tuple[Union[Number, None], str]  # a quantity (None: auto), and how the file spells it
@@ -237,7 +235,7 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False, deplo
             why = f"'{key}' is measured of the model as written, which is trained: limit it on the model"
         fields.append(Field(key, grammar.refused(why) if why else form, metric.definition, offered=not why))
     fields.append(Field(exceptions.KEY, MISPLACED, "", offered=False))
-    reserved = (*(key for key in RESERVED_METRICS if key not in metrics), *grammar.RESERVED)
+    reserved = grammar.RESERVED
     return Grammar("limits", tuple(fields), reserved, empty="no limits: give at least one, such as params: 11.7 M")
 
 

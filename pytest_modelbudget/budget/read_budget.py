@@ -26,7 +26,7 @@ from pytest_modelbudget.budget.deployment_forms import (
     hardware_field,
 )
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
-from pytest_modelbudget.budget.limit_forms import DEPLOYING, RESERVED_METRICS, held_limits, limit_fields
+from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import (
     DIMS_FIELD,
     DTYPE_FIELD,
@@ -216,7 +216,7 @@ VALUE_FIELDS = (
 
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
-    taken = frozenset((*tables.metrics, *RESERVED_METRICS, budgets.EQUIVALENCE, budgets.FITS))  # by checks
+    taken = frozenset((*tables.metrics, budgets.EQUIVALENCE, budgets.FITS))  # by checks
     transforms = _by_name("transform", transform_form(tables), taken)
     about = "changes to the model, and what must still hold"
     on_devices = _by_name("deployment", deployment_form(tables), taken)

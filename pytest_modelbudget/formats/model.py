@@ -366,6 +366,8 @@ def training_step(model: Model, optimiser: str) -> Graph:
 
     Raises TraceError where none is known.
     """
+    if model.graph.operations_unknown:
+        raise TraceError(model.graph.operations_unknown)
     if isinstance(model, RunnableModel):
         return model.training_step(optimiser)
     raise no_training_step(model.format)
@@ -373,10 +375,7 @@ def training_step(model: Model, optimiser: str) -> Graph:
 
 def no_training_step(format: str) -> TraceError:
     """Why a format has no training step: it holds what inference runs."""
-    return TraceError(
-        f"the training step of a model under {format}: is not known, which holds what inference runs: "
-        "measure the module, under torch:"
-    )
+    return TraceError(f"what is under {format}: holds what inference runs; measure the module itself, under torch:")
 
 
 def must_run(
