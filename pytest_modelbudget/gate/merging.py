@@ -10,7 +10,7 @@ from itertools import chain
 
 from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports
+from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports, named
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.assembly import place_in_order
 from pytest_modelbudget.reports.cases import cases, changes
@@ -18,6 +18,8 @@ from pytest_modelbudget.reports.shard import LockComparison, Shard
 from pytest_modelbudget.units import several
 
 FAILED = 1  # pytest's exit code
+MOST_SHARDS = 9_999
+CHANGED = "its file was changed"
 WITHOUT_NUMBERS = ("unreachable", "stray")  # states of locks that every part tells alike
 
 
@@ -74,7 +76,7 @@ def merged(parts: Sequence[Part], *, allow_missing: bool = False) -> Merged:
     if missing and not allow_missing:
         verb = "shards {} are" if len(missing) > 1 else "shard {} is"
         raise InputError(
-            f"{verb.format(', '.join(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
+            f"{verb.format(named(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
         )
     unaccounted = parts[0].shard.limits - sum(part.shard.answered + part.report.unanswered for part in parts)
     if unaccounted < 0 or (unaccounted and not missing):
@@ -111,8 +113,11 @@ def _must_not_be_doubled(parts: Sequence[Part]) -> None:
     by_number: dict[int, Part] = {}
     by_id: dict[str, Part] = {}
     for part in parts:
-        if not 1 <= part.shard.number <= part.shard.of:
-            raise InputError(f"{part} is no shard of {part.shard.of}: its file was changed")
+        if not 1 <= part.shard.number <= part.shard.of <= MOST_SHARDS:
+            raise InputError(f"{part} is no shard of {part.shard.of:,}: {CHANGED}")
+        measured = sum(1 for _ in cases(part.report)) + len(part.report.broken)
+        if measured < part.shard.answered:
+            raise InputError(f"{part} has {measured} of its {several(part.shard.answered, 'limit')}: {CHANGED}")
         other = by_number.setdefault(part.shard.number, part)
         if other is not part:
             raise InputError(f"{part.file} and {other.file} are both shard {part.shard.name}: give one of them")

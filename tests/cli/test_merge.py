@@ -181,6 +181,14 @@ REFUSED = {
         "{2} (shard 2/3) held exceptions against 2026-12-31, and {1} (shard 1/3) against 2026-12-30: give all --m",
     ),
     "no such shard": (of_shard(number=9), "{2} (shard 9/3) is no shard of 3: its file was changed"),
+    "one of a million": (
+        lambda part: [of_shard(of=10**6)(part.parent / f"{number}of3.json") for number in (1, 2, 3)],
+        "{1} (shard 1/1000000) is no shard of 1,000,000: its file was changed",
+    ),
+    "robbed of a model": (
+        lambda part: edited(part, lambda record: record["models"].pop()),
+        "{2} (shard 2/3) has 2 of its 4 limits: its file was changed",
+    ),
     "no number": (of_shard(number="2"), "{2} is no report of this version"),
     "doubled": (of_shard(number=3), "{3} and {2} are both shard 3/3: give one of them"),
     "of other locks": (
