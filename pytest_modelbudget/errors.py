@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from traceback import walk_tb
-from typing import Any
+from typing import Any, ClassVar
 
 IN_SCRIPT = "The following operation failed in the TorchScript interpreter."
 CAUSE = re.compile(r"^([A-Za-z_][\w.]*):(?: (.*))?$", re.MULTILINE)  # the end of its traceback
@@ -17,7 +17,12 @@ INNER = ("/torch/", "/pytest_modelbudget/", "<string>")  # whose lines tell a us
 
 
 class ModelBudgetError(Exception):
-    """Anything a user can mend; its text says what is wrong and how to mend it."""
+    """Anything a user can mend; its text says what is wrong and how to mend it.
+
+    said_by is the key of a model, or of a transform's setting, whose line in a budget says it.
+    """
+
+    said_by: ClassVar[str] = "source"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by its text, whatever its class is made from: another process may have met it."""
@@ -45,6 +50,14 @@ class SourceError(ModelBudgetError):
 
 class InputError(ModelBudgetError):
     """Inputs that cannot be read, or that the model refuses."""
+
+    said_by = "inputs"
+
+
+class DimsError(InputError):
+    """Sizes for dimensions that the inputs do not have, or that are missing."""
+
+    said_by = "dims"
 
 
 class TraceError(ModelBudgetError):

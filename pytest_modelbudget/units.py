@@ -60,6 +60,7 @@ _UNITS = (
     Unit("FLOP", shown="FLOP"),
     Unit("BOP", shown="BOP"),
     Unit("op"),
+    Unit("channel"),
     Unit("FLOP/B", whole=False, shown="FLOP/B"),
     Unit("s", whole=False, prefixes=NO_PREFIXES, spellings=_SECONDS, shown="s"),
     Unit("B/s", whole=False, prefixes=_BINARY, shown="B/s"),
@@ -95,8 +96,8 @@ def readable(value: Number, unit: str) -> str:
 
 
 def exact(value: Number, unit: str) -> str:
-    """Every digit, thousands separated: "1,814,073,344 MAC"; a ratio without end as a fraction."""
-    return f"{grouped(Fraction(value))} {unit_named(unit).shown}".rstrip()
+    """Every digit, thousands separated: "1,814,073,344 MAC", "2.5 %"; a ratio without end as a fraction."""
+    return f"{grouped(Fraction(value) * (100 if unit == '%' else 1))} {unit_named(unit).shown}".rstrip()
 
 
 def grouped(value: Fraction) -> str:

@@ -20,9 +20,11 @@ from fractions import Fraction
 from typing import ClassVar, Union
 
 from pytest_modelbudget.equivalence.claim import Claim
-from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.errors import BudgetError, ModelBudgetError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.stopwatch import Plan
 from pytest_modelbudget.units import Number
+from pytest_modelbudget.values.capture import CHANNELS, SIGMAS, NamedInputs, Selection
 
 
 class Level(str, Enum):
@@ -158,6 +160,60 @@ class TransformCheck:
     limits: tuple[AnyLimit, ...] = ()
     declared_at: Mapping[str, Place] = field(default_factory=dict)
 
+    @property
+    def failing_at(self) -> Place:
+        """Where the file says what cannot be done: the model to compare with, or which transform it is."""
+        models = [key for key, value in self.settings.items() if isinstance(value, ModelSource)]
+        return said_at(self, *models, "transform")
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsCheck:
+    """What is held of the values that chosen layers give on named inputs; each limit has its scope's name.
+
+    channels is the axis of channels, sigmas the number of deviations around the mean that a range spans.
+    """
+
+    name: str
+    place: Place
+    selection: Selection
+    inputs: NamedInputs
+    limits: tuple[Limit, ...]
+    channels: int = CHANNELS
+    sigmas: float = SIGMAS
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those above its limits, in the model."""
+        return "statistics", self.name
+
+    @property
+    def held_on(self) -> Mapping[str, str]:
+        """What its limits are held on, as a budget may spell it."""
+        layers, types = (", ".join(words) for words in (self.selection.layers, self.selection.types))
+        return {"layers": layers, "types": types, "inputs": self.inputs.text,
+                "channels": str(self.channels), "sigmas": f"{self.sigmas:g}"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCheck:
+    """What is held of a model where it runs: how long, and with how much memory; each limit has the device's name."""
+
+    place: Place
+    limits: tuple[Limit, ...]
+    plan: Plan
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those above its limits, in the model."""
+        return ("measured",)
+
+    @property
+    def held_on(self) -> Mapping[str, str]:
+        """What its limits are held on; the device is in their names."""
+        plan = self.plan
+        return {"repeats": str(plan.repeats), "warmup": str(plan.warmup), "threads": str(plan.threads)}
+
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
@@ -191,11 +247,27 @@ class ModelBudget:
     transforms: tuple[TransformCheck, ...] = ()
     declared_at: Mapping[str, Place] = field(default_factory=dict)
     isolation: Isolation = SAYS_NOTHING
+    statistics: tuple[StatisticsCheck, ...] = ()
+    measured: MeasuredCheck | None = None
+
+    @property
+    def run_checks(self) -> tuple[StatisticsCheck | MeasuredCheck, ...]:
+        """What is held of it where it runs: the values that it gives, then the time and memory that it takes."""
+        return (*self.statistics, *([self.measured] if self.measured else []))
 
     @property
     def path(self) -> str:
         """Its name within the file: "detector", or "detector::batch8" of a variant."""
         return self.name if self.variant is None else path_of(self.name, self.variant)
+
+    def failing_at(self, failure: ModelBudgetError) -> Place:
+        """Where the file says what cannot be measured: dims, inputs, or where the model comes from."""
+        return said_at(self, failure.said_by, "source")
+
+
+def said_at(declared: ModelBudget | TransformCheck, *keys: str) -> Place:
+    """The place of the first of some keys that a file gives; else that of all of it."""
+    return next((declared.declared_at[key] for key in keys if key in declared.declared_at), declared.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +314,8 @@ class Budget:
         for model in self.models:
             keys = ("models", model.name, *(("variants", model.variant) if model.variant is not None else ()))
             yield from (HeldLimit(model.path, keys, limit) for limit in model.limits)
+            for run in model.run_checks:
+                yield from (HeldLimit(model.path, (*keys, *run.keys), limit) for limit in run.limits)
             for check in model.transforms:
                 path, below = path_of(model.path, check.name), ("transforms", check.name)
                 yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)

@@ -68,6 +68,60 @@ def loosenings(
     return tuple(changes)
 
 
+def renamings(
+    before: budgets.Budget, now: budgets.Budget | None, metrics: Mapping[str, Metric]
+) -> tuple[Mapping[str, str], tuple[Redefinition, ...]]:
+    """Models that have another name today, by the older one; and the sentence on each.
+
+    A model is renamed where it comes from the same source on the same inputs, with the same transforms, and is held to
+    no less. One whose limits grow from locked numbers is not: the base's lock knows the older name alone.
+    """
+    was, today = _by_name(before), _by_name(now)
+    free = [name for name in today if name not in was]
+    names: dict[str, str] = {}
+    for name in [name for name in was if name not in today]:
+        same = (other for other in free if _is_renamed(was[name], today[other], other, metrics))
+        if (other := next(same, None)) is not None:
+            free.remove(other)
+            names[name] = other
+    said = tuple(
+        Redefinition(today[new][0].place, new, "name", old, new, f"model renamed: {old} -> {new}, and held to no less")
+        for old, new in names.items()
+    )
+    return names, said
+
+
+def _by_name(budget: budgets.Budget | None) -> dict[str, list[budgets.ModelBudget]]:
+    """The models of a file with their variants."""
+    models: dict[str, list[budgets.ModelBudget]] = {}
+    for model in budget.models if budget else ():
+        models.setdefault(model.name, []).append(model)
+    return models
+
+
+def _is_renamed(
+    was: list[budgets.ModelBudget], now: list[budgets.ModelBudget], name: str, metrics: Mapping[str, Metric]
+) -> bool:
+    """Whether a model with its variants is the same under a new name, and held to as much."""
+    renamed = [replace(model, name=name) for model in was]
+    before, after = (budgets.Budget("", tuple(models)) for models in (renamed, now))
+    today = {model.path: model for model in after.models}
+    limits = [held.limit for held in before.held()]
+    grows = any(isinstance(limit, budgets.Limit) and limit.grow is not None for limit in limits)
+    is_same = all(
+        model.path in today
+        and source_texts(model.source) == source_texts(today[model.path].source)
+        and _made(model) == _made(today[model.path])
+        for model in before.models
+    )
+    return bool(limits or [*before.claims()]) and is_same and not grows and not loosenings(before, after, metrics)
+
+
+def _made(model: budgets.ModelBudget) -> list[tuple[str, str, Mapping[str, object]]]:
+    """The transforms of a model, without what is held of them."""
+    return [(check.name, check.transform, check.settings) for check in model.transforms]
+
+
 def lock_loosenings(
     budget: budgets.Budget, lock: Lock | None, file: str, *,
     at_base: LockedOf, measured: Mapping[CheckKey, LockedValue], metrics: Mapping[str, Metric],
@@ -287,7 +341,9 @@ def redefinitions(
     held = {path for path, _ in _checks(before) & _checks(now)}
     known: dict[tuple[str, budgets.Place, str], Redefinition] = {}
     for model in now.models:
-        changed = (*_of_model(models.get(model.path), model, held), *_of_transforms(checks, model, held, transforms))
+        was = models.get(model.path)
+        of_model = (*_of_model(was, model, held), *_of_runs(was, model))
+        changed = (*of_model, *_of_transforms(checks, model, held, transforms))
         for change in changed:
             key = model.name, change.place, change.text
             known[key] = replace(change, path=model.name) if key in known else change
@@ -305,6 +361,17 @@ def _of_model(was: budgets.ModelBudget | None, now: budgets.ModelBudget, held: s
         return
     for key, texts in _changes(source_texts(was.source), source_texts(now.source)):
         yield _redefined("model", now.path, key, texts, now.declared_at.get(key, now.declared_at["source"]))
+
+
+def _of_runs(was: budgets.ModelBudget | None, now: budgets.ModelBudget) -> Iterator[Redefinition]:
+    """Compare on which layers, inputs and calls limits are held that only a run can tell."""
+    earlier = {check.keys: check.held_on for check in (was.run_checks if was else ())}
+    for check in now.run_checks:
+        before, after = earlier.get(check.keys, check.held_on), check.held_on
+        for key in after:
+            if before[key] != after[key]:
+                texts = _shortened(before[key] or None, after[key] or None)
+                yield _redefined(" ".join(check.keys), now.path, key, texts, check.place)
 
 
 def _of_transforms(

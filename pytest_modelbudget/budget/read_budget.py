@@ -27,6 +27,7 @@ from pytest_modelbudget.budget.source_forms import (
     Defaults,
 )
 from pytest_modelbudget.budget.transform_forms import transform_form
+from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import USUAL_OPTIMISER, ModelSource
@@ -42,7 +43,7 @@ VERSION = 1
 MARKER = "model_budget"
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
-HELD = ("limits", "scopes", "transforms")  # the keys that hold a model to anything
+HELD = ("limits", "scopes", "transforms", "statistics", "measured")  # the keys that hold a model to anything
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 # Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
 _MISSPELT = re.compile(r"^[^\w\n]*(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
@@ -189,12 +190,23 @@ ISOLATION_FIELDS = (
 )
 
 
+VALUE_FIELDS = (
+    Field(
+        "statistics",
+        _by_name("statistic", STATISTICS),
+        "limits on the values that layers give on named inputs",
+        default={},
+    ),
+    Field("measured", MEASURED, "limits on runs on a device, which --model-budget-measured asks for"),
+)
+
+
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
     taken = frozenset((*tables.metrics, *RESERVED_METRICS, EQUIVALENCE))  # by checks
     transforms = _by_name("transform", transform_form(tables), taken)
     about = "changes to the model, and what must still hold"
-    held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}))
+    held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}), *VALUE_FIELDS)
     variant = Grammar(
         "a variant",
         (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held),
@@ -283,12 +295,13 @@ def _budget(
     transforms: tuple[TransformCheck, ...] = tuple(values["transforms"].values())
     for check in transforms:
         _must_fit(check, source, values, reading)
-    if source and (limits or transforms):
+    statistics, measured = tuple(values["statistics"].values()), values["measured"]
+    if source and (limits or transforms or statistics or measured):
         held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
         if not source.training and any(reading.tables.metrics[metric].trained for metric in held):
             source = replace(source, training=USUAL_OPTIMISER)
         place, name = values.key.place, variant.text if variant else None
-        yield ModelBudget(model.text, place, source, limits, name, transforms, places, isolation)
+        yield ModelBudget(model.text, place, source, limits, name, transforms, places, isolation, statistics, measured)
 
 
 def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading) -> None:

@@ -57,7 +57,11 @@ def amount_of(bound: Bound, written: str) -> Fraction | None:
     return None if amount is None or amount < 0 or (bound in SHARES and amount > 1) else amount
 
 
-def _number(wanted: str, amount: Callable[[str], Fraction | None], name: str = "", sign: str = "") -> Form[Fraction]:
+def number_form(
+    wanted: str, amount: Callable[[str], Fraction | None], name: str = "", sign: str = ""
+) -> Form[Fraction]:
+    """A number that amount reads; it gives None for what is none."""
+
     def meaning(word: Text, key: str, reading: Reading) -> Fraction:
         number = amount(word.text)
         if number is None:
@@ -77,7 +81,7 @@ def _bounds(values: Values, reading: Reading) -> dict[Bound, Fraction]:
 
 
 BOUND_FIELDS = tuple(
-    Field(bound.value, _number(wanted_for(bound), partial(amount_of, bound), "number"), about)
+    Field(bound.value, number_form(wanted_for(bound), partial(amount_of, bound), "number"), about)
     for bound, about in BOUNDS.items()
 )
 OUTPUT_GRAMMAR = Grammar("the bounds of an output", BOUND_FIELDS)
@@ -265,7 +269,7 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Fo
     SettingForm.GLOBS: lambda setting, _: _globs(setting),
     SettingForm.INTEGER: lambda setting, _: grammar.whole_number(),
     SettingForm.NUMBER: lambda setting, _: replace(
-        _number("{key}: a number such as 0.5", exact_number, sign="[-+]?"), text=_number_text
+        number_form("{key}: a number such as 0.5", exact_number, sign="[-+]?"), text=_number_text
     ),
     SettingForm.FLAG: lambda setting, _: replace(grammar.FLAG, name=""),
     SettingForm.TARGET: lambda setting, _: grammar.spelled("{key}: package.module:callable", _callable, SOME_TEXT),

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from pytest_modelbudget.budget.read_budget import schema_text
+from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
+from pytest_modelbudget.cli.values import add_activations, add_weights
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import diff, record
@@ -57,6 +59,9 @@ def parser() -> argparse.ArgumentParser:
     add_explain(commands.add_parser("explain", help="an operation's formula with its numbers"))
     add_init(commands.add_parser("init", help="a budget with what a model measures as limits"))
     add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
+    add_activations(commands.add_parser("activations", help="values on a model's way, and their statistics"))
+    add_weights(commands.add_parser("weights", help="a model's stored values, and their statistics"))
+    add_history(commands.add_parser("history", help="when locked numbers changed, and by how much"))
     add_merge(commands.add_parser("merge", help="one run's reports from the parts of its shards"))
     add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
     add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
@@ -76,10 +81,10 @@ def add_diff(command: argparse.ArgumentParser) -> None:
 
 
 def print_diff(options: argparse.Namespace) -> bool:
-    """Print what changed; incomplete where a number of either report is only a lower bound."""
+    """Print what changed; incomplete where a number is only a lower bound, or a report lacks its operations."""
     changed = diff.changes(read_report(options.base), read_report(options.head))
     print(printable(COMPARISONS[options.format](changed)))
-    return all(number.complete for change in changed for number in change.numbers)
+    return all(change.is_aligned and all(number.complete for number in change.numbers) for change in changed)
 
 
 def print_schema(options: argparse.Namespace) -> bool:

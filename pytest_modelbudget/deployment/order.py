@@ -19,6 +19,7 @@ from pytest_modelbudget.graph.graph import Graph, Op, lifetimes, live_nbytes
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 
 MOST_STATES = 100_000  # sets of operations looked at in one part of a program, before the search gives up
+MOST_STEPS = 5_000_000  # the same times the operations of the part: a set of many takes longer to look at
 MOST_UNITS = 4_000  # operations of one part; a larger part stays in the order of the program
 
 
@@ -271,8 +272,8 @@ class _Search:
     """A bottleneck shortest path from nothing to everything, over sets of units that have run."""
 
     def __init__(self, part: _Part, *, at_least: int, most_states: int) -> None:
-        self._part, self._most_states = part, most_states
-        self._size = len(part.positions)
+        self._part, self._size = part, len(part.positions)
+        self._most_states = min(most_states, MOST_STEPS // max(self._size, 1))
         self._least = max([at_least, *(part.base + sum(m.nbytes for m in used) for used in part.memories)])
         self._after: list[list[int]] = [[] for _ in range(self._size)]
         for unit, before in enumerate(part.before):

@@ -45,18 +45,6 @@ def products(op: Op, rules: OpTable) -> Products:
     return tuple(Product(p.m, p.k, p.n, p.count * op.times) for p in made if op.times)
 
 
-def operand_types(op: Op, rules: OpTable) -> tuple[str, ...]:
-    """The types of what its products multiply, each once, in the order of its operands: ("float32", "int8")."""
-    rule = rules.get(op.name)
-    contraction = rule.contraction if rule else None
-    if rule is None or contraction is None:
-        return ()
-    bound = rule.bind(op)
-    operands = [bound[word] for word in contraction.of if word in bound]
-    flat = [part for operand in operands for part in (operand if isinstance(operand, tuple) else (operand,))]
-    return tuple(dict.fromkeys(tensor.dtype.name for tensor in flat if tensor is not None))
-
-
 # What each formula of MACs counts.
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.formats.source import TensorSpec
+from pytest_modelbudget.formats.stopwatch import Plan, Stopped
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor
 
@@ -167,6 +168,31 @@ class Reads:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerValue:
+    """What one call of a layer gave, or an operation where a format has no layers.
+
+    name tells it from all others of a run; type is a module's class or an operator's name, dtype that of the model.
+    """
+
+    name: str
+    scope: str
+    type: str
+    dtype: str
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Takes values on the way, one by one, so that no more than those of one call are kept.
+
+    wants is asked for the scope of a layer, the names of its type, and whether others lie inside of it.
+    """
+
+    wants: Callable[[str, Collection[str], bool], bool]
+    take: Callable[[LayerValue], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """What a run is looked at for beside its outputs; a model may know nothing of it.
 
@@ -174,7 +200,7 @@ class Watch:
     layers asks for the outputs of layers: of all, and where these names are asked after, of everything
     between them that may be one of those under another name. compare gets the scope of each
     operation that took another's place, what that one gives, and what this one does. counts asks
-    what is multiplied. reads gets what the run reads of stored tensors.
+    what is multiplied. reads gets what the run reads of stored tensors, probe what layers give while it runs.
     """
 
     names: Collection[str] = ()
@@ -183,6 +209,7 @@ class Watch:
     compare: Callable[[str, Values, Values], None] | None = None
     counts: bool = False
     reads: Reads | None = None
+    probe: Probe | None = None
 
 
 UNWATCHED = Watch()
@@ -275,6 +302,13 @@ class RunnableModel(ABC):
     def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
         """All outputs, in their order. Raises TransformError where the model cannot run."""
 
+    def timed(self, inputs: Arrays, plan: Plan) -> Stopped:
+        """What its calls take on a device, as nothing but itself runs.
+
+        Raises MissingDeviceError where that device is not there, TransformError where the model cannot run so.
+        """
+        raise TransformError(f"a {self.format} model is not measured where it runs: leave out 'measured'")
+
     def in_float64(self) -> RunnableModel:
         """The same model, every weight upcast and every operation in float64.
 
@@ -345,11 +379,10 @@ def no_training_step(format: str) -> TraceError:
     )
 
 
-def must_run(model: Model) -> RunnableModel:
-    """The model as one that runs. Raises TransformError for one that can only be measured."""
+def must_run(
+    model: Model, so: str = "so that its outputs cannot be compared: leave out 'equivalence'"
+) -> RunnableModel:
+    """The model as one that runs. Raises TransformError, saying what follows, for one that can only be measured."""
     if isinstance(model, RunnableModel):
         return model
-    raise TransformError(
-        f"a {model.format} model can be measured and not run, so that its outputs cannot be "
-        "compared: leave out 'equivalence'"
-    )
+    raise TransformError(f"a {model.format} model can be measured and not run, {so}")

@@ -202,9 +202,4 @@ OF_COMPARISONS: tuple[Omission, ...] = (
         "elements that no run has read, where the other model has no tensor of that name or of the same values",
         "nothing says what belongs together; a note says how many rows were read. All others are compared as stored",
     ),
-    Omission(
-        "stored tensors",
-        "those of which nothing says what a run reads: packed embeddings of torch.ao",
-        "a note of the report counts them",
-    ),
 )

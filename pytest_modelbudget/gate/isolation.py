@@ -35,15 +35,18 @@ from time import monotonic
 from types import ModuleType
 from typing import Any
 
-from pytest_modelbudget.budget.budget import TransformCheck
+from pytest_modelbudget.budget.budget import StatisticsCheck, TransformCheck
+from pytest_modelbudget.budget.ruling import Seen
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import IsolationError, is_users_file
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate import measuring, transforming
+from pytest_modelbudget.formats.stopwatch import Plan, Stopped
+from pytest_modelbudget.gate import measuring, running, transforming
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.units import quantity
+from pytest_modelbudget.values.capture import Captured
 
 START = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of a loaded framework is safe on Linux alone
 FORKED = "pytest_modelbudget.gate.forked"
@@ -175,7 +178,33 @@ class Verify:
         return transforming.verified(worker.transformed(self.transform), self.claim, root=worker.setting.root)
 
 
-Request = Measure | Transform | Verify
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Asks for the values of layers."""
+
+    source: ModelSource
+    check: StatisticsCheck
+    doing = "ran it"
+
+    def carry_out(self, worker: "Worker") -> Seen[Captured]:
+        """What the layers gave."""
+        return running.observed(self.source, self.check, worker.registry, root=worker.setting.root)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Asks for the time and the memory of calls."""
+
+    source: ModelSource
+    plan: Plan
+    doing = "timed it"
+
+    def carry_out(self, worker: "Worker") -> Seen[Stopped]:
+        """What the calls took."""
+        return running.timed(self.source, self.plan, worker.registry, root=worker.setting.root)
+
+
+Request = Measure | Transform | Verify | Observe | Clock
 
 
 class OwnProcess:
@@ -220,6 +249,22 @@ class OwnProcess:
             return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
         assert isinstance(compared, Equivalence)
         return compared
+
+    def observe(self, source: ModelSource, check: StatisticsCheck) -> Seen[Captured]:
+        """The values of layers; unknown where the process did not live to say so."""
+        return self._seen(Observe(source, check))
+
+    def time(self, source: ModelSource, plan: Plan) -> Seen[Stopped]:
+        """What the calls of the model take, or why nobody knows."""
+        return self._seen(Clock(source, plan))
+
+    def _seen(self, request: Observe | Clock) -> Seen[Any]:
+        try:
+            seen = self._asked(request)
+        except IsolationError as error:
+            return Seen(failure=str(error))
+        assert isinstance(seen, Seen)
+        return seen
 
     def end(self) -> None:
         """End the process, and all that it started."""

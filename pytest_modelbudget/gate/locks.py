@@ -1,5 +1,6 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -8,7 +9,9 @@ from typing import Any
 
 from pytest_modelbudget.budget import revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
-from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions
+from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions, renamings
+from pytest_modelbudget.budget.commits import branch_history
+from pytest_modelbudget.budget.history import Point
 from pytest_modelbudget.budget.lock_file import (
     SCHEMA,
     SUFFIX,
@@ -22,12 +25,13 @@ from pytest_modelbudget.budget.lock_file import (
     read_value,
 )
 from pytest_modelbudget.budget.read_budget import budget_text, read_budget
-from pytest_modelbudget.budget.update import Exempt, Update, UpdateMode, update
+from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
-from pytest_modelbudget.reports.cases import cases
+from pytest_modelbudget.reports.cases import cases, cases_of
+from pytest_modelbudget.reports.history import told
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
 from pytest_modelbudget.units import readable_pair
 
@@ -48,33 +52,34 @@ def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedVal
     }
 
 
-def exempt_checks(report: record.Report, numbers: Numbers, budget: Path, root: Path) -> Exempt:
-    """The checks of one budget file that its exceptions speak of."""
-    accepted: set[CheckKey] = set()
-    idle: set[CheckKey] = set()
+def exempt_checks(report: record.Report, numbers: Numbers, root: Path) -> Mapping[str, Exempt]:
+    """The checks that exceptions speak of, by the path of their budget file."""
+    accepted: dict[str, set[CheckKey]] = defaultdict(set)
+    idle: dict[str, set[CheckKey]] = defaultdict(set)
     for case in cases(report):
-        file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
-        if case.check.accept is None or file != str(budget):
+        if case.check.accept is None:
             continue
+        file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
         key = case.address.above.path, case.name
         if case.check.outcome is Outcome.ACCEPTED:
-            accepted.add(key)
+            accepted[file].add(key)
         elif case.check.outcome is Outcome.UNUSED or case.check.accept.is_past:
-            idle.add(key)
-    return Exempt(frozenset(accepted), frozenset(idle))
+            idle[file].add(key)
+    return {file: Exempt(frozenset(accepted[file]), frozenset(idle[file])) for file in {**accepted, **idle}}
 
 
 # Lock files.
 
 
-def lock_comparison(report: record.Report, numbers: Numbers, path: Path, baselines: Baselines) -> LockComparison:
+def lock_comparison(
+    numbers: Numbers, path: Path, baselines: Baselines, accepted: Collection[CheckKey]
+) -> LockComparison:
     """One budget's lock, in the working tree and at the base, beside the numbers that were measured.
 
     A number that is accepted for a while moves no lock.
     """
     here, file = baselines.in_working_tree(path), baselines.shown(path)
     today = measured_numbers(numbers, path)
-    accepted = exempt_checks(report, numbers, path, baselines.root).accepted
     beside = {
         str(Address(file) / path_of(*key)): _beside(number, key, here.lock.value(*key), is_accepted=key in accepted)
         for key, number in today.items()
@@ -194,6 +199,32 @@ def _at_base(compared: LockComparison, base: str) -> Iterator[record.LockReport]
         )
 
 
+MOST_COMMITS, MOST_BYTES = 200, 50_000_000  # of lock files that a page reads
+
+
+def with_history(report: record.Report, files: Iterable[Path], root: Path) -> record.Report:
+    """The report with how locked numbers went that ever changed, out of the newest commits; as it is outside of git."""
+    nbytes = sum(lock_path(path).stat().st_size for path in files if lock_path(path).is_file())
+    if not nbytes:
+        return report
+    try:
+        series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).history.series
+    except revision.BaseError:
+        return report
+    known = {each.id: each.points for each in series if len(each.points) > 1}
+    models = []
+    for model in report.models:
+        names = len(model.address.names)
+        points = {path_of(*case.address.names[names:]): known.get(case.id, ()) for case in cases_of(model)}
+        past = {key: tuple(map(_past, some)) for key, some in points.items() if some}
+        models.append(replace(model, history=past) if past else model)
+    return replace(report, models=tuple(models))
+
+
+def _past(point: Point) -> record.PastNumber:
+    return record.PastNumber(value=point.value, text=told(point))
+
+
 # Loosened limits, and redefined models.
 
 
@@ -207,6 +238,7 @@ def budget_changes(
     """
     base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
     assert base is not None  # only asked for where there is one
+    exempt = exempt_checks(report, numbers, root)
     changes: list[record.LoosenedLimit | record.RedefinedModel] = []
     for path, is_gone in (*((path, False) for path in files), *((path, True) for path in gone)):
         try:
@@ -218,7 +250,7 @@ def budget_changes(
         if now is not None and base.commit:
             is_forbidden = now.loosen is Loosen.FORBID or any(change.forbidden for change in found)
             measured = measured_numbers(numbers, path)
-            accepted = exempt_checks(report, numbers, path, root).accepted
+            accepted = exempt.get(str(path), NO_EXCEPTIONS).accepted
             for loosening in _of_lock(path, now, measured, baselines, registry, accepted):
                 change = assembly.loosened_limit(loosening, forbidden=is_forbidden)
                 # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
@@ -262,6 +294,12 @@ def _changes(
         return
     before = before or Budget(file, ())  # new since the base: only its exceptions are told
     is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
+    names, said = renamings(before, now, registry.metrics)
+    for renaming in said:
+        yield assembly.redefined_model(renaming, forbidden=False)
+    before = replace(
+        before, models=tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
+    )
     for loosening in loosenings(before, now, registry.metrics):
         yield assembly.loosened_limit(loosening, forbidden=is_forbidden)
     for redefinition in redefinitions(before, now, registry.transforms):

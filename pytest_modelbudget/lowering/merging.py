@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from pytest_modelbudget.graph.graph import Op, Operand, Weight
@@ -70,6 +71,11 @@ class _Folding:
         self._program, self._readers = program, program.readers()
         self._biases: dict[Storage, Tensor] = {}  # that norms made, by the weight that they stand beside
         self._norms: dict[int, tuple[Storage, ...]] = {}  # the constants of the norm behind each feeder, by position
+        self._counters: defaultdict[str, list[Tensor]] = defaultdict(list)  # and other buffers, by module
+        self._folded: list[Tensor] = []
+        for weight in program.weights:
+            if weight.scope and weight.kind is StorageKind.BUFFER:
+                self._counters[weight.scope].append(weight.tensor)
 
     def run(self) -> None:
         pairs = _Feeders(self._program)
@@ -89,6 +95,7 @@ class _Folding:
                     continue
                 self._program.left.append(Step(op.name, op.scope, f"not folded: {why}"))
             feeders.wrote(position, op)
+        self._program.drop_unread(self._folded)
 
     def _why_not(self, pair: _Pair) -> str:
         norm, feeder = self._program.operands(pair.op), self._program.operands(pair.feeder)
@@ -112,9 +119,7 @@ class _Folding:
         if self._program.operands(pair.feeder).get("bias") is None:
             changes["operands"] = self._with_bias(pair)
         feeders.merge(pair, **changes)
-        owned = [weight for weight in self._program.weights if pair.op.scope and weight.scope == pair.op.scope]
-        counters = [weight.tensor for weight in owned if weight.kind is StorageKind.BUFFER]
-        self._program.drop_unread([*pair.op.tensors()[1:], *counters])
+        self._folded += (*pair.op.tensors()[1:], *self._counters[pair.op.scope])
         self._program.done.append(Step(pair.op.name, pair.op.scope, f"folded into '{pair.feeder.scope}'"))
 
     def _with_bias(self, pair: _Pair) -> tuple[Operand, ...]:
@@ -148,13 +153,15 @@ def fuse_activations(program: Program, asked: frozenset[str]) -> None:
     """Have activations of these kinds vanish into what makes their input; "clamp" means all that cut off."""
     kinds = asked | CLAMPS if "clamp" in asked else asked
     feeders = _Feeders(program)
+    fused: list[Tensor] = []
     for position, op in program.running():
         if program.kind(op) in kinds:
             pair = feeders.pair(position, op, FUSING)
             if isinstance(pair, _Pair):
                 feeders.merge(pair)
-                program.drop_unread(op.tensors()[1:])
+                fused += op.tensors()[1:]
                 program.done.append(Step(op.name, op.scope, f"computed inside '{pair.feeder.scope}'"))
                 continue
             program.left.append(Step(op.name, op.scope, f"not fused: {pair}"))
         feeders.wrote(position, op)
+    program.drop_unread(fused)

@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
-from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
+from pytest_modelbudget.errors import DimsError, SourceError, TransformError, user_code
 from pytest_modelbudget.graph.tensor import nbytes_of
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.normal_form import put_in_order
@@ -191,7 +191,7 @@ def weight_files(path: Path) -> tuple[Path, ...]:
 def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> None:
     """Write sizes in place of symbols; a symbol that no input has is refused.
 
-    An input's dimension without a name goes by "input.axis". Raises InputError naming the
+    An input's dimension without a name goes by "input.axis". Raises DimsError naming the
     symbols that there are, and SourceError for a negative dimension.
     """
     symbols = set()
@@ -208,7 +208,7 @@ def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> Non
     unknown = sorted(set(dims) - symbols)
     if unknown:
         known = ", ".join(sorted(symbols - {""})) or "none at all"
-        raise InputError(f"dims: no input of {file} has a dimension '{unknown[0]}': {known}")
+        raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {known}")
     if dims:
         program.write_sizes(proto.graph, dims)
 

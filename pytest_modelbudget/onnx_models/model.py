@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from pytest_modelbudget.errors import MissingExtraError, TransformError
+from pytest_modelbudget.errors import MissingExtraError, TransformError, user_code
 from pytest_modelbudget.formats import model as formats
 from pytest_modelbudget.formats.source import ModelSource, existing_file
+from pytest_modelbudget.formats.stopwatch import Plan, Stopped
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
-from pytest_modelbudget.onnx_models.program import Node, Program, Types, bound, symbols_of, with_graph
+from pytest_modelbudget.onnx_models.program import NOTHING_KNOWN, Node, Program, Types, bound, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
@@ -148,7 +149,7 @@ class OnnxModel(formats.RunnableModel):
 
     @cached_property
     def _partial_reads(self) -> PartialReads:
-        return partial_reads(self.program.graph, lambda name: self._inferred[name].sizes)
+        return partial_reads(self.program.graph, lambda name: self._inferred.get(name, NOTHING_KNOWN))
 
     @cached_property
     def _inferred(self) -> Types:
@@ -194,8 +195,12 @@ class OnnxModel(formats.RunnableModel):
         asked = () if partly is None else (name for name in partly.watched if name not in inputs)
         names = tuple(watch.names)
         layers = {} if watch.layers is None else self._watched_layers(watch.layers)
-        session = self._session(tuple(dict.fromkeys((*names, *layers, *asked))), frozenset(watch.given))
+        probed = {} if watch.probe is None else self._probed(watch.probe)
+        session = self._session(tuple(dict.fromkeys((*names, *layers, *asked, *probed))), frozenset(watch.given))
         values = session({**(upcast(inputs) if self.is_exact else inputs), **watch.given})
+        if watch.probe is not None:
+            for value in layer_values(probed, values):
+                watch.probe.take(value)
         if partly is not None and watch.reads is not None:
             partly.add_to(watch.reads, {**inputs, **values}.__getitem__)
         return formats.Run(
@@ -204,6 +209,16 @@ class OnnxModel(formats.RunnableModel):
             layers=self._layer_outputs(layers, values) if layers else (),
             executed=Counter((name, None) for name in session.executed().elements()) if watch.counts else None,
         )
+
+    def timed(self, inputs: formats.Arrays, plan: Plan) -> Stopped:
+        """In ONNX Runtime, whose kernels take what the weights are, drawn ones too."""
+        try:
+            from pytest_modelbudget.onnx_models.stopwatch import stopped
+        except ModuleNotFoundError as error:
+            words = "measuring an ONNX model where it runs"
+            raise MissingExtraError(words, package=str(error.name), extra="onnx") from error
+        with user_code("running on ONNX Runtime", TransformError):
+            return stopped(self.proto, inputs, plan)
 
     def _session(self, watched: tuple[str, ...], given: frozenset[str]) -> OnnxRun:
         try:  # only here, because it brings ONNX Runtime in
@@ -225,6 +240,13 @@ class OnnxModel(formats.RunnableModel):
             wanted |= set({node.scope: node.result for node in nodes}.values())
             return {name: node.scope for node in nodes for name in node.outputs if name in wanted}
         return {name: node.scope for node in nodes for name in node.outputs if name}
+
+    def _probed(self, probe: formats.Probe) -> Mapping[str, Node]:
+        """The results that a probe wants, by name, with their nodes."""
+        nodes = ((node, (node.proto.op_type, node.operator)) for node in self.program.graph.nodes)
+        named = ((node, (*names, node.rule.kind) if node.rule else names) for node, names in nodes)
+        wanted = (node for node, names in named if probe.wants(node.scope, names, False))
+        return {name: node for node in wanted for name in node.outputs if name}
 
     def _layer_outputs(self, layers: Mapping[str, str], values: Mapping[str, Any]) -> tuple[formats.LayerOutput, ...]:
         """Those of the watched values that are floating tensors."""
@@ -257,6 +279,17 @@ class OnnxModel(formats.RunnableModel):
             return formats.NOTHING_SHARED
         twins = Twins(original.program, self.program)
         return formats.Shared(twins.frontier(), twins.changed_layers(), partial(layer_pairs, original, self))
+
+
+def layer_values(nodes: Mapping[str, Node], values: Mapping[str, Any]) -> Iterator[formats.LayerValue]:
+    """What nodes gave, by the names of their results: numbers, in float64 where numpy has not their type."""
+    for name, node in nodes.items():
+        value = values[name]
+        dtype = getattr(value, "dtype", np.dtype(object))
+        if dtype.kind == "V":  # bfloat16, float8
+            value = value.astype(np.float64)
+        if dtype.kind in "fiuV":
+            yield formats.LayerValue(name, node.scope, node.proto.op_type, dtype.name, value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,6 +47,11 @@ def dtype_of(code: int) -> DType:
     return _DTYPES.get(code, _UNKNOWN)
 
 
+def is_floating(dtype: DType) -> bool:
+    """Whether values of a type are real or complex numbers."""
+    return dtype.name.startswith(("float", "bfloat", "complex"))
+
+
 @dataclass(frozen=True)
 class ValueType:
     """What is known of a value before the run.
@@ -230,7 +235,7 @@ class StoredTensor(NamedTuple):
     @property
     def is_floating(self) -> bool:
         """Whether its values are real or complex numbers."""
-        return self.dtype.name.startswith(("float", "bfloat", "complex"))
+        return is_floating(self.dtype)
 
     @property
     def metadata(self) -> Mapping[str, str]:

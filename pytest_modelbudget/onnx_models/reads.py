@@ -7,17 +7,36 @@ where no input fell, an If the tensors of the branch that it does not take.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Union
+from math import prod
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
+from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
-from pytest_modelbudget.onnx_models.program import Body, Node
+from pytest_modelbudget.onnx_models.program import Body, Node, ValueType, is_floating
 
 Values = Any
 ValueOf = Callable[[str], Values]
 Shape = Union["tuple[int, ...]", None]
 Mark = Callable[[Values, ValueOf], None]  # of a mask in the shape of what is read
+Choice = tuple[tuple[str, ...], Mark]  # the values that say which part is read, and how that is marked
+Types = Callable[[str], ValueType]
+# Operators that write into a copy of their first input, and those that work element by element.
+WRITERS = frozenset({"onnx::Scatter", "onnx::ScatterElements", "onnx::ScatterND"})
+POINTWISE = frozenset(
+    f"onnx::{name}"
+    for name in ("Abs", "Add", "Cast", "Clip", "Div", "Identity", "Max", "Min", "Mul", "Neg", "Pow", "Relu",
+                 "Sigmoid", "Sub", "Sum", "Tanh", "Where")
+)  # fmt: skip
+
+
+class Pick(NamedTuple):
+    """A part of a table that is read: by its mark, of a mask of its shape; values say which."""
+
+    shape: Shape
+    values: tuple[str, ...]
+    mark: Mark
 
 
 def _at(node: Node, position: int) -> str:
@@ -56,7 +75,7 @@ def _positions(mask: Values, value_of: ValueOf, *, node: Node) -> None:
     mask[np.ravel(value_of(named)) if named else np.arange(count)] = True
 
 
-def _pick(node: Node, position: int) -> tuple[tuple[str, ...], Mark] | None:
+def _pick(node: Node, position: int) -> Choice | None:
     """The values that say which part of an operand is read, and how that is marked; None of all."""
     axis = node.attributes.get("axis", 0)
     indices = _at(node, 1)
@@ -125,20 +144,17 @@ class PartialReads:
             reads.add(name, np.full(stored_everywhere(self.graph)[name].shape, is_taken))
 
 
-Sizes = Callable[[str], "tuple[int, ...] | None"]  # of a value that is computed from stored tensors
-
-
-def partial_reads(graph: Body, sizes: Sizes) -> PartialReads:
+def partial_reads(graph: Body, types: Types) -> PartialReads:
     """Every stored tensor of a graph that is read in parts, every tree and every branch."""
     tables, watched = [], dict[str, None]()
     for name, stored in graph.stored.items():
         is_shape = name in graph.shaping and not stored.is_floating
         if stored.is_sparse or not stored.shape or is_shape:
             continue
-        picks = _picks_of(name, graph, sizes)
+        picks = _picks_of(name, graph, types)
         if picks:
-            tables.append(_Table(name, stored.shape, tuple((shape, mark) for shape, _, mark in picks)))
-            watched.update(dict.fromkeys(value for _, values, _ in picks for value in values))
+            tables.append(_Table(name, stored.shape, tuple((pick.shape, pick.mark) for pick in picks)))
+            watched.update(dict.fromkeys(value for pick in picks for value in pick.values))
     trees = tuple(node for node in graph.nodes if is_tree(node))
     watched.update(dict.fromkeys(tree.inputs[0] for tree in trees))
     branches = dict(_branches(graph))
@@ -151,27 +167,102 @@ def stored_everywhere(graph: Body) -> Mapping[str, Any]:
     return {name: stored for body in graph.everything() for name, stored in body.stored.items()}
 
 
-def _picks_of(name: str, graph: Body, sizes: Sizes) -> list[tuple[Shape, tuple[str, ...], Mark]]:
-    """(shape, values, mark) of every part of a tensor that is read; none where all of it is.
+def _picks_of(name: str, graph: Body, types: Types) -> list[Pick]:
+    """Every part of a tensor that is read; none where all of it is.
 
     What is computed from stored tensors alone is read where something else reads it; the shape is
     None where nobody knows which of its rows are whose. A table that is picked from has been read
     as far as that, whoever else reads all of it.
     """
     own = graph.stored[name].shape
-    known = {*graph.makers, *graph.inputs, *graph.stored}  # outside of bodies
     names, picks = [name], []
     for made in names:  # which grows
-        shape = own if made == name else None
+        shape = own if made == name else types(made).sizes
+        fits = shape if shape and shape[0] == own[0] else None
         for use in graph.uses.get(made, ()):
-            node = use.node
-            pick = next((_pick(node, at) for at, read in enumerate(node.inputs) if read == made), None)
-            if pick is not None and known.issuperset(pick[0]):
-                shape = shape or sizes(made)
-                picks.append((shape if shape and shape[0] == own[0] else None, *pick))
-            elif node.result in graph.constants and not node.bodies:
-                names.extend(result for result in node.outputs if result and result not in names)
+            if choice := _choice(use.node, made, graph, types):
+                picks.append(Pick(fits, *choice))
+            elif use.node.result in graph.constants and not use.node.bodies:
+                names.extend(result for result in use.node.outputs if result and result not in names)
+            elif fits and (mixed := _mixed(use.node, made, fits, types)):
+                picks += _picks_of_mixed(mixed, fits, graph, types)
     return picks
+
+
+def _picks_of_mixed(name: str, shape: tuple[int, ...], graph: Body, types: Types) -> list[Pick]:
+    """Every part that is read of what a stored tensor and inputs went into; none where anything reads all of it."""
+    names, picks = [name], []
+    for made in names:  # which grows
+        if made in graph.outputs:
+            return []
+        for use in graph.uses.get(made, ()):
+            if choice := _choice(use.node, made, graph, types):
+                picks.append(Pick(shape, *choice))
+            elif mixed := _mixed(use.node, made, shape, types):
+                names += [] if mixed in names else [mixed]
+            else:
+                return []
+    return picks
+
+
+def _mixed(node: Node, name: str, shape: tuple[int, ...], types: Types) -> str:
+    """The result that has each element of a value in its place; "" where there is none."""
+    is_written = node.operator in WRITERS and _at(node, 0) == name and name not in node.inputs[1:]
+    is_pointwise = node.operator in POINTWISE and types(node.result).sizes == shape
+    return node.result if is_written or is_pointwise else ""
+
+
+def _choice(node: Node, name: str, graph: Body, types: Types) -> Choice | None:
+    """How a node reads a part of one of its inputs, by values outside of bodies; None of all."""
+    if name not in node.inputs:
+        return None  # its body reads it
+    at = node.inputs.index(name)
+    choice = _pick(node, at) or _product(node, at, graph, types)
+    if choice and all(each in graph.makers or each in graph.stored or each in graph.inputs for each in choice[0]):
+        return choice
+    return None
+
+
+def _product(node: Node, position: int, graph: Body, types: Types) -> Choice | None:
+    """How a product reads the rows of a factor that the other one, which may be an indicator, chooses."""
+    axes: tuple[int, int] | None = None
+    if node.operator == "onnx::Einsum" and len(node.inputs) == 2:
+        axes = summed_axes(node.attributes.get("equation", ""))
+    elif node.operator == "onnx::MatMul":
+        axes = (-1, -2)
+    elif node.operator == "onnx::Gemm" and position < 2:
+        axes = (-2 if node.attributes.get("transA") else -1, -1 if node.attributes.get("transB") else -2)
+    if axes is None:
+        return None
+    other, is_counted = node.inputs[1 - position], _is_counted(node.inputs[1 - position], graph, types)
+    maker = graph.makers.get(other)
+    if not is_counted and (maker is None or maker.operator not in WRITERS):
+        return None
+    mark = partial(_chosen, other=other, axis=axes[position], across=axes[1 - position], is_counted=is_counted)
+    return (other,), mark
+
+
+def _chosen(mask: Values, value_of: ValueOf, *, other: str, axis: int, across: int, is_counted: bool) -> None:
+    values = np.asarray(value_of(other))
+    places = chosen_places(values, across if values.ndim > 1 else 0, is_counted=is_counted)
+    np.moveaxis(mask, axis if mask.ndim > 1 else 0, 0)[slice(None) if places is None else places] = True
+
+
+def _is_counted(name: str, graph: Body, types: Types) -> bool:
+    """Whether a value is computed from integers alone, and constants of one element."""
+    pending, seen = [name], set[str]()
+    while pending:
+        each = pending.pop()
+        known = types(each)
+        is_single = each in graph.stored and prod(graph.stored[each].shape) == 1
+        if each in seen or is_single or (known.code and not is_floating(known.dtype)):
+            continue
+        maker = graph.makers.get(each)
+        if maker is None or not maker.inputs:
+            return False
+        seen.add(each)
+        pending += () if maker.operator == "onnx::OneHot" else filter(None, maker.inputs)
+    return True
 
 
 def _branches(graph: Body) -> Iterator[tuple[str, tuple[str, bool]]]:
@@ -215,13 +306,19 @@ def _attribute(node: Node, name: str) -> list[Any]:
 
 
 def tree_arrays(node: Node) -> Mapping[str, Values]:
-    """Thresholds of an ensemble's branches and the weights of its leaves, by name."""
-    kind = KINDS[node.operator]
-    modes, values = _attribute(node, "nodes_modes"), np.asarray(_attribute(node, "nodes_values"), np.float64)
-    return {
-        f"{node.result}.nodes_values": values[[mode != LEAF for mode in modes]],
-        f"{node.result}.{kind}_weights": np.asarray(_attribute(node, f"{kind}_weights"), np.float64),
+    """Of an ensemble's branches the thresholds, features and comparisons; and the weights of its leaves, by name."""
+    kind, modes = KINDS[node.operator], _attribute(node, "nodes_modes")
+    inner = [mode != LEAF for mode in modes]
+    codes = [[*IS_TRUE, LEAF].index(mode) for mode in modes]
+    columns = {
+        "values": _attribute(node, "nodes_values"),
+        "featureids": _attribute(node, "nodes_featureids"),
+        "modes": codes,
     }
+    branches = {
+        f"{node.result}.nodes_{name}": np.asarray(column, np.float64)[inner] for name, column in columns.items()
+    }
+    return {**branches, f"{node.result}.{kind}_weights": np.asarray(_attribute(node, f"{kind}_weights"), np.float64)}
 
 
 def reached(node: Node, x: Values) -> Mapping[str, Values]:
@@ -245,5 +342,5 @@ def reached(node: Node, x: Values) -> Mapping[str, Values]:
             pending.append((places[trees[at], falses[at]], here[~goes]))
     kind = KINDS[node.operator]
     leaves = zip(_attribute(node, f"{kind}_treeids"), _attribute(node, f"{kind}_nodeids"), strict=True)
-    masks = np.zeros(len(inner), bool), np.asarray([seen[places[key]] for key in leaves], bool)
-    return dict(zip(tree_arrays(node), masks, strict=True))
+    unseen, read = np.zeros(len(inner), bool), np.asarray([seen[places[key]] for key in leaves], bool)
+    return {name: read if name.endswith("_weights") else unseen for name in tree_arrays(node)}

@@ -14,6 +14,7 @@ from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
 from pytest_modelbudget.budget.revision import head_commit
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
+from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.pytest_plugin import items, locks, options, progress, shards
 from pytest_modelbudget.registry import environment
@@ -188,7 +189,11 @@ class Gate:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
-        self.collected = sum(isinstance(item, items.BudgetItem) for item in session.items)
+        ours = [item for item in session.items if isinstance(item, items.BudgetItem)]
+        idle = sum(item.is_idle for item in ours)
+        self.collected = len(ours) - idle
+        if idle:
+            self.paths.remarks.append(f"{several(idle, 'limit')} on measured runs skipped: give {options.MEASURED}")
         self.cut = self.shard.cut if self.shard else self.cut
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         items.prepare_processes(session)
@@ -199,8 +204,12 @@ class Gate:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Let an item's report carry its words to the controller."""
+        """Let an item's report carry its words to the controller, and the line that says what failed."""
         report = yield
+        failure = call.excinfo and call.excinfo.value
+        if isinstance(failure, items.BrokenLimitError) and failure.place:
+            file, _, heading = report.location
+            report.location = (file, failure.place.line - 1, heading)
         if call.when == "call" and isinstance(item, items.BudgetItem) and item.statement:
             setattr(report, STATEMENT, str(item.statement))
         return report
@@ -283,7 +292,8 @@ class Gate:
         files = [Path(file) for file in self.budgets]
         report = self.locks.compared(report, self.assembly.numbers, files, gone_from=self.paths.roots)
         self.remarks.extend(self.locks.remarks)
-        return report
+        has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))
+        return with_history(report, files, self.config.rootpath) if has_page else report
 
     def _part(self, shard: shards.SessionShard, exitstatus: int) -> Shard:
         """What tells this part from others, and lets them be joined."""
@@ -327,7 +337,7 @@ class Gate:
         left_out = self.declared or (self.budgets and self.config.getoption("lf", False))
         if left_out or options.has_node_ids(self.config):
             return exitstatus
-        self.remarks.append(f"nothing measured\n{self.paths.why_nothing()}")
+        self.remarks.append("nothing measured" if self.budgets else f"nothing measured\n{self.paths.why_nothing()}")
         return pytest.ExitCode.NO_TESTS_COLLECTED
 
     def _hidden_failures(self) -> int:

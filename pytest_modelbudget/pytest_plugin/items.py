@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,19 +21,20 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.budget import budget as budgets
-from pytest_modelbudget.budget import lock_file, yaml_text
+from pytest_modelbudget.budget import lock_file, ruling, yaml_text
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource, names_attribute
-from pytest_modelbudget.gate import forked, isolation, measuring, reuse, transforming
+from pytest_modelbudget.gate import forked, isolation, measuring, reuse, running, transforming
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
     ISOLATE,
     ISOLATE_INI,
+    MEASURED,
     MEMORY,
     MEMORY_INI,
     NO_CACHE,
@@ -40,7 +42,9 @@ from pytest_modelbudget.pytest_plugin.options import (
     TIMEOUT,
     TIMEOUT_INI,
     TODAY,
+    TRACES,
     UPDATE,
+    absolute,
     asked_shard,
     report_files,
 )
@@ -168,11 +172,15 @@ def _flat(returned: Iterable[object]) -> Iterator[object]:
 
 
 class BrokenLimitError(Exception):
-    """Raised by an item to fail; lines are what the reader sees, the first one is the summary."""
+    """Raised by an item to fail; lines are what the reader sees, the first one is the summary.
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    place is where the file says what is wrong, if that is not where the item stands.
+    """
+
+    def __init__(self, lines: Sequence[str], place: budgets.Place | None = None) -> None:
         super().__init__("\n".join(lines))
         self.lines = tuple(lines)
+        self.place = place
 
 
 def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str], place: budgets.Place) -> Any:
@@ -190,8 +198,11 @@ def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[
 class BudgetItem(pytest.Item):
     """Anything that the plugin adds to a session; place is where it stands in its file.
 
-    title heads a failure: "net / tiled / macs". statement is set once it ran, for the report.
+    title heads a failure: "net / tiled / macs". statement is set once it ran, for the report. An idle one is skipped,
+    because nobody asked for what it measures, and counts for nothing.
     """
+
+    is_idle = False
 
     def __init__(self, *, place: budgets.Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -208,7 +219,7 @@ class BudgetItem(pytest.Item):
         """The failure as lines, with the budget's own line as its place."""
         error = excinfo.value
         if isinstance(error, BrokenLimitError):
-            return shown_failure(excinfo, error.lines, self.place)
+            return shown_failure(excinfo, error.lines, error.place or self.place)
         if self.config.getoption("fulltrace"):
             return super().repr_failure(excinfo)
         text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
@@ -240,8 +251,8 @@ class LimitItem(BudgetItem):
         self.statement = replace(self.model.statement(check), number=self._number(verdict))
         self._note(check)
         if check.fails:
-            accept = self._accepting(verdict)
-            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, self.place, accept))
+            accept, place = self._accepting(verdict), self.model.failing_at or self.place
+            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, place, accept), place)
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -265,6 +276,29 @@ class LimitItem(BudgetItem):
         against = f" {BASE}={quote(base.asked)}" if base and is_compared else ""
         mode = "trim" if verdict.outcome is Outcome.UNUSED else "fix"
         return f"pytest {SWITCH} {UPDATE}={mode}{against} {quote(node_id)}"
+
+
+class RunItem(BudgetItem):
+    """One limit on what a model gives, or takes, where it runs; an idle one is skipped, and says how it is not."""
+
+    def __init__(
+        self, *, limit: budgets.Limit, check: ruling.RunCheck, parent: ModelNode, idle: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(place=limit.place, parent=parent, **kwargs)
+        self.limit, self.check, self.model, self.is_idle = limit, check, parent, idle
+        if idle:
+            self.add_marker(pytest.mark.skip(reason=f"not measured: give {MEASURED}"))
+
+    def runtest(self) -> None:
+        """Run the model if nobody has, and fail if the limit is broken; skip, unanswered, for want of a device."""
+        seen = self.model.seen(self.check)
+        if seen.is_missing:
+            pytest.skip(seen.failure)
+        check = assembly.ruling_report(self.nodeid, ruling.rule(self.limit, self.check, seen))
+        self.statement = self.model.statement(check)
+        self._note(check)
+        if check.fails:
+            raise BrokenLimitError(sentences.ruling_lines(check, self.place))
 
 
 class TransformNode(pytest.Collector):
@@ -317,6 +351,13 @@ class TransformNode(pytest.Collector):
         """The changed model's numbers."""
         return self.transformed().measured
 
+    @property
+    def failing_at(self) -> budgets.Place | None:
+        """Where the file says what could not be measured: the model, or its change; None where nothing failed."""
+        if self.measured().failure is None:
+            return None
+        return self.parent.failing_at or self.check.failing_at
+
     def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this transform for the report: the model before it, too."""
         statement = self.parent.statement(check)
@@ -324,7 +365,7 @@ class TransformNode(pytest.Collector):
             return statement
         self._is_reported = True
         changed = self.transformed()
-        report = assembly.transform_report(self.nodeid, self.check, changed.measured, changed.changes)
+        report = assembly.transform_report(self.nodeid, self.check, changed.measured, changed.changes, self.failing_at)
         return replace(statement, transform=report)
 
 
@@ -347,7 +388,8 @@ class EquivalenceItem(BudgetItem):
         self.statement = replace(self.transform.statement(check), equivalence=assembly.equivalence_report(result))
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
-            raise BrokenLimitError(sentences.equivalence_lines(result, self.check.place, repeat))
+            place = self.transform.failing_at or self.place
+            raise BrokenLimitError(sentences.equivalence_lines(result, place, repeat), place)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -369,7 +411,8 @@ class BudgetFile(pytest.File):
             self._declare(1)
             yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
-        self._declare(sum(promises(model) for model in budget.models))
+        measured = self.config.getoption(MEASURED)
+        self._declare(sum(promises(model, measured=measured) for model in budget.models))
         by_name: dict[str, list[budgets.ModelBudget]] = {}
         for model in budget.models:
             by_name.setdefault(model.name, []).append(model)
@@ -407,6 +450,7 @@ class ModelNode(pytest.Collector):
         self.models = models
         self.process = own_process(self.config, self.budget)
         self._measured: MeasuredModel | None = None
+        self._seen: dict[ruling.RunCheck, ruling.Seen[Any]] = {}
         self._is_reported = False
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
@@ -415,6 +459,7 @@ class ModelNode(pytest.Collector):
             if model.variant is None or isinstance(self, VariantNode):
                 for limit in model.limits:
                     yield LimitItem.from_parent(self, name=limit.name, limit=limit)
+                yield from self._run_items(model)
                 for check in model.transforms:
                     yield TransformNode.from_parent(self, name=check.name, check=check)
             else:
@@ -449,6 +494,39 @@ class ModelNode(pytest.Collector):
             self._measured = model
         return self._measured
 
+    @property
+    def failing_at(self) -> budgets.Place | None:
+        """Where the file says what could not be measured; None where nothing failed."""
+        failure = self.measured().failure
+        return None if failure is None else self.budget.failing_at(failure)
+
+    def _run_items(self, model: budgets.ModelBudget) -> Iterator[RunItem]:
+        """The limits on what it gives where it runs, then on what it takes; those are idle unless asked for."""
+        for check in model.run_checks:
+            idle = isinstance(check, budgets.MeasuredCheck) and not self.config.getoption(MEASURED)
+            for limit in check.limits:
+                yield RunItem.from_parent(self, name=limit.name, limit=limit, check=check, idle=idle)
+
+    def seen(self, check: ruling.RunCheck) -> ruling.Seen[Any]:
+        """What a check is about, seen at the first call in this process."""
+        if check not in self._seen:
+            models = models_of(self.config)
+            with self.config.stash[WATCH].naming(self.nodeid):
+                self._seen[check] = running.seen(
+                    self.source, self._traced(check), models.registry, root=models.root, elsewhere=self.process
+                )
+        return self._seen[check]
+
+    def _traced(self, check: ruling.RunCheck) -> ruling.RunCheck:
+        """The check with a trace, where those are asked for."""
+        folder = self.config.getoption(TRACES)
+        if folder is None or not isinstance(check, budgets.MeasuredCheck):
+            return check
+        path = absolute(self.config.invocation_params.dir, folder)
+        path.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^\w.@-]+", "-", f"{self.nodeid}@{check.plan.device.value}")
+        return replace(check, plan=replace(check.plan, trace=path / f"{name}.json"))
+
     def teardown(self) -> None:
         """End its process once the last of its items ran."""
         if self.process is not None:
@@ -459,8 +537,8 @@ class ModelNode(pytest.Collector):
         if self._is_reported:
             return assembly.Statement(check=check)
         self._is_reported = True
-        model, place = self.measured(), self.budget.place
-        report = assembly.model_report(self.nodeid, place.file, place.line, model)
+        model = self.measured()
+        report = assembly.model_report(self.nodeid, self.budget.place, model, self.failing_at)
         return assembly.Statement(check=check, model=report, seconds=f"{model.seconds:.3f}")
 
 
@@ -468,6 +546,8 @@ class VariantNode(ModelNode):
     """The same model under other inputs."""
 
 
-def promises(model: budgets.ModelBudget) -> int:
-    """How many items a model's budget makes: limits, those of transforms, and equivalences."""
-    return len(model.limits) + sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)
+def promises(model: budgets.ModelBudget, *, measured: bool) -> int:
+    """How many items of a model's budget want an answer: limits, those of transforms and runs, and equivalences."""
+    changed = sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)
+    run = (check for check in model.run_checks if measured or not isinstance(check, budgets.MeasuredCheck))
+    return len(model.limits) + changed + sum(len(check.limits) for check in run)

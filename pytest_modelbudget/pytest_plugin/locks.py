@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.budget import lock_file, revision, yaml_text
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget
-from pytest_modelbudget.budget.update import UpdateMode
+from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.locks import (
     budget_changes,
@@ -133,7 +133,11 @@ class SessionLocks:
         """The report with the state of every lock file; a shard knows too few numbers to call one stale."""
         is_shard = asked_shard(self.config) is not None
         is_checked = self.checks_locks and not is_shard
-        self.comparisons = [lock_comparison(report, numbers, path, self.baselines) for path in budgets]
+        exempt = exempt_checks(report, numbers, self.config.rootpath)
+        self.comparisons = [
+            lock_comparison(numbers, path, self.baselines, exempt.get(str(path), NO_EXCEPTIONS).accepted)
+            for path in budgets
+        ]
         unreachable = [unreachable_base(self.base)] if self.base and not self.base.commit else []
         locks = lock_reports(report, self.comparisons, is_checked=is_checked)
         if is_shard:
@@ -187,11 +191,12 @@ class SessionLocks:
     ) -> Iterator[str]:
         """Carries the update out, file by file; a line for each change."""
         count = 0
+        exempt = exempt_checks(report, numbers, self.config.rootpath)
         for path in budgets:
             measured = measured_numbers(numbers, path)
-            exempt = exempt_checks(report, numbers, path, self.config.rootpath)
+            idle = exempt.get(str(path), NO_EXCEPTIONS)
             try:
-                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry, exempt):
+                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry, idle):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:

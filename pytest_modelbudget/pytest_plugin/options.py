@@ -20,6 +20,8 @@ ISOLATE = "--model-budget-isolate"
 NO_CACHE = "--model-budget-no-cache"
 TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
+MEASURED = "--model-budget-measured"
+TRACES = "--model-budget-traces"
 PATHS = "model_budget_paths"
 ISOLATE_INI, TIMEOUT_INI, MEMORY_INI = "model_budget_isolate", "model_budget_timeout", "model_budget_memory"
 DEFAULT_PATHS = ["budgets"]
@@ -73,6 +75,10 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help="measure model files anew, also where an earlier session measured the same bytes with the same programs",
     )
+    group.addoption(
+        MEASURED, action="store_true", help="time models where they run, and hold them to 'measured:' of their budgets"
+    )
+    group.addoption(TRACES, metavar="FOLDER", help=f"with {MEASURED}: write a Chrome trace of each model there")
     parser.addini(ISOLATE_INI, f"as {ISOLATE}", type="bool", default=False)
     parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="60 s")
     parser.addini(MEMORY_INI, f"as {MEMORY}", default="4 GiB")
@@ -95,10 +101,10 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     """Options, as they were given, that do nothing without the switch."""
     for report, path in report_files(config):
         yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK, SHARD, TODAY, TIMEOUT, MEMORY):
+    for option in (UPDATE, BASE, LOCK, SHARD, TODAY, TIMEOUT, MEMORY, TRACES):
         if value := config.getoption(option):
             yield f"{option}={value}"
-    yield from (switch for switch in (ISOLATE, NO_CACHE) if config.getoption(switch))
+    yield from (switch for switch in (ISOLATE, NO_CACHE, MEASURED) if config.getoption(switch))
 
 
 def require_packages(config: pytest.Config) -> None:

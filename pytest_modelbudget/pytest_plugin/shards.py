@@ -62,7 +62,8 @@ class SessionShard:
         owners = dealt(_costs(files, baselines_of(self.config)), self.asked.of)
         theirs = [item for item, model in limits.items() if owners[model] != self.asked.number]
         ids = sorted(item.nodeid for item in limits)
-        self.cut = Cut(len(ids), len(theirs), sha256("\n".join(ids).encode()).hexdigest())
+        asked, elsewhere = (sum(not item.is_idle for item in some) for some in (limits, theirs))
+        self.cut = Cut(asked, elsewhere, sha256("\n".join(ids).encode()).hexdigest())
         if theirs:
             gone = set(theirs)
             items[:] = [item for item in items if item not in gone]

@@ -86,10 +86,10 @@ def _of_case(case: Case, kind: str) -> Annotation:
 
 
 def _of_unloaded(case: Case) -> Annotation:
-    """One for all limits of a model that could not be measured at all, on the model's line."""
+    """One for all limits of a model that could not be measured at all, on the line that says what failed."""
     unknown = several(len(case.owner.checks), "limit is", "limits are")
     message = f"{one_line(case.owner.error)}\n{unknown} unknown for it"
-    return Annotation(ERROR, case.file, case.owner.line or 1, case.subject, message)
+    return Annotation(ERROR, case.file, case.owner.error_line or case.owner.line or 1, case.subject, message)
 
 
 def _of_problem(node_id: str, problem: str) -> Annotation:

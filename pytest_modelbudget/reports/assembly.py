@@ -13,8 +13,17 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, EquivalenceCheck, Limit, OpsLimit, TransformCheck
+from pytest_modelbudget.budget.budget import (
+    EQUIVALENCE,
+    Address,
+    EquivalenceCheck,
+    Limit,
+    OpsLimit,
+    Place,
+    TransformCheck,
+)
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
+from pytest_modelbudget.budget.ruling import Ruling
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import LayerError, Worst
@@ -59,28 +68,36 @@ def counted_ops(census: Iterable[OpCount]) -> tuple[record.CountedOps, ...]:
     return tuple(_like(record.CountedOps, ops) for ops in census)
 
 
-def _subject(node_id: str, file: str, line: int, model: MeasuredModel) -> dict[str, Any]:
+def _subject(node_id: str, place: Place, model: MeasuredModel, failing_at: Place | None) -> dict[str, Any]:
     """The fields that a model and a transform have in common."""
     measured = {key: metric_report(number) for key, number in model.measurements.items()}
     failed = {key: record.FailedMetric(error=str(error)) for key, error in model.failures.items()}
     return {
-        "id": node_id, "file": file, "line": line, "format": model.format, "traced": model.traced,
+        "id": node_id, "file": place.file, "line": place.line, "format": model.format, "traced": model.traced,
         "notes": tuple(model.notes), "error": str(model.failure) if model.failure else "",
+        "error_line": failing_at.line if failing_at else None,
         "metrics": {**measured, **failed}, "ops": counted_ops(model.census),
+        "operations": tuple(_like(record.ExecutedOps, operation) for operation in model.operations),
     }  # fmt: skip
 
 
-def model_report(node_id: str, file: str, line: int, model: MeasuredModel) -> record.ModelReport:
-    """One model under one set of inputs, before its checks."""
-    return record.ModelReport(**_subject(node_id, file, line, model), profile=model.profile or "")
+def model_report(
+    node_id: str, place: Place, model: MeasuredModel, failing_at: Place | None = None
+) -> record.ModelReport:
+    """One model under one set of inputs, before its checks; failing_at says what of it could not be measured."""
+    return record.ModelReport(**_subject(node_id, place, model, failing_at), profile=model.profile or "")
 
 
 def transform_report(
-    node_id: str, check: TransformCheck, model: MeasuredModel, changes: tuple[Change, ...]
+    node_id: str,
+    check: TransformCheck,
+    model: MeasuredModel,
+    changes: tuple[Change, ...],
+    failing_at: Place | None = None,
 ) -> record.TransformReport:
     """One transform of a model, before its checks."""
     return record.TransformReport(
-        **_subject(node_id, check.place.file, check.place.line, model),
+        **_subject(node_id, check.place, model, failing_at),
         name=check.name,
         transform=check.transform,
         changes=tuple(_like(record.ChangedLayer, change) for change in changes),
@@ -119,6 +136,25 @@ def _exemption(verdict: Verdict) -> record.Exemption | None:
         return None
     days = {"until": accept.until.isoformat(), "today": verdict.today.isoformat()}
     return _like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
+
+
+def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
+    """One limit on what a model gives or takes where it runs."""
+    limit = ruling.limit
+    return record.Check(
+        id=node_id,
+        metric=limit.metric,
+        limit=limit.max,
+        actual=ruling.value,
+        outcome=ruling.outcome,
+        level=limit.level,
+        line=limit.place.line,
+        reason=ruling.reason,
+        unit=ruling.unit,
+        complete=None if ruling.value is None else True,
+        measured_on=ruling.measured_on,
+        evidence=ruling.evidence,
+    )
 
 
 def blame_report(blame: Blame) -> tuple[record.OtherGrowth | record.Growth, ...]:

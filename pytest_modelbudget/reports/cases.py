@@ -48,8 +48,8 @@ class Case(NamedTuple):
 
     @property
     def line(self) -> int:
-        """Line of the limit, from 1; the file's first where its item was lost."""
-        return self.check.line or self.model.line or 1
+        """Line of the limit, or of what failed before it, from 1; the file's first where its item was lost."""
+        return self.owner.error_line or self.check.line or self.model.line or 1
 
     @property
     def place(self) -> str:

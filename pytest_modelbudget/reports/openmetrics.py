@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import BETWEEN, Address
-from pytest_modelbudget.reports.cases import Case, cases, counts
+from pytest_modelbudget.reports.cases import EXCEPTIONS, Case, cases, counts
 from pytest_modelbudget.reports.findings import ERROR, NOTE, WARNING, findings
 from pytest_modelbudget.reports.record import Report, SubjectReport
 from pytest_modelbudget.reports.text import printed_line
@@ -38,6 +38,7 @@ FAMILIES = {
     "measured_at_least": "The same where operations have no rule: the number is this or more.",
     "limit": "The most that a limit lets pass, growth since the baseline included.",
     "minimum": "The least that a limit asks for.",
+    "accepted": "How far an exception lets a limit be broken.",
     "check": "1 for each limit, with its outcome as a label.",
     "checks": "How many limits there are of each outcome.",
     "findings": "How many things a session found amiss: an error fails it.",
@@ -62,7 +63,8 @@ def _samples(report: Report) -> Iterator[Sample]:
             yield from _measured(subject)
     for case in cases(report):
         yield from _held(case)
-    yield from (Sample("checks", {"outcome": outcome}, number) for outcome, number in counts(report).items())
+    outcomes = {**dict.fromkeys(EXCEPTIONS, 0), **counts(report)}
+    yield from (Sample("checks", {"outcome": outcome}, number) for outcome, number in sorted(outcomes.items()))
     levels = Counter(finding.level for finding in findings(report))
     yield from (Sample("findings", {"level": level}, levels[level]) for level in (ERROR, WARNING, NOTE))
 
@@ -80,7 +82,7 @@ def _held(case: Case) -> Iterator[Sample]:
     """What a limit asks, and what became of it; its number, too, where that is of a part of the model."""
     check = case.check
     labels = {**_subject(case.address.above), "metric": check.metric, "scope": check.scope or ""}
-    amounts = {"limit": check.maximum, "minimum": check.min}
+    amounts = {"limit": check.maximum, "minimum": check.min, "accepted": check.accept.to if check.accept else None}
     if check.scope and check.actual is not None and not check.is_claim:
         amounts["measured" if check.complete else "measured_at_least"] = check.actual
     yield from (

@@ -110,6 +110,17 @@ class CountedOps(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedOps(Entry):
+    """Operations of one kind in one scope that are alike: their results and the weights they read ("float32 1x64")."""
+
+    scope: str
+    kind: str
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...] = rare(())
+    count: int = rare(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Growth(Entry):
     """A stored tensor (name is set) or a layer's operations that made a number grow.
 
@@ -170,7 +181,8 @@ class Check(Addressed):
 
     limit is the maximum; min, and what growth allows from the baseline, stand beside it. The baseline is what a lock
     file knows, at the base or in the working tree. blame has the largest growth first, and all its deltas add up to the
-    growth. Of a claim, measured and allowed are for eyes.
+    growth. Of a claim, measured and allowed are for eyes. measured_on says on which inputs, or where, a number was
+    measured that is no static one, and evidence which layers it comes from.
     """
 
     metric: str
@@ -192,6 +204,8 @@ class Check(Addressed):
     complete: bool | None = rare(None)
     scope: str | None = rare(None)
     lower_bound: bool = rare(False)
+    measured_on: str = rare("")
+    evidence: tuple[str, ...] = rare(())
     accept: Exemption | None = rare(None)
 
     @property
@@ -247,7 +261,8 @@ class Check(Addressed):
 class SubjectReport(Addressed):
     """A subject of limits: a model under one set of inputs, or a model after a transform.
 
-    error says why nothing of it was measured; seconds stand apart, in timings.
+    error says why nothing of it was measured, and error_line where the file says what failed; seconds stand apart, in
+    timings. operations are those that cost something, in execution order.
     """
 
     file: str = ""
@@ -256,8 +271,10 @@ class SubjectReport(Addressed):
     traced: str = ""
     notes: tuple[str, ...] = rare(())
     error: str = rare("")
+    error_line: int | None = rare(None)
     metrics: Mapping[str, MeasuredMetric | FailedMetric] = field(default_factory=dict)
     ops: tuple[CountedOps, ...] = ()
+    operations: tuple[ExecutedOps, ...] = rare(())
 
     def measured(self, metric: str) -> MeasuredMetric | None:
         """A metric of it; None where it could not be measured."""
@@ -361,14 +378,23 @@ class TransformReport(SubjectReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastNumber(Entry):
+    """A locked number from some commit on, and that commit in words; None where it is locked no more."""
+
+    value: Number | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport(SubjectReport):
     """A model under one set of inputs, its limits, and what transforms made of it.
 
-    profile is there only where a page was asked for, and in shards: JSON text, which no file but the page, and a part
-    of a run, holds.
+    profile and history are there only where a page was asked for, and in shards, and no file but the page, and a part
+    of a run, holds them: JSON text, and how locked numbers went that ever changed, by the check's path below the model.
     """
 
     profile: str = rare("")
+    history: Mapping[str, tuple[PastNumber, ...]] = rare(EMPTY)
     checks: tuple[Check, ...] = ()
     transforms: tuple[TransformReport, ...] = ()
 
@@ -500,11 +526,12 @@ class Report(Entry):
 def report_text(report: Report) -> str:
     """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
-    A model's ``profile`` is left out: it is there only if a page was asked for too, and what one
-    file says may not depend on which others are written. A shard always has it: the page may be merged from its part.
+    A model's ``profile`` and ``history`` are left out: they are there only if a page was asked for too, and what one
+    file says may not depend on which others are written. A shard always has them: the page may be merged from its part.
     """
-    models = report.models if report.shard else tuple(replace(model, profile="") for model in report.models)
-    return json.dumps(to_json(replace(report, models=models)), indent=1, allow_nan=False) + "\n"
+    if not report.shard:
+        report = replace(report, models=tuple(replace(model, profile="", history=EMPTY) for model in report.models))
+    return json.dumps(to_json(report), indent=1, allow_nan=False) + "\n"
 
 
 def schema_text() -> str:

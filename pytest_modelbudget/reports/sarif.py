@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports.cases import LOOSENED, REDEFINED, unmeasured
-from pytest_modelbudget.reports.findings import BROKEN, LOCK, UNMEASURED, Finding, findings
+from pytest_modelbudget.reports.findings import BROKEN, LOCK, NOTE, UNMEASURED, Finding, findings
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.text import printable, printed_line
 from pytest_modelbudget.reports.typed_json import to_json
@@ -84,8 +84,18 @@ def _result(finding: Finding) -> dict[str, Any]:
         "locations": [location],
         "fingerprints": {"modelBudget/v1": identity},
         "partialFingerprints": {"primaryLocationLineHash": f"{finding.fingerprint[:16]}:1"},  # what GitHub reads
+        **_suppressions(finding),
         **_figures(finding),
     }
+
+
+def _suppressions(finding: Finding) -> dict[str, Any]:
+    """The exception that keeps a broken limit from failing, with its reason; of anything else nothing."""
+    accept = finding.case.check.accept if finding.case else None
+    if accept is None or finding.level != NOTE:
+        return {}
+    words = {"kind": "inSource", "status": "accepted", "justification": printed_line(accept.text)}
+    return {"suppressions": [words]}
 
 
 def _figures(finding: Finding) -> dict[str, Any]:

@@ -17,6 +17,7 @@ A report that has room for more than a line has the figures above the layers::
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import prod
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -64,7 +65,16 @@ def shapes(entry: record.OtherGrowth | record.Growth) -> str:
         return f"new {after}".rstrip()
     if entry.after is None:
         return f"gone {before}".rstrip()
-    return after if before == after else f"{before} -> {after}"
+    return f"{after}{_retyped(entry)}" if before == after else f"{before} -> {after}"
+
+
+def _retyped(entry: record.Growth) -> str:
+    """The width of a tensor's elements then and now, where its bytes are others and its shape is not."""
+    elements = prod(entry.shape_after or (0,))
+    if entry.name is None or entry.before is None or entry.after is None or not elements:
+        return ""
+    before, after = (Fraction(8 * nbytes, elements) for nbytes in (entry.before, entry.after))
+    return f" retyped: {before} -> {after} bits" if before.denominator == after.denominator == 1 else ""
 
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
@@ -117,6 +127,13 @@ def failure_lines(
         accept = ""  # an update writes no lower bounds, and no operations
     then = f"{removed}, then " if check.accept and check.accept.is_past else ""
     return (first, *below, f"fix: {then}{_way_out(check, place, accept)}")
+
+
+def ruling_lines(check: record.Check, place: Place) -> tuple[str, ...]:
+    """The first line says everything; the others name the layers, and what it was measured on."""
+    first = f"{one_line(check.reason)}   {place}"
+    below = (first, *check.evidence, f"  {check.measured_on}")
+    return (*below, f"fix: change the model, or the limit at {place}") if check.outcome is Outcome.OVER else below
 
 
 def _grown(check: record.Check) -> bool:
@@ -211,7 +228,9 @@ def figures(case: Case) -> Iterator[tuple[str, str]]:
 def detail_lines(case: Case) -> Iterator[str]:
     """Figures, then the layers that grew, else those that the number is mostly made of."""
     yield from aligned("{:<}  {}", list(figures(case)))
-    if case.check.is_claim:
+    if case.check.measured_on:
+        yield from (case.check.measured_on, *case.check.evidence)
+    elif case.check.is_claim:
         yield from evidence_lines(case.evidence)
     elif case.check.blame:
         yield from ("grown since the baseline", *grown_lines(case.check.blame))
@@ -254,8 +273,10 @@ def error_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
 def reservations(case: Case) -> Iterator[str]:
     """The bound that decided, and what a claim that holds rests on less firmly than it usually does.
 
-    A claim that fails has all of it in the text of its failure.
+    A claim that fails has all of it in the text of its failure. What was measured in a run says on what, always.
     """
+    if case.check.measured_on:
+        yield case.check.measured_on
     if not case.check.is_claim or case.outcome != "within":
         return
     basis, notes = case.evidence.basis, case.evidence.notes

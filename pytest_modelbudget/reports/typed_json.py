@@ -206,7 +206,7 @@ def _union(options: list[tuple[Any, Codec]]) -> Codec:
         for cls, write_option in classes:
             if isinstance(value, cls):
                 return write_option(value)
-        raise AssertionError(f"{value!r} is of no declared type")
+        raise InputError(f"{repr(value)[:60]} is of no declared type")
 
     return Codec(
         lambda value: any(codec.accepts(value) for codec in codecs),

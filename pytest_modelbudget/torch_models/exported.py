@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from pytest_modelbudget.errors import InputError, SourceError, user_code
+from pytest_modelbudget.errors import DimsError, InputError, SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, existing_file, must_be
 from pytest_modelbudget.graph.graph import Graph
@@ -104,6 +104,11 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
         outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
         return pytree.tree_unflatten(outputs, program.call_spec.out_spec)  # as the module gave them
 
+    def plain(inputs: CallInputs) -> Any:
+        arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
+        args, kwargs = pytree.tree_unflatten(arguments, program.call_spec.in_spec)
+        return module(*args, **kwargs)
+
     return Subject(
         "exported",
         module,
@@ -112,6 +117,7 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
         real=lambda: _subject(program),
         over=partial(over_instance, lambda other: _subject(program, other)),
         stored_from_rank=1,
+        plain=plain,
     )
 
 
@@ -150,7 +156,7 @@ def _dims_must_exist(own: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -
     for name in dims:
         if name not in dynamic:
             there = f"they are {', '.join(sorted(dynamic))}" if dynamic else "there are none"
-            raise InputError(
+            raise DimsError(
                 f"dims: the program has no dynamic dimension '{name}': {there} (an export keeps "
                 "symbols, not the names given to torch.export.Dim)"
             )
@@ -179,7 +185,7 @@ def _own_spec(name: str, value: torch.Tensor, dims: Mapping[str, int]) -> Tensor
         elif str(size) in dims:
             sizes.append(dims[str(size)])
         else:
-            raise InputError(
+            raise DimsError(
                 f"input '{name}' has a dynamic dimension {size}: bind it with "
                 f"'dims: {{{size}: 1}}', or give the shape with 'inputs:'"
             )

@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import permutations
 from math import prod
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 
+from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
 from pytest_modelbudget.torch_models.recording import tensors_in
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
@@ -60,10 +62,29 @@ LIFTS = frozenset({"aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy"})  
 # Operators whose result has the values of their first tensor, and those that only compare them.
 CARRIERS = frozenset({"aten::_to_copy", "aten::clone", "aten::to", "aten::contiguous", "aten::reshape", "aten::repeat"})
 COMPARISONS = frozenset({"aten::eq", "aten::ne"})
+# Operators that write into a copy of their first tensor, or with a "_" into itself; what they leave stays where it was.
+WRITERS = frozenset(
+    f"aten::{name}"
+    for name in ("copy", "index_add", "index_copy", "index_fill", "index_put", "_unsafe_index_put", "index_reduce",
+                 "masked_scatter", "put", "scatter", "scatter_add", "scatter_reduce", "select_scatter", "slice_scatter")
+)  # fmt: skip
+# Products, by the places of their two factors, and the axis of each that they sum over.
+PRODUCTS: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    "aten::mm": ((0, -1), (1, -2)), "aten::bmm": ((0, -1), (1, -2)), "aten::matmul": ((0, -1), (1, -2)),
+    "aten::addmm": ((1, -1), (2, -2)), "aten::baddbmm": ((1, -1), (2, -2)),
+    "aten::linear": ((0, -1), (1, -1)), "aten::mv": ((0, -1), (1, -1)), "aten::addmv": ((1, -1), (2, -1)),
+}  # fmt: skip
 INDEXED: Mapping[str, int] = {  # where an operator takes indices of rows
     "aten::embedding": 1, "aten::embedding_bag": 1, "aten::_embedding_bag": 1,
     "aten::_embedding_bag_forward_only": 1, "aten::embedding_renorm_": 1, "aten::index_select": 2,
 }  # fmt: skip
+
+
+def _factors(name: str, args: tuple[Any, ...]) -> list[tuple[torch.Tensor, int]]:
+    """Both factors of a product, each with the axis that it sums over; none of anything else."""
+    if name == "aten::einsum":
+        return list(zip(args[1], summed_axes(args[0]) or (), strict=False))
+    return [(args[at], axis if args[at].dim() > 1 else 0) for at, axis in PRODUCTS.get(name, ())]
 
 
 @dataclass(eq=False)
@@ -71,13 +92,15 @@ class _Memory:
     """What a run has read of one storage, which is a weight's or computed from weights alone.
 
     sources are the stored tensors that a computed one was made of. A table that is picked from has
-    been read as far as that: an output layer that multiplies by all of it shows a row elsewhere.
+    been read as far as that: an output layer that multiplies by all of it shows a row elsewhere. Of
+    a mixed one, into which inputs went, element by element, all is read that anything reads.
     """
 
     tensor: torch.Tensor  # kept alive: another storage may not take its place
     sources: list[torch.Tensor] = field(default_factory=list)
     is_whole: bool = False
     is_picked: bool = False
+    is_mixed: bool = False
     read: torch.Tensor | None = None  # a flag for each element
 
     def flags(self, tensor: torch.Tensor, of: torch.Tensor | None = None) -> torch.Tensor | None:
@@ -115,14 +138,28 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
 
     What is computed from stored tensors alone (a copy in another type, a table times a scale) is
     read where something else reads it: a row of it is a row of all that it was made of. Tensors that
-    come of no input are such, too: a scale that forward makes, a table that is no module's.
+    come of no input are such, too: a scale that forward makes, a table that is no module's. So is
+    what an operator makes of one and of inputs, element by element or by writing into some rows. A
+    product with an indicator (one_hot(indices) @ table) reads the rows that it is not zero for.
     """
 
-    def __init__(self, weights: Iterable[NamedWeight], inputs: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(
+        self,
+        weights: Iterable[NamedWeight],
+        packed: Iterable[tuple[int, NamedWeight]] = (),
+        inputs: Iterable[torch.Tensor] = (),
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
         self._moved = {_key(tensor) for tensor in inputs if _is_strided(tensor)}  # what comes of inputs
+        self._counted: set[int] = set()  # of those, what comes of integers alone
         self._outside: list[torch.Tensor] = []  # tables that are in no module
-        self._weights = tuple(weight for weight in weights if _is_strided(weight.tensor))
+        in_packs = tuple(packed)
+        self._packs: dict[int, list[torch.Tensor]] = {}  # by the address of the object that holds them
+        for address, weight in in_packs:
+            self._packs.setdefault(address, []).append(weight.tensor)
+        every = (*weights, *(weight for _, weight in in_packs))
+        self._weights = tuple(weight for weight in every if _is_strided(weight.tensor))
+        self._own = {_key(weight.tensor) for weight in self._weights}
         self._memory: dict[int, _Memory] = {}
         for weight in self._weights:
             self._memory.setdefault(_key(weight.tensor), _Memory(weight.tensor))
@@ -134,27 +171,85 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
         """Run one operator, and note what it read."""
         named = kwargs or {}
         result = func(*args, **named)
-        tensors = [*tensors_in(args), *tensors_in(list(named.values()))]
+        tensors, results = [*tensors_in(args), *tensors_in(list(named.values()))], tensors_in(result)
         name = func._schema.name
-        known = [tensor for tensor in tensors if self._is_stored(tensor, is_made=name in LIFTS)]
-        if len(known) < len(tensors):
-            self._move(tensors_in(result))
+        self._unpack(name, args)
+        stored = [tensor for tensor in tensors if self._is_stored(tensor, is_made=name in LIFTS)]
+        known = [*stored, *filter(self._is_mixed, tensors)]
+        if len(stored) < len(tensors):
+            self._move(results)
+            self._count(tensors, results)
         if not known:
             if not tensors:
-                self._derive([], tensors_in(result))
-            return result
-        if name in PICKS and tensors and known[0] is tensors[0]:
-            self._memory[_key(known[0])].is_picked = True
-            self._mark(known[0], lambda flags: PICKS[name](flags, *args[1:], **named))
-            known = known[1:]
-        elif func._schema.is_mutable or len(known) < len(tensors):
-            pass
+                self._derive([], results)
+        elif name in PICKS and known[0] is tensors[0]:
+            self._pick(known[0], lambda flags: PICKS[name](flags, *args[1:], **named))
+            for tensor in known[1:]:
+                self._mark_whole(tensor)
+        elif len(stored) == len(tensors) and not func._schema.is_mutable:
+            self._derive(stored, results)
         else:
-            self._derive(known, tensors_in(result))
-            return result
-        for tensor in known:
-            self._mark_whole(tensor)
+            self._read(func, known, results, args)
         return result
+
+    def _read(self, func: Any, known: list[torch.Tensor], results: list[torch.Tensor], args: tuple[Any, ...]) -> None:
+        """Note what an operator reads of stored tensors beside inputs, or of what both went into."""
+        goes_on = [any(self._goes_on(func, tensor, made, args) for made in results) for tensor in known]
+        for tensor, stays in zip(known, goes_on, strict=True):
+            if stays:
+                self._mix(tensor, results[0])
+                continue
+            chosen = self._chosen_by_product(tensor, _factors(func._schema.name, args))
+            if chosen is None:
+                self._mark_whole(tensor)
+            else:
+                self._pick(tensor, lambda flags, chosen=chosen: flags.index_fill_(*chosen, True))  # type: ignore[misc]
+
+    def _chosen_by_product(
+        self, table: torch.Tensor, factors: list[tuple[torch.Tensor, int]]
+    ) -> tuple[int, torch.Tensor] | None:
+        """The axis that a product sums a factor over, and the places along it that it reads; None of all."""
+        for (own, axis), (other, across) in permutations(factors, 2):
+            if own is table:
+                with _disable_current_modes():
+                    if other.is_complex() or bool(other.movedim(across, -1).reshape(-1, other.shape[across])[0].all()):
+                        return None  # as nearly every product does, which is not worth a look at all values
+                    values = other.detach().double().numpy()
+                    places = chosen_places(values, across, is_counted=self._is_counted(other))
+                    return None if places is None else (axis, torch.from_numpy(places))
+        return None
+
+    def _is_counted(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is computed from integers alone."""
+        return not (tensor.is_floating_point() or tensor.is_complex()) or _key(tensor) in self._counted
+
+    def _goes_on(self, func: Any, tensor: torch.Tensor, made: torch.Tensor, args: tuple[Any, ...]) -> bool:
+        """Whether a result is a view, or has each element of a tensor in its place; weights keep what is their own."""
+        name, is_own_memory = func._schema.name, _key(made) == _key(tensor)
+        if is_own_memory and not func._schema.is_mutable:
+            return True
+        if _key(made) in self._own or (not is_own_memory and _key(made) in self._memory):
+            return False  # written into what was there before
+        if name.rstrip("_") in WRITERS:
+            return args[0] is tensor
+        return tensor.shape == made.shape and (torch.Tag.pointwise in func.tags or name in CARRIERS)
+
+    def _mix(self, tensor: torch.Tensor, made: torch.Tensor) -> None:
+        """Let a result be read where something else reads it, as a stored tensor that went into it is."""
+        memory = self._memory.setdefault(_key(made), _Memory(made, []))
+        memory.is_mixed = True
+        if _key(made) != _key(tensor):
+            memory.sources.append(tensor)
+
+    def _unpack(self, name: str, args: tuple[Any, ...]) -> None:
+        """Note what an operator reads of the packed objects that it takes: tables by row, layers whole."""
+        for packed in args:
+            held = self._packs.get(hash(packed), ()) if isinstance(packed, torch.ScriptObject) else ()
+            for tensor in held:
+                if name.startswith("quantized::embedding"):
+                    self._pick(tensor, lambda flags: _rows(flags, args[1]))
+                else:
+                    self._mark_whole(tensor)
 
     def _is_stored(self, tensor: torch.Tensor, *, is_made: bool) -> bool:
         """Whether a tensor comes of no input; one that is seen for the first time is from outside."""
@@ -169,16 +264,31 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
                 self._outside.append(tensor)
         return key in self._memory and key not in self._moved
 
+    def _count(self, tensors: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """Results that integers alone go into; a key may be of a storage that is gone."""
+        made = {_key(result) for result in results if _is_strided(result)}
+        if all(_is_strided(tensor) and self._is_counted(tensor) for tensor in tensors):
+            self._counted |= made
+        else:
+            self._counted -= made
+
+    def _is_mixed(self, tensor: torch.Tensor) -> bool:
+        return _is_strided(tensor) and _key(tensor) in self._memory and self._memory[_key(tensor)].is_mixed
+
     def _move(self, results: list[torch.Tensor]) -> None:
         """Results that inputs go into; stored tensors stay such, whatever is written into them."""
-        stored = {_key(weight.tensor) for weight in self._weights}
-        self._moved |= {_key(result) for result in results if _is_strided(result)} - stored
+        self._moved |= {_key(result) for result in results if _is_strided(result)} - self._own
 
     def mark_outputs(self, tensors: Iterable[torch.Tensor]) -> None:
         """What the model returns is read whole."""
         for tensor in tensors:
             if _is_strided(tensor) and _key(tensor) in self._memory:
                 self._mark_whole(tensor)
+
+    def _pick(self, tensor: torch.Tensor, mark: Callable[[torch.Tensor], object]) -> None:
+        memory = self._memory[_key(tensor)]
+        memory.is_picked |= not memory.is_mixed
+        self._mark(tensor, mark)
 
     def _mark(self, tensor: torch.Tensor, mark: Callable[[torch.Tensor], object]) -> None:
         with _disable_current_modes():

@@ -20,18 +20,20 @@ from pytest_modelbudget.equivalence.products import multiplies, products_of
 from pytest_modelbudget.errors import TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
+from pytest_modelbudget.formats.stopwatch import Plan, Stopped
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
 from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
+from pytest_modelbudget.torch_models.probing import Taken, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
 from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, call_inputs, dtype_named, dtype_of
-from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, redraw
+from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, packed_weights, redraw
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -274,8 +276,23 @@ class TorchModel(models.RunnableModel):
         except TraceError as error:
             raise TransformError(str(error)) from error
 
+    def timed(self, inputs: Arrays, plan: Plan) -> Stopped:
+        """A copy of its own, called as its user would, after one run that puts it into eval mode."""
+        from pytest_modelbudget.torch_models.stopwatch import stopped  # which loads torch's profiler
+
+        subject, specs = self.source.build()
+        call = call_of(specs, inputs)
+        plain = subject.plain or (lambda inputs: subject.model(*inputs.args, **inputs.kwargs))
+        left = isolation.left_by(subject.model)
+        with isolation.untouched_globals(start=left), isolation.silenced(), user_code("running it", TransformError):
+            with torch.inference_mode():
+                subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
+            return stopped(subject.model, plain, call, plan)
+
     def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
-        return {weight.name: partial(array, weight.tensor) for weight in named_weights(module_tree(self.subject.model))}
+        modules = module_tree(self.subject.model)
+        weights = (*named_weights(modules), *(weight for _, weight in packed_weights(modules)))
+        return {weight.name: partial(array, weight.tensor) for weight in weights}
 
     def _run(self, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None = None) -> models.Run:
         """What the model returns, in eval mode; without autograd where that can be.
@@ -297,7 +314,7 @@ class TorchModel(models.RunnableModel):
         scopes = subject.scopes(TorchValues(), modules)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
         entering = tensors_in([*inputs.args, *inputs.kwargs.values()])
-        reads = None if watch.reads is None else StoredReads(named_weights(modules), entering)
+        reads = None if watch.reads is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
@@ -315,6 +332,9 @@ class TorchModel(models.RunnableModel):
                 enter(executed)
             if rewriting is not None:
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
+            if watch.probe is not None:
+                taken = Taken(watch.probe, array)
+                enter(probing(taken, subject.model, scopes, self.rules, weight_names(subject.model)))
             if self.is_exact:  # above a rewrite, which then works on float64 alone
                 torch.set_default_dtype(torch.float64)
                 enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook

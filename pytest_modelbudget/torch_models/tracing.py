@@ -67,7 +67,8 @@ class Subject:
     the model. keeps_weights says that nothing can
     be put in the place of its weights; they have no memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
-    is_frozen says that its weights have become constants of the program.
+    is_frozen says that its weights have become constants of the program. plain calls it as fast as its user would,
+    where that is not what calling the model does.
     """
 
     format: str
@@ -79,6 +80,7 @@ class Subject:
     keeps_weights: bool = False
     stored_from_rank: int = 0
     is_frozen: bool = False
+    plain: Callable[[CallInputs], Any] | None = None
 
 
 def over_instance(subject_of: Callable[[Any], Subject], model: Any) -> Subject:

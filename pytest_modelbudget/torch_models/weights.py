@@ -294,6 +294,16 @@ UNPACKERS: Mapping[str, Callable[[Any], Unpacked]] = {
 }
 
 
+def packed_weights(modules: ModuleTree) -> Iterator[tuple[int, NamedWeight]]:
+    """The weights of every packed object of a known kind, by the object's address; integers as what they stand for."""
+    for path, packed in packed_objects(modules):
+        unpack = UNPACKERS.get(_type_of(packed))
+        for name, tensor in unpack(packed) if unpack else ():
+            if tensor is not None:
+                values = tensor.dequantize() if tensor.is_quantized else tensor
+                yield hash(packed), NamedWeight(f"{path}{name}", values, True, True)
+
+
 class PackedWeights:
     """The weights of every packed-parameter object, told apart by the object's address."""
 

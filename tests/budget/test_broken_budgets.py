@@ -71,6 +71,10 @@ BROKEN = [
                  id="dims of torch"),
     pytest.param(inputs("float32 1x3") + "    qdq: float",
                  ["7:10: 'float' is no way to read QDQ: write grouped or as_written"], id="qdq"),
+    pytest.param(inputs("float32 1x3") + "    training: {optimizer: adm}",
+                 ["7:27: 'adm' is no optimizer whose states are known: write sgd, momentum, adam"], id="optimizer"),
+    pytest.param(inputs("float32 1x3") + "    training: adam", ["7:15: expected training: a mapping"], id="training"),
+    pytest.param(inputs("float32 1x3") + "    training: {}", ["training says nothing"], id="no training"),
     pytest.param(inputs("float32 1x3") + "    kwargs: {a b: 1}", ["7:14: 'a b' is no name"],
                  id="no argument's name"),
     pytest.param(inputs("float32 1x3") + f"    args: [{'9' * 101}]", ["101 digits"],
@@ -161,12 +165,36 @@ BROKEN = [
     *(
         pytest.param(limits(f"{{{key}: 1}}"), [f"5:14: '{key}' is not available in this version"],
                      id=key)
-        for key in ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
+        for key in ("peak_activation_best", "activation_arena", "latency_bound")
+    ),
+    pytest.param(inputs("float32 1x3") + "    fits: x", ["7:5: 'fits' is not available"], id="fits"),
+    *(
+        pytest.param(inputs("float32 1x3") + f"    statistics: {{some: {words}}}\n", problems, id=f"statistics {words}")
+        for words, problems in {
+            "{}": ["7:18: the statistics 'some' hold nothing: give one of dead_channels, zeros,"],
+            "{layers: a.*}": ["7:18: the statistics 'some' hold nothing"],
+            "{zeroes: 5%}": ["7:25: unknown key 'zeroes' in a statistics check: did you mean 'zeros'?", "hold nothing"],
+            "{zeros: 500%}": ["7:32: expected zeros: a share such as 5%", "found '500%'"],
+            "{dead_channels: 0.5}": ["7:40: expected dead_channels: a whole number such as 0, found '0.5'"],
+            "{max_abs: -1}": ["7:34: expected max_abs: a number such as 6.5, found '-1'"],
+            "{max_abs: 1, sigmas: 0}": ["7:37: sigmas must be above 0 and below 1000"],
+            "{max_abs: 1, layers: []}": ["7:45: layers is empty: name at least a glob on module paths"],
+            "{max_abs: 1, inputs: x.txt}": ["7:45: 'x.txt' is no inputs: write data/file.npz"],
+            "{max_abs: 1, inputs: x.npy, seeds: [1]}": ["7:52: 'seeds' draw inputs, and 'inputs' bring them"],
+        }.items()
     ),
     *(
-        pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: '{key}' is not available"],
-                     id=key)
-        for key in ("fits", "measured", "statistics")
+        pytest.param(inputs("float32 1x3") + f"    measured: {words}\n", problems, id=f"measured {words}")
+        for words, problems in {
+            "x": ["7:15: expected measured: a mapping of latency, peak_memory, device"],
+            "{}": ["7:5: 'measured' holds nothing: give latency or peak_memory"],
+            "{device: cuda}": ["7:5: 'measured' holds nothing"],
+            "{latency: 1.5}": ["7:25: latency: '1.5' has no unit and could mean 1.5 s or 1.5 ms"],
+            "{latency: 0 ms}": ["7:25: latency: '0 ms' leaves no room for any run"],
+            "{peak_memory: 20 mb}": ["7:29: peak_memory: '20 mb' could mean 20 MB"],
+            "{latency: 1 s, device: gpu}": ["7:38: 'gpu' is no device: did you mean 'cpu'?"],
+            "{latency: 1 s, repeats: 0}": ["7:39: repeats of 0: it must be 1 to 10,000"],
+        }.items()
     ),
     pytest.param(VISION.replace("{torchscript:", "{dtype: float16, torchscript:"),
                  ["18:14: 'dtype' converts modules, and torchscript: names a file: save it in"],

@@ -259,3 +259,27 @@ def test_what_updates_make_of_exceptions(
     locked = planned.lock.value(*CHECK)
     assert locked is not None
     assert locked.value == lock
+
+
+HELD = f"{{macs: {GRANTED[6:]}}}"
+STANDING = {
+    "limits": f"limits: {HELD}",
+    "scopes": f"scopes: {{head.*: {HELD}}}",
+    "a variant": f"variants: {{b8: {{inputs: float32 8x3, limits: {HELD}}}}}",
+    "a transform": f"transforms: {{tiled: {{tile_linear: {{tile: 8, edge: pad}}, limits: {HELD}}}}}",
+}
+
+
+@pytest.mark.parametrize("where", STANDING.values(), ids=STANDING)
+def test_trim_finds_an_exception_wherever_its_limit_stands(read: Read, where: str) -> None:
+    """What is left is the limit, without another byte changed."""
+    before = MODEL.format(where)
+    budget = read(before)
+    (held,) = budget.held()
+    planned = update(
+        UpdateMode.TRIM, budget, {}, Lock(), metrics=metric_table(), baseline=lambda model, check: NO_BASELINE,
+        exempt=Exempt(NONE, frozenset({held.check})),
+    )  # fmt: skip
+    after = edited(before, "b.yaml", planned.edits)
+    assert after == before.replace(f", {grant('12')}", "")
+    assert limit_of(read(after)).accept is None

@@ -82,6 +82,29 @@ models:
     assert [budget.source.qdq for budget in read(text).models] == ["as_written", "as_written", "", ""]
 
 
+def test_a_training_step_is_measured_where_a_limit_names_it(read: Read) -> None:
+    """Or where ``training:`` does; with adam unless another one is written, in variants and below transforms, too."""
+    text = """model_budget: 1
+defaults: {inputs: float32 1x3}
+models:
+  plain: {torch: "a:b", limits: {macs: 1}}
+  named: {torch: "a:b", limits: {training_macs: 1}}
+  of_a_part: {torch: "a:b", scopes: {fc: {training_memory: 1}}}
+  asked: {torch: "a:b", training: {optimizer: sgd}, limits: {macs: 1}}
+  varied:
+    torch: a:b
+    training: {optimizer: momentum}
+    limits: {macs: 1}
+    variants:
+      same: {limits: {macs: 1}}
+      other: {training: {optimizer: adamw}, limits: {macs: 1}}
+  changed: {torch: "a:b", transforms: {folded: {fold_batchnorm: {}, limits: {training_macs: 1}}}}
+"""
+    assert [budget.source.training for budget in read(text).models] == [
+        "", "adam", "adam", "sgd", "momentum", "momentum", "adamw", "adam",
+    ]  # fmt: skip
+
+
 def test_variant_has_its_own_limits(read: Read) -> None:
     """A variant inherits its model's source and none of its limits."""
     variant = read(VISION).models[1]

@@ -97,6 +97,10 @@ REDEFINED = [
     ),
     pytest.param(model("", ONNX), key("qdq: as_written", ONNX), "qdq none -> as_written", id="qdq"),
     pytest.param(
+        key("training: {optimizer: adam}"), key("training: {optimizer: sgd}"),
+        "training optimizer none -> sgd", id="optimizer",
+    ),
+    pytest.param(
         model(""), model("", "    torch: a:c\n"), "source torch a:b -> torch a:c", id="target"
     ),
     pytest.param(

@@ -115,7 +115,7 @@ def add_model(
 ) -> None:
     """One model's statements, the limits on the lines after its own."""
     model_id = f"{FILE}::{name}"
-    report = model_report(model_id, FILE, line, model)
+    report = model_report(model_id, Place(FILE, line), model)
     for offset, limit in enumerate(written_limits(limits, using), start=1):
         placed = replace(limit, place=Place(FILE, line + offset))
         check = check_report(f"{model_id}::{limit.metric}", judge_limit(placed, model))

@@ -57,6 +57,15 @@ def over(name: str = "params", *, by: int = 25, **more: Any) -> Record:
     return check(name, actual=100 + by, limit=100, outcome="over", **more)
 
 
+def accepted(**more: Any) -> Record:
+    """A check that is over a limit of 100 by 25, under an exception up to 130."""
+    exception = {
+        "to": 130, "until": "2027-01-31", "reason": "the head is being replaced", "today": "2026-11-22", "line": 9,
+        "text": "accepted to 130 until 2027-01-31: the head is being replaced",
+    }  # fmt: skip
+    return over(**more) | {"outcome": "accepted", "accept": exception}
+
+
 def model(*checks: Record, of: str = "net", file: str = FILE, line: int = 3, **more: Any) -> Record:
     """A model with these checks, whose params are made of two layers.
 

@@ -1,13 +1,16 @@
 """The least peak of any order, against every order tried."""
 
 from collections.abc import Iterator
+from itertools import islice
 from random import Random
 
 import pytest
 
+from pytest_modelbudget.deployment.arena import buffers_of, planned
 from pytest_modelbudget.deployment.order import best_order, reordered
-from pytest_modelbudget.graph.graph import Graph, Op, Weight, lifetimes, live_nbytes
+from pytest_modelbudget.graph.graph import Graph, Op, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense
+from tests.builders.programs import peak
 
 BYTE = DType("int8", 8)
 
@@ -69,10 +72,6 @@ def every_order(ops: tuple[Op, ...]) -> Iterator[tuple[int, ...]]:
     yield from extend(())
 
 
-def peak(graph: Graph) -> int:
-    return max(live_nbytes(lifetimes(graph), positions=max(len(graph.ops), 1)))
-
-
 @pytest.mark.parametrize("seeds", [range(start, start + 250) for start in range(0, 2000, 250)], ids=str)
 def test_the_best_order_is_that_of_exhaustive_search(seeds: range) -> None:
     unproved = 0
@@ -84,6 +83,50 @@ def test_the_best_order_is_that_of_exhaustive_search(seeds: range) -> None:
         assert best.bound <= best.nbytes == peak(reordered(graph, best.order))
         unproved += not best.proved
     assert unproved <= 2  # an input that nobody reads lives during whatever runs first
+
+
+def simulated_peak(graph: Graph) -> int:
+    """Run op by op: allocate results, free what no later operation reads and the caller does not get."""
+
+    def read_later(storage: Storage, at: int) -> bool:
+        return any(storage is tensor.storage for op in graph.ops[at:] for tensor in op.tensors())
+
+    def written_later(storage: Storage, at: int) -> bool:
+        later = enumerate(graph.ops[at:], at)
+        return any(out.storage is storage and read_later(storage, i + 1) for i, op in later for out in op.outputs)
+
+    returned = {tensor.storage for tensor in graph.outputs}
+    live = {tensor.storage for tensor in graph.inputs}
+    peak = sum(storage.nbytes for storage in live) if not graph.ops else 0
+    for at, op in enumerate(graph.ops):
+        if at:
+            live = {s for s in live if s in returned or read_later(s, at) or written_later(s, at)}
+        results = {out.storage for out in op.outputs if out.storage.is_activation}
+        live |= {s for s in results if s in returned or read_later(s, at)}
+        peak = max(peak, sum(storage.nbytes for storage in live))
+    return peak
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 500) for start in range(0, 2000, 500)], ids=str)
+def test_the_peak_is_that_of_a_simulated_run(seeds: range) -> None:
+    for seed in seeds:
+        random = Random(seed)
+        graph = random_graph(random, random.randint(0, 15))
+        best, arena = best_order(graph), planned(buffers_of(graph), align=1)
+        assert best.nbytes <= peak(graph) == simulated_peak(graph) <= arena.nbytes, seed
+
+
+def test_the_best_order_of_nine_operations_is_that_of_exhaustive_search() -> None:
+    """Graphs of seven to nine operations that have no more than 3,000 orders."""
+    tried = 0
+    for seed in range(400):
+        random = Random(seed)
+        graph = random_graph(random, random.randint(7, 9))
+        orders = list(islice(every_order(graph.ops), 3001))
+        if len(orders) <= 3000:
+            tried += 1
+            assert best_order(graph).nbytes == min(peak(reordered(graph, order)) for order in orders), seed
+    assert tried > 100
 
 
 def test_branches_run_one_after_another() -> None:

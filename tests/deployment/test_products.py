@@ -1,37 +1,15 @@
 """Operations as matrix products: hand-made cases, and the same MACs as the rules count, on every model of the suite."""
 
-from pathlib import Path
-
-import onnx
 import pytest
 
 from pytest_modelbudget.deployment.array import Product
-from pytest_modelbudget.deployment.products import FORMULAS, operand_types, products
+from pytest_modelbudget.deployment.products import FORMULAS, products
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.gate import measuring
-from pytest_modelbudget.gate.from_python import model_source
 from pytest_modelbudget.graph.graph import Op
-from pytest_modelbudget.graph.tensor import DType
-from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import builtin_ops
-from pytest_modelbudget.registry import tables
 from tests.builders.graphs import parameter, tensor
-from tests.onnx_models.test_onnx_closed_forms import CASES
-
-INT8 = DType("int8", 8)
-# Kinds that have MACs and are no matrix product of known sizes, and why.
-NO_PRODUCTS = {
-    "lstm": "each step waits for the one before",
-    "gru": "each step waits for the one before",
-    "rnn": "each step waits for the one before",
-    "lstm_cell": "a step of a layer",
-    "gru_cell": "a step of a layer",
-    "rnn_cell": "a step of a layer",
-    "linear_attention": "a state that each step adds to",
-    "embedding_bag": "bags of different sizes, which the data decide",
-    "solve": "substitutions wait for one another",
-}
+from tests.builders.programs import NO_PRODUCTS
 
 
 def made(name: str, *operands: object, out: tuple[int, ...], **attributes: object) -> tuple[Product, ...]:
@@ -195,56 +173,6 @@ def test_what_has_macs_and_no_products_is_unmeasured(op: Op, why: str) -> None:
         products(op, builtin_ops())
 
 
-@pytest.mark.parametrize(
-    ("op", "types"),
-    [
-        pytest.param(
-            Op("aten::addmm", (parameter("b", 3), tensor("x", 7, 5), parameter("w", 5, 3, dtype=INT8)), ()),
-            ("float32", "int8"), id="not the bias",
-        ),
-        pytest.param(Op("aten::mm", (tensor("x", 7, 5), parameter("w", 5, 3)), ()), ("float32",), id="one type"),
-        pytest.param(
-            Op("aten::einsum", ((tensor("x", 2), tensor("y", 2, dtype=INT8)),), ()), ("float32", "int8"), id="a list",
-        ),
-        pytest.param(Op("aten::relu", (tensor("x", 2),), ()), (), id="nothing is multiplied"),
-        pytest.param(Op("my::op", (tensor("x", 2),), ()), (), id="no rule"),
-    ],
-)  # fmt: skip
-def test_types_of_what_is_multiplied(op: Op, types: tuple[str, ...]) -> None:
-    assert operand_types(op, builtin_ops()) == types
-
-
 def test_every_rule_with_macs_has_products_or_a_reason() -> None:
     counted = {rule for rule in builtin_ops().values() if rule.macs not in (None, nothing)}
     assert {rule.kind for rule in counted if rule.macs not in FORMULAS} == set(NO_PRODUCTS)
-
-
-def assert_same_macs(costed: CostedGraph) -> None:
-    """Each operation's products have its MACs; only what the table names has none."""
-    for cost in costed.costs:
-        try:
-            macs = sum(product.macs for product in products(cost.op, costed.rules))
-        except UnmeasurableError:
-            assert cost.kind in NO_PRODUCTS or not isinstance(cost.macs, int)
-        else:
-            assert macs == cost.macs, cost.op
-
-
-def costed(source: object, inputs: object = None) -> CostedGraph:
-    asked = model_source(source, inputs, registry=tables(), base=Path.cwd())
-    return measuring.costed_model(asked, tables(), root=Path.cwd()).costed
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_products_have_the_macs_of_onnx_nodes(case: str, tmp_path: Path) -> None:
-    onnx.save(CASES[case][0], tmp_path / "model.onnx")
-    assert_same_macs(costed(tmp_path / "model.onnx"))
-
-
-@pytest.mark.needs_torch
-def test_products_have_the_macs_of_modules() -> None:
-    from tests.builders.micro_models import MICRO_MODELS
-
-    for micro in MICRO_MODELS:
-        if not micro.kwargs:
-            assert_same_macs(costed(micro.build().eval(), list(micro.args)))

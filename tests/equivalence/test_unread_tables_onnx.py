@@ -50,6 +50,29 @@ GRAPHS: dict[str, tuple[str, dict[str, Any]]] = {
     "quantised": (IDS + "{ t = DequantizeLinear(e, s) y = Gather(t, ids) }", {"e": CODES, "s": np.float32(0.1)}),
     "quantised behind": (IDS + "{ t = Gather(e, ids) y = DequantizeLinear(t, s) }", {"e": CODES, "s": np.float32(0.1)}),
     "scaled": (IDS + "{ t = Mul(e, s) y = Gather(t, ids) }", {"e": WORDS, "s": np.float32(2)}),
+    "mixed with the input": (IDS + "{ f = Cast<to=1>(ids) m = ReduceMean(f) n = Reshape(m, one) t = Add(e, n)"
+                             " y = Gather(t, ids) }", {"e": WORDS, "one": np.array([1], INT64)}),
+    "written into": (IDS + "{ i = Reshape(ids, column) f = Cast<to=1>(i) u = Expand(f, rows) t = ScatterND(e, i, u)"
+                     " r = Relu(t) y = Gather(r, ids) }",
+                     {"e": WORDS, "column": np.array([6, 1], INT64), "rows": np.array([6, 8], INT64)}),
+    "OneHot": (IDS + "{ h = OneHot(ids, depth, bits) y = MatMul(h, e) }",
+               {"e": WORDS, "depth": np.array([ROWS], INT64), "bits": np.array([0, 1], np.float32)}),
+    "OneHot of a mixed one": (IDS + "{ f = Cast<to=1>(ids) m = ReduceMean(f) n = Reshape(m, one) t = Mul(e, n)"
+                              " h = OneHot(ids, depth, bits) y = MatMul(h, t) }",
+                              {"e": WORDS, "one": np.array([1], INT64), "depth": np.array([ROWS], INT64),
+                               "bits": np.array([0, 1], np.float32)}),
+    "OneHot in a Gemm": (IDS + "{ i = Reshape(ids, flat) h = OneHot(i, depth, bits) g = Gemm<transB=1>(h, e)"
+                         " y = Unsqueeze(g, first) }",
+                         {"e": WORDS.T.copy(), "flat": np.array([6], INT64), "depth": np.array([ROWS], INT64),
+                          "bits": np.array([0, 1], np.float32), "first": np.array([0], INT64)}),
+    "OneHot in an Einsum": (IDS + '{ h = OneHot(ids, depth, bits) y = Einsum<equation="blv,vd->bld">(h, e) }',
+                            {"e": WORDS, "depth": np.array([ROWS], INT64), "bits": np.array([0, 1], np.float32)}),
+    "equal to": (IDS + "{ i = Unsqueeze(ids, last) b = Equal(i, all) h = Cast<to=1>(b) y = MatMul(h, e) }",
+                 {"e": WORDS, "last": np.array([-1], INT64), "all": np.arange(ROWS)}),
+    "the mean of some rows": (IDS + "{ h = OneHot(ids, depth, bits) m = ReduceMean<keepdims=1>(h, middle)"
+                              " v = MatMul(m, e) y = Expand(v, to) }",
+                              {"e": WORDS, "depth": np.array([ROWS], INT64), "bits": np.array([0, 1], np.float32),
+                               "middle": np.array([1], INT64), "to": np.array([1, 6, 8], INT64)}),
 }  # fmt: skip
 
 
@@ -188,6 +211,22 @@ def test_e2_a_single_threshold_is_looked_at_too(tmp_path: Path) -> None:
     found = check_equivalence(good, bad)
     assert (found.outcome, "'y.nodes_values'" in found.reason) == ("unknown", True)
     assert check_equivalence(good, good).outcome == "within"
+
+
+@pytest.mark.parametrize(
+    ("word", "by", "named"),
+    [("BRANCH_LEQ", "BRANCH_LT", "'y.nodes_modes'"), ("BRANCH_LEQ", "BRANCH_GTE", ""),
+     ("nodes_featureids=[0", "nodes_featureids=[3", "")],
+)  # fmt: skip
+def test_e2_another_comparison_at_a_branch_is_not_green(tmp_path: Path, word: str, by: str, named: str) -> None:
+    """x < 0.25 in place of x <= 0.25 is another answer for 0.25 alone, which no drawn row holds."""
+    text = STUMP.format(cut=0.25)
+    assert word in text
+    good, bad = saved(tmp_path / "a.onnx", text), saved(tmp_path / "b.onnx", text.replace(word, by))
+    found = check_equivalence(good, bad)
+    assert found.outcome == ("unknown" if named else "over")
+    assert named in found.reason
+    assert check_equivalence(bad, bad).outcome == "within"
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)

@@ -41,6 +41,21 @@ def half(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return torch.cat((copied[:, :4][ids], copied[:, 4:][ids]), -1)
 
 
+def kind_of(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Values that depend on the input, a row for each index."""
+    return (ids[0] % 7).float()[:, None].expand(-1, table.shape[1])
+
+
+def written_into(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    copied = table * 1.0
+    copied[ids[0, :2]] = kind_of(table, ids)[:2]
+    return copied
+
+
+def one_hot(ids: torch.Tensor) -> torch.Tensor:
+    return functional.one_hot(ids, ROWS).float()
+
+
 SCALE = torch.tensor(2.5)  # of no module
 READERS = {
     "embedding": lambda table, ids: functional.embedding(ids, table),
@@ -58,6 +73,20 @@ READERS = {
     "copied": lambda table, ids: functional.embedding(ids, table.t().contiguous().t()),
     "halves of a copy": half,
     "a view": lambda table, ids: table.view(ROWS, 2, 4)[ids].flatten(-2),
+    "mixed with what inputs say": lambda table, ids: table.index_add(0, ids[0], kind_of(table, ids))[ids],
+    "mixed in place": lambda table, ids: table.clone().index_add_(0, ids[0], kind_of(table, ids))[ids],
+    "written into": lambda table, ids: written_into(table, ids)[ids],
+    "mixed as a whole": lambda table, ids: (table + ids.float().mean())[ids],
+    "mixed twice": lambda table, ids: torch.where(ids.sum() > 0, table * ids[0, 0], table + ids.float().mean())[ids],
+    "mixed, seen from the side": lambda table, ids: (table * ids[0, 0]).t()[:, ids].permute(1, 2, 0),
+    "one_hot": lambda table, ids: one_hot(ids) @ table,
+    "one_hot of a side": lambda table, ids: (table.t() @ one_hot(ids)[0].t()).t()[None],
+    "one_hot in a linear layer": lambda table, ids: functional.linear(one_hot(ids), table.t()),
+    "one_hot in einsum": lambda table, ids: torch.einsum("blv,vd->bld", one_hot(ids), table),
+    "one_hot onto a bias": lambda table, ids: torch.addmm(torch.ones(8), one_hot(ids)[0], table)[None],
+    "equal to": lambda table, ids: (ids[..., None] == torch.arange(ROWS)).float() @ table,
+    "the mean of some rows": lambda table, ids: (one_hot(ids).mean(1, keepdim=True) @ table).expand(1, LENGTH, 8),
+    "one_hot times a mixed table": lambda table, ids: one_hot(ids) @ (table * ids[0, 0]),
 }
 
 
@@ -90,6 +119,56 @@ def test_e1_equal_tables_are_within_in_silence(read: Callable[..., Any]) -> None
     model = Words(read)
     found = check_equivalence(model, copy.deepcopy(model), f"int64 1x{LENGTH}")
     assert (found.outcome, [note for note in found.notes if "rows" in note]) == ("within", [])
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.ao says that it is old
+@pytest.mark.parametrize("make", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize("claim", [{}, LOSSY], ids=["exact", "lossy"])
+def test_class1_a_packed_table_is_compared_too(make: Any, claim: dict[str, Any]) -> None:
+    """torch.ao keeps it in an object that is no tensor: one row of 300 that no index read is over."""
+
+    def packed(table: torch.Tensor) -> nn.Module:
+        model = nn.Sequential(make(300, 16, _weight=table.clone()))
+        model[0].qconfig = torch.ao.quantization.float_qparams_weight_only_qconfig
+        return torch.ao.quantization.convert(torch.ao.quantization.prepare(model))
+
+    table = torch.randn(300, 16)
+    other = table.clone()
+    other[299] += 5
+    found = check_equivalence(packed(table), packed(other), "int64 2x4", **claim)
+    assert found.outcome == "over"
+    assert found.reason.startswith("1 row of '0.weight' that no run has read differs: "), found.reason
+    assert check_equivalence(packed(table), packed(table), "int64 2x4", **claim).outcome == "within"
+
+
+def test_e1_what_a_unit_that_never_wakes_is_multiplied_by_counts_as_read() -> None:
+    """A right change may leave it out: zeros of a ReLU are no choice of rows."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    model[0].bias.data[3:9] = -1e6  # type: ignore[union-attr,operator]
+    pruned = copy.deepcopy(model)
+    pruned[2].weight.data[:, 3:9] = 0.0  # type: ignore[union-attr,index]
+    found = check_equivalence(model, pruned, "float32 2x8")
+    assert (found.outcome, found.notes) == ("within", ())
+
+
+def test_e1_what_all_is_read_of_after_a_pick_is_read() -> None:
+    """Positions are added to the input, and one row of the sum is picked at the end, behind a sum over all."""
+
+    class Places(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places = nn.Parameter(torch.randn(1, 6, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + self.places
+            return (x + x.mean(1, keepdim=True))[:, 0]
+
+    model = Places()
+    found = check_equivalence(model, changed(model, "places", (0, 5)), "float32 1x6x8")
+    assert found.outcome == "over"
+    assert "no run has read" not in found.reason
+    found = check_equivalence(model, copy.deepcopy(model), "float32 1x6x8")
+    assert (found.outcome, found.notes) == ("within", ())
 
 
 class Unlisted(nn.Module):

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 import torchvision
 from torch import nn
 
@@ -18,6 +17,7 @@ from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.module import module_subject
 from pytest_modelbudget.torch_models.tracing import traced
+from tests.builders.model_files import SHAPE, exported, recorded, scripted
 
 pytestmark = pytest.mark.needs_torch
 
@@ -25,30 +25,8 @@ MODELS = (
     "alexnet", "resnet18", "mobilenet_v2", "squeezenet1_1", "efficientnet_b0",
     "shufflenet_v2_x0_5", "vit_b_16", "swin_t", "convnext_tiny", "regnet_y_400mf",
 )  # fmt: skip
-SHAPE = (1, 3, 224, 224)
 IMAGE = "float32 1x3x224x224"
 EQUAL = ("params", "weight_memory", "macs")
-
-
-def scripted(model: nn.Module, folder: Path) -> Path:
-    """A TorchScript file from the source of the forward pass."""
-    path = folder / "scripted.pt"
-    torch.jit.script(model).save(str(path))
-    return path
-
-
-def recorded(model: nn.Module, folder: Path) -> Path:
-    """A TorchScript file from one run."""
-    path = folder / "traced.pt"
-    torch.jit.trace(model, (torch.zeros(SHAPE),), check_trace=False).save(str(path))
-    return path
-
-
-def exported(model: nn.Module, folder: Path) -> Path:
-    """An exported program."""
-    path = folder / "exported.pt2"
-    torch.export.save(torch.export.export(model, (torch.zeros(SHAPE),)), path)
-    return path
 
 
 @pytest.mark.slow

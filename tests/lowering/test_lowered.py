@@ -1,44 +1,15 @@
 """Programs as a device runs them: public figures, hand sums, and what stays as it is."""
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from pytest_modelbudget.deployment.arena import buffers_of, planned
 from pytest_modelbudget.errors import DeviceError
-from pytest_modelbudget.gate import measuring
-from pytest_modelbudget.gate.from_python import model_source
-from pytest_modelbudget.lowering.lowered import Lowered, Lowering, lowered
-from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.lowering.lowered import Lowering
+from tests.builders.programs import IMAGE, assert_same_macs, program
 
 pytestmark = pytest.mark.needs_torch
-
-IMAGE = "float32 1x3x224x224"
-
-
-@dataclass(frozen=True)
-class Program:
-    """A lowered model, and its numbers by metric."""
-
-    lowered: Lowered
-    costed: CostedGraph
-
-    def __getitem__(self, metric: str) -> int:
-        measurement = tables().metrics[metric].of(self.costed)
-        assert measurement.complete
-        return int(measurement.value)
-
-
-def program(model: object, inputs: str, **lowering: object) -> Program:
-    here = Path.cwd()
-    source = model_source(model, inputs, registry=tables(), base=here)
-    costed = measuring.costed_model(source, tables(), root=here).costed
-    result = lowered(costed.graph, costed.rules, Lowering(**lowering))  # type: ignore[arg-type]
-    return Program(result, CostedGraph(result.graph, costed.rules))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +28,25 @@ def test_mobilenet_v2_needs_what_devices_report(lowering: dict[str, object], pea
     assert lowered["macs"] == 300_774_272
     assert planned(buffers_of(lowered.lowered.graph), align=1).nbytes == peak
     assert not lowered.lowered.left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("densenet121", 2 * (58 + 3 + 1)),  # norms before 58 layers, 3 transitions and the head, each with its ReLU
+        ("mobilenet_v3_small", 0),
+        ("shufflenet_v2_x0_5", 0),
+        ("squeezenet1_1", 0),
+    ],
+)
+def test_lowering_changes_no_macs(name: str, left: int) -> None:
+    """What is left unlowered is listed; the products of what remains have all MACs."""
+    model = f"torchvision.models:{name}"
+    as_written, made = program(model, IMAGE, fold_batchnorm=False, fuse_activations=()), program(model, IMAGE)
+    assert made["macs"] == as_written["macs"]
+    assert len(made.lowered.left) == left
+    assert_same_macs(made.costed)
 
 
 def test_resnet18_in_int8_weighs_a_hand_count() -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torchvision import models
 
 from pytest_modelbudget import measure
 from tests.builders.exported_models import EXPORTED, built, folded_away
+from tests.builders.model_files import export
 
 pytestmark = pytest.mark.needs_torch
 
@@ -52,21 +48,6 @@ def torch_figures(name: str) -> tuple[int, int]:
     measured = measure(built(name), EXPORTED[name][1])
     assert measured["macs"].complete
     return int(measured["params"].value), int(measured["macs"].value)
-
-
-def export(model: nn.Module, example: torch.Tensor, path: Path, **options: Any) -> None:
-    """Export without a word: the exporters print, log and warn."""
-    logging.disable(logging.CRITICAL)
-    try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
-            warnings.simplefilter("ignore")
-            torch.onnx.export(model, (example,), str(path), **options)
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 @pytest.mark.slow

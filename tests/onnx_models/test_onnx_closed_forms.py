@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.builders.onnx_graphs import FLOAT, graph, integers, measured, model, node, packed, scalar, stored, value
+from tests.builders.programs import assert_same_macs, costed
 
 INT8, FLOAT8 = TensorProto.INT8, TensorProto.FLOAT8E4M3FN
 MICROSOFT = "com.microsoft"
@@ -320,6 +321,12 @@ def test_closed_forms(case: str, tmp_path: Path) -> None:
     found = measured(proto, tmp_path)
     assert {key: found[key].value for key in expected} == expected
     assert [key for key in expected if not found[key].complete] == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_products_have_the_macs_of_their_nodes(case: str, tmp_path: Path) -> None:
+    onnx.save(CASES[case][0], tmp_path / "model.onnx")
+    assert_same_macs(costed(tmp_path / "model.onnx"))
 
 
 def test_a_mask_is_no_parameter(tmp_path: Path) -> None:

@@ -257,6 +257,16 @@ def test_exit0_no_report_of_an_earlier_run_is_left(project: Project) -> None:
     assert not (project.path / "out.json").exists()
 
 
+def test_exit0_measured_runs_that_are_not_asked_for_are_said(project: Project) -> None:
+    """A budget of nothing else has measured nothing: 5; beside other limits a line counts what was skipped."""
+    project.budget("  net: {widths: net.widths, measured: {latency: 1 us}}\n")
+    assert project.run().ret == 5
+    project.budget("  net: {widths: net.widths, limits: {params: 48}, measured: {latency: 1 us}}\n")
+    result = project.run()
+    assert result.ret == 0
+    assert "1 limit on measured runs skipped: give --model-budget-measured" in result.stdout.str()
+
+
 def test_exit0_a_shard_says_that_it_is_one(project: Project) -> None:
     """The one that does not have the broken limit is green for its own, which it counts."""
     broken(project)

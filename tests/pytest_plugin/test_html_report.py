@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from pytest_modelbudget.reports import table as report_table
 from tests.builders.project import Project
+from tests.builders.repository import Repository
 
 MODELS = "".join(
     f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, limits: {{params: {46 + n}}}}}\n" for n in (1, 2, 3)
@@ -79,3 +83,23 @@ def test_a_page_that_cannot_be_written_is_one_sentence(project: Project) -> None
     result = project.run("--model-budget-html", "page.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(["model budget: cannot write *page.html: Is a directory"])
+
+
+def test_the_page_has_the_way_of_a_locked_number(project: Project) -> None:
+    """Two commits locked 48 and 56; a line shows both, the JSON report says the same as without a page."""
+    project.budget("  net: {widths: net.widths, limits: {params: 60, macs: 60}}\n")
+    repository = Repository(project)
+    repository.locked(message="<first>")
+    repository.locked("4 8 3", message="wider")
+    alone = project.report()
+    page = project.path / "page.html"
+    assert project.report("--model-budget-html", str(page)) == alone
+    (view,) = re.findall(r'<script type="application/gzip"[^>]*>([^<]+)</script>', page.read_text(encoding="utf-8"))
+    markup = json.loads(gzip.decompress(base64.b64decode(view)))["markup"]
+    charts = re.findall(r'<svg .*?role="img" aria-label="([^"]*)">(.*?)</svg>', markup, re.DOTALL)
+    assert [label for label, _ in charts] == [
+        "locked numbers of 2 commits, from 48 MAC to 56 MAC",
+        "locked numbers of 2 commits, from 48 to 56",
+    ]
+    titles = re.findall(r"<title>(.*?)</title>", charts[1][1])
+    assert [title.split(" ", 2)[2] for title in titles] == ["48: &lt;first&gt;", "56: wider"]

@@ -97,3 +97,19 @@ def test_it_is_annotated_on_its_line(project: Project, monkeypatch: pytest.Monke
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path / "page.md"))
     commands = [line for line in project.run(BASE, *ALONE).outlines if line.startswith("::")]
     assert commands == [f"::warning file=budgets/a.yaml,line=6,title=net / redefined::{TEXT}"]
+
+
+@pytest.mark.parametrize(("limit", "red"), [("3.5 M", 0), ("4 M", 1)], ids=["as it was", "raised"])
+def test_a_model_that_is_renamed_is_said_and_not_forbidden(project: Project, limit: str, red: int) -> None:
+    """The same source, inputs and limits under another name; what is held to less is a model dropped."""
+    repository = project_with(project, "forbid", "float32 2x4")
+    text = BUDGET.format(loosen="forbid", inputs="float32 2x4").replace("  net:", "  new:").replace("3.5 M", limit)
+    repository.write("budgets/a.yaml", text)
+    report = repository.project.report(BASE)
+    assert [change["what"] for change in report["loosened"]] == ["model dropped"] * red
+    said = [(change["what"], change["line"], change["forbidden"]) for change in report["redefined"]]
+    assert said == [("name", 4, False)] * (not red)
+    result = repository.project.run(BASE)
+    assert result.ret == red
+    if not red:
+        result.stdout.fnmatch_lines(["*new: model renamed: net -> new, and held to no less*budgets/a.yaml:4"])

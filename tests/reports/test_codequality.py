@@ -8,7 +8,19 @@ from typing import Any
 
 from pytest_modelbudget.reports.codequality import render
 from pytest_modelbudget.reports.record import Report
-from tests.builders.records import FILE, broken, check, grown, lock, loosened, model, over, report, transformed
+from tests.builders.records import (
+    FILE,
+    accepted,
+    broken,
+    check,
+    grown,
+    lock,
+    loosened,
+    model,
+    over,
+    report,
+    transformed,
+)
 
 # docs.gitlab.com/ci/testing/code_quality: "the report file must contain a JSON array of objects with" these.
 SEVERITIES = {"info", "minor", "major", "critical", "blocker"}
@@ -59,6 +71,7 @@ def test_what_is_amiss_is_an_issue_and_what_is_within_is_none() -> None:
         ("lock", "major"),
         ("unmeasured", "major"),
     ]
+    assert [one["severity"] for one in issues(report(model(accepted())))] == ["info"]
     assert len({one["fingerprint"] for one in found}) == len(found)
     assert issues(report(model(check()))) == []
 

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pytest_modelbudget.reports.openmetrics import render
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.text import printed_line
-from tests.builders.records import FILE, broken, check, model, over, report, transformed
+from tests.builders.records import FILE, accepted, broken, check, model, over, report, transformed
 
 Sample = tuple[str, dict[str, str], float]
 NET = {"file": FILE, "model": "net", "variant": ""}
@@ -82,6 +82,20 @@ def test_a_limit_stands_beside_its_number() -> None:
     head = {**params, "scope": "head"}
     assert samples(record, "limit", "minimum") == [("limit", params, 45), ("limit", head, 100), ("minimum", params, 30)]
     assert samples(record, "measured") == [("measured", params, 40), ("measured", head, 125)]
+
+
+def test_an_exception_has_its_own_gauge() -> None:
+    """How far it goes beyond the limit, and that it was needed; outcomes that are not there count 0."""
+    record = report(model(accepted()))
+    assert [(name, value) for name, _, value in samples(record, "limit", "accepted")] == [
+        ("limit", 100),
+        ("accepted", 130),
+    ]
+    counted = {labels["outcome"]: value for _, labels, value in samples(record, "checks")}
+    assert counted == {"accepted": 1, "over": 0, "unknown": 0, "unused": 0, "warn": 0, "within": 0}
+    assert {labels["level"]: value for _, labels, value in samples(record, "findings")} == {
+        "error": 0, "warning": 0, "note": 1,
+    }  # fmt: skip
 
 
 def test_the_whole_is_as_red_as_the_session() -> None:

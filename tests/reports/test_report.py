@@ -68,7 +68,7 @@ def statements(models: int) -> list[str]:
         for line, most in enumerate((0, 5)):
             limit = Limit("params", Place(FILE, 10 * number + line + 1), max=most)
             check = check_report(f"{model_id}::params{line}", judge(limit, measurement))
-            report = model_report(model_id, FILE, 10 * number, model) if not line else None
+            report = model_report(model_id, Place(FILE, 10 * number), model) if not line else None
             said.append(Statement(check=check, model=report, seconds="0.500"))
     return [str(statement) for statement in said]
 

@@ -12,7 +12,19 @@ from jsonschema import Draft7Validator
 
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.sarif import render
-from tests.builders.records import FILE, broken, check, grown, lock, loosened, model, over, report, transformed
+from tests.builders.records import (
+    FILE,
+    accepted,
+    broken,
+    check,
+    grown,
+    lock,
+    loosened,
+    model,
+    over,
+    report,
+    transformed,
+)
 
 SCHEMA = Path(__file__).parents[1] / "builders" / "sarif" / "sarif-schema-2.1.0.json"
 HEADLINE = "mobilenet_v2: params 3.73 M > 3.51 M   over by 219,059 (+6.2%)"
@@ -117,6 +129,17 @@ def test_a_fingerprint_outlives_line_and_number() -> None:
     assert before[0][0] == f"{FILE}::net::params"
     several = printed(everything())
     assert len({one for one, _ in several}) == len({one for _, one in several}) == len(several) == 11
+
+
+def test_an_exception_is_a_note_that_is_suppressed(official: Draft7Validator) -> None:
+    """It fails nothing, its reason stands beside it, and no reader counts it as open."""
+    record = report(model(accepted()))
+    (one,) = results(record)
+    assert one["level"] == "note"
+    justification = "accepted to 130 until 2027-01-31: the head is being replaced"
+    assert one["suppressions"] == [{"kind": "inSource", "status": "accepted", "justification": justification}]
+    assert list(official.iter_errors(json.loads(render(record)))) == []
+    assert all("suppressions" not in other for other in results(everything()))
 
 
 def test_limits_without_an_answer_are_no_successful_run() -> None:

@@ -34,7 +34,7 @@ def one_model(*limits: Limit, name: str = "resnet18") -> Report:
         check_report(f"{model_id}::{limit.metric}", judge(limit, measurements[limit.metric]))
         for limit in sorted(limits, key=lambda limit: limit.place.line)
     ]
-    return report(replace(model_report(model_id, FILE, 3, model), checks=tuple(checks)))
+    return report(replace(model_report(model_id, Place(FILE, 3), model), checks=tuple(checks)))
 
 
 def limit(metric: str, most: int, level: Level = Level.ERROR) -> Limit:
@@ -121,7 +121,7 @@ def unknown(metric: str, measurement: Measurement, most: int) -> list[str]:
     """The row of a limit that an op without a formula leaves unknown, from its second word on."""
     model = MeasuredModel("torch", "meta", measurements={metric: measurement})
     check = check_report(f"{FILE}::net::{metric}", judge(limit(metric, most), measurement))
-    record = replace(model_report(f"{FILE}::net", FILE, 3, model), checks=(check,))
+    record = replace(model_report(f"{FILE}::net", Place(FILE, 3), model), checks=(check,))
     return text(report(record), Detail.TIGHTEST)[1].split()[2:]
 
 

@@ -95,6 +95,9 @@ def test_mnist_net_of_the_lab() -> None:
     assert intensity["0"] == Fraction(2 * 78_400, 4 * (28 * 28 + 100 + 28 * 28 * 4))
     figures = {scope: float(intensity[scope]) for scope in ("0", "3", "7", "9")}
     assert figures == pytest.approx({"0": 9.75125, "3": 24.8731, "7": 0.49679, "9": 0.452935}, rel=1e-5)
+    macs_per_value = {scope: value * 4 / 2 for scope, value in figures.items()}  # 4 B a value, 2 FLOP a MAC
+    lab = {"0": 19.5025, "3": 49.7462, "7": 0.99358, "9": 0.90587}
+    assert macs_per_value == pytest.approx(lab, rel=5e-6)
 
 
 def test_census_of_jsc_tiny() -> None:

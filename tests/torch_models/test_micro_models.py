@@ -12,6 +12,7 @@ import torch
 from pytest_modelbudget import measure
 from tests.builders.micro_models import MICRO_MODELS
 from tests.builders.micro_modules import Micro
+from tests.builders.programs import assert_same_macs, costed
 
 pytestmark = pytest.mark.needs_torch
 
@@ -35,6 +36,11 @@ def test_closed_forms_hold_in_every_mode(micro: Micro, caller: str) -> None:
     assert measured["macs"].complete
     assert measured["bandwidth"].complete
     assert model.training is training
+
+
+@pytest.mark.parametrize("micro", MICRO_MODELS, ids=lambda micro: micro.id)
+def test_products_have_the_macs_of_their_operations(micro: Micro) -> None:
+    assert_same_macs(costed(micro.build().eval(), dict(micro.kwargs) or list(micro.args)))
 
 
 def test_there_are_enough_closed_forms() -> None:

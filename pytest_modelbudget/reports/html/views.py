@@ -6,7 +6,7 @@ A limit that is over, drawn once::
              headroom="-6.2%", fill="79.7", least="", exact="3,729,047, limit 3,510,000", ...)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,8 +16,9 @@ from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import NO_EVIDENCE, Case, cases_of
+from pytest_modelbudget.reports.history import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, Drawing, drawing
 from pytest_modelbudget.reports.sentences import grown_name, largest_shares, shapes, uncovered
-from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
+from pytest_modelbudget.units import Number, exact, readable, readable_pair, room, several
 
 # A limit.
 
@@ -73,6 +74,27 @@ MARK = 75  # per cent of a bar's width at which its limit stands
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryView:
+    """The line of a locked number through the commits that changed it; box is the drawing's."""
+
+    line: Drawing
+    box: str
+    least: str
+    most: str
+    words: str
+
+
+def history_view(points: Sequence[record.PastNumber], unit: str) -> HistoryView | None:
+    """The line of some numbers of a unit."""
+    if all(point.value is None for point in points):
+        return None
+    line = drawing([(point.value, point.text) for point in points])
+    least, most = readable_pair(line.low, line.high, unit)
+    words = f"locked numbers of {several(len(points), 'commit')}, from {least} to {most}"
+    return HistoryView(line, f"0 {TOP - 6} {WIDTH - RIGHT} {HEIGHT - TOP - BOTTOM + 10}", least, most, words)
+
+
+@dataclass(frozen=True, slots=True)
 class CheckRow:
     """One limit. fill and least are per cent of its bar: the value, and a minimum beside a maximum.
 
@@ -92,6 +114,7 @@ class CheckRow:
     room: float
     growth: str = ""
     layers: tuple[Contribution, ...] = ()
+    history: HistoryView | None = None
 
     @property
     def status(self) -> str:
@@ -101,13 +124,14 @@ class CheckRow:
 
 def check_row(case: Case) -> CheckRow:
     """One limit of a model, or of a transform of it."""
+    path = path_of(*case.address.names[len(case.model.address.names) :])
     check, left = case.check, case.check.headroom
     measured, limit = _figures(check)
     fill, least = _bar(check)
     return CheckRow(
         case=case,
         model=model_name(case.model),
-        metric=path_of(*case.address.names[len(case.model.address.names) :]),
+        metric=path,
         measured=measured,
         limit=limit,
         headroom="?" if case.outcome == "unknown" else check.headroom_text,
@@ -117,6 +141,7 @@ def check_row(case: Case) -> CheckRow:
         room=float(left) if left is not None else float("inf"),
         growth=growth(check),
         layers=tuple(contributions(case)),
+        history=history_view(case.model.history.get(path, ()), check.unit),
     )
 
 

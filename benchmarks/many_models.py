@@ -1,0 +1,232 @@
+"""A platform team's budgets: 500 models with 3,000 limits, in one process, in two, and in four shards that are merged.
+
+Prints time and memory as Markdown tables. Models are torchvision's, timm's where it is installed, networks of the
+project that this writes, and ONNX files; they stand in the budgets by turns, so that memory that grows with their
+number is seen to grow. Processor time is that of all processes together, which others on the machine change less than
+wall time. Linux only: memory is read in /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+MODELS, FILES = 500, 10
+LIMITS = ("params", "macs", "flops", "weight_memory", "peak_activation", "bandwidth")
+NO_LIMIT = "1000000 T"
+IMAGE = "float32 {}x3x224x224"
+NETS = '''"""Networks of the project's own: convolutions or layers of neurons, as wide as they are asked to be."""
+from torch import nn
+
+
+def convolutions(width, depth=6):
+    layers = [nn.Conv2d(3, width, 3, padding=1)]
+    for _ in range(depth):
+        layers += [nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+
+def neurons(width, depth=8):
+    layers = [nn.Linear(64, width)]
+    for _ in range(depth):
+        layers += [nn.GELU(), nn.LayerNorm(width), nn.Linear(width, width)]
+    return nn.Sequential(*layers)
+'''
+# Notes what measuring took so far, and what a process holds, once a model was measured.
+CONFTEST = """
+import os, time
+from pytest_modelbudget.gate import measuring
+
+measure, spent = measuring.measure_model, 0.0
+
+
+def timed(*args, **options):
+    global spent
+    began = time.process_time()
+    try:
+        return measure(*args, **options)
+    finally:
+        spent += time.process_time() - began
+
+
+def pytest_model_budget_measured(config, model_id, measurements):
+    with open("/proc/self/status") as status, open(f"noted-{os.getpid()}", "a") as file:
+        kib = next(line.split()[1] for line in status if line.startswith("VmRSS:"))
+        file.write(f"{kib} {spent}\\n")
+
+
+measuring.measure_model = timed
+"""
+
+
+class Run(NamedTuple):
+    """A command that has ended: wall and processor time, memory of the largest of its processes, what it printed."""
+
+    seconds: float
+    processor: float
+    peak_nbytes: int
+    output: str
+
+
+def run(folder: Path, *command: str) -> Run:
+    """A command in a folder; raises where it fails, since no limit can be broken."""
+    for file in folder.glob("noted-*"):
+        file.unlink()
+    began = time.perf_counter()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen([sys.executable, *command], cwd=folder, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        output.seek(0)
+        text = output.read().decode("utf-8", "replace")
+    if status:
+        raise SystemExit(f"{' '.join(command)} failed:\n{text[-2000:]}")
+    return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, text)
+
+
+# The project.
+
+
+def torchvision_models() -> Iterator[str]:
+    """The classifiers, under two batch sizes."""
+    import torchvision
+
+    for batch in (1, 2):
+        for name in torchvision.models.list_models(module=torchvision.models):
+            yield f'torch: "torchvision.models:{name}", inputs: {IMAGE.format(batch)}'
+
+
+def timm_models() -> Iterator[str]:
+    """The first hundred that take an image of that size; none where timm is not installed."""
+    if find_spec("timm") is None:
+        return
+    import timm
+
+    for name in [name for name in timm.list_models() if "224" in name][:100]:
+        yield f'torch: "timm:create_model", args: [{name}], inputs: {IMAGE.format(1)}'
+
+
+def own_models() -> Iterator[str]:
+    """Networks of ever other widths."""
+    for number in range(MODELS):
+        kind, inputs = [("convolutions", "float32 1x3x32x32"), ("neurons", "float32 4x64")][number % 2]
+        yield f'torch: "nets:{kind}", args: [{8 + number}], inputs: {inputs}'
+
+
+def onnx_models(folder: Path) -> Iterator[str]:
+    """Files of twelve convolutions each, with weights that differ in size."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    for number in range(100):
+        width, nodes, weights, last = 8 + number, [], [], "x"
+        for layer in range(12):
+            shape = (width, 3 if layer == 0 else width, 3, 3)
+            weights.append(numpy_helper.from_array(np.zeros(shape, np.float32), f"layer{layer}.weight"))
+            nodes.append(helper.make_node("Conv", [last, f"layer{layer}.weight"], [f"c{layer}"], pads=[1] * 4))
+            nodes.append(helper.make_node("Relu", [f"c{layer}"], [last := f"r{layer}"]))
+        x, y = (
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in (("x", [1, 3, 32, 32]), (last, [1, width, 32, 32]))
+        )
+        graph = helper.make_graph(nodes, "net", [x], [y], weights)
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        file = folder / "budgets" / f"net{number}.onnx"
+        file.write_bytes(proto.SerializeToString())
+        yield f"onnx: {file.name}"
+
+
+def write_project(folder: Path, number: int) -> None:
+    """Budgets over so many models, by turns of each kind, a tenth of them in each file."""
+    (folder / "budgets").mkdir()
+    (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "nets.py").write_text(NETS)
+    kinds = zip_longest(torchvision_models(), timm_models(), onnx_models(folder), own_models())
+    sources = [source for source in chain.from_iterable(kinds) if source][:number]
+    limits = ", ".join(f"{metric}: {NO_LIMIT}" for metric in LIMITS)
+    per_file = -(-len(sources) // FILES)
+    for file in range(FILES):
+        some = enumerate(sources[file * per_file : (file + 1) * per_file], file * per_file)
+        models = [f"  model{position}: {{{source}, limits: {{{limits}}}}}" for position, source in some]
+        (folder / "budgets" / f"part{file}.yaml").write_text("\n".join(["model_budget: 1", "models:", *models, ""]))
+
+
+# What it costs.
+
+GATE = ("-m", "pytest", "-q", "--model-budget")
+FRESH = ("--model-budget-json=report.json", "--model-budget-no-cache")
+
+
+def noted(folder: Path) -> list[list[tuple[int, float]]]:
+    """(bytes held, processor seconds spent on models) after each model, for each process."""
+    lines = ((line.split() for line in file.read_text().splitlines()) for file in sorted(folder.glob("noted-*")))
+    return [[(int(kib) * 1024, float(spent)) for kib, spent in process] for process in lines]
+
+
+def row(name: str, ended: Run, folder: Path) -> str:
+    """A session beside the sum of its models."""
+    models = sum(process[-1][1] for process in noted(folder))
+    times = f"{ended.seconds:.0f} s | {ended.processor:.1f} s | {models:.1f} s | {ended.processor / models:.2f}"
+    return f"| {name} | {times} | {ended.peak_nbytes / 1e6:,.0f} MB |"
+
+
+def memory_rows(folder: Path) -> Iterator[str]:
+    """The memory of the process after every fifth of its models."""
+    (process,) = noted(folder)
+    for fifth in range(1, 6):
+        count = len(process) * fifth // 5
+        yield f"| {count} | {process[count - 1][0] / 1e6:,.0f} MB |"
+
+
+def has_shards(folder: Path) -> bool:
+    """Whether this version can cut a session into parts."""
+    return "--model-budget-shard" in run(folder, "-m", "pytest", "--help").output
+
+
+def sharded(folder: Path, number: int) -> Iterator[str]:
+    """Each shard alone, as on machines of their own, and their merge."""
+    for shard in range(1, number + 1):
+        ended = run(folder, *GATE, f"--model-budget-shard={shard}/{number}", *FRESH)
+        (folder / "report.json").replace(folder / f"part{shard}.json")
+        yield row(f"shard {shard} of {number}", ended, folder)
+    parts = [f"part{shard}.json" for shard in range(1, number + 1)]
+    ended = run(folder, "-m", "pytest_modelbudget.cli", "merge", *parts, "--json", "report.json")
+    peak = f"{ended.peak_nbytes / 1e6:,.0f} MB"
+    yield f"| merge of {number} | {ended.seconds:.0f} s | {ended.processor:.1f} s | | | {peak} |"
+
+
+def main() -> None:
+    """Write the project, and print what its sessions cost."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", type=int, default=MODELS, help=f"how many ({MODELS})")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_project(folder, asked.models)
+        collected = run(folder, *GATE, "--collect-only")
+        print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+        said = collected.output.strip().splitlines()[-1]
+        print(f"{said}; {collected.processor:.1f} s of processor, with starting pytest")
+        print("\n| session | wall | processor | of it on models | ratio | largest process |\n|---|---|---|---|---|---|")
+        print(row("one process", run(folder, *GATE, *FRESH), folder), flush=True)
+        memory = list(memory_rows(folder))
+        print(row("-n2", run(folder, *GATE, *FRESH, "-n2", "--dist=loadscope"), folder), flush=True)
+        if has_shards(folder):
+            for line in sharded(folder, 4):
+                print(line, flush=True)
+        print("\n| models measured | memory held |\n|---|---|")
+        print("\n".join(memory))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""``statistics:`` of a model, limits on the values of its layers, and ``measured:``, limits on its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from pytest_modelbudget.budget import grammar
+from pytest_modelbudget.budget.budget import Limit, MeasuredCheck, StatisticsCheck
+from pytest_modelbudget.budget.grammar import Field, Form, Grammar, Reading, Schema, Values
+from pytest_modelbudget.budget.limit_forms import LEVEL
+from pytest_modelbudget.budget.source_forms import SOME_TEXT
+from pytest_modelbudget.budget.transform_forms import GIVEN_FORM, SEEDS_FORM, exact_number, number_form
+from pytest_modelbudget.budget.yaml_text import Listing, Node, Text, shown
+from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.formats.stopwatch import REPEATS, THREADS, WARMUP, Device, Plan
+from pytest_modelbudget.units import Number, quantity, quantity_pattern
+from pytest_modelbudget.values.capture import CHANNELS, SEEDS, SIGMAS, NamedInputs, Selection
+from pytest_modelbudget.values.judgement import FIGURES
+
+Written = tuple[Number, str]  # an amount, and how the file spells it
+MOST_REPEATS, MOST_THREADS = 10_000, 1024
+
+
+# Statistics.
+
+
+def _amount(unit: str, written: str) -> Fraction | None:
+    """A number that is not negative; a share is at most 1, and channels are counted whole."""
+    number = exact_number(written)
+    if number is None or number < 0 or (unit == "%" and number > 1):
+        return None
+    return None if unit == "channel" and (number.denominator > 1 or "%" in written) else number
+
+
+WANTED: Mapping[str, str] = {
+    "%": "a share such as 5%, or a number from 0 to 1",
+    "channel": "a whole number such as 0",
+    "": "a number such as 6.5",
+}
+
+
+def _words(what: str) -> Form[tuple[str, ...]]:
+    """One word or a list of them."""
+
+    def read(entry: grammar.Entry, reading: Reading) -> tuple[str, ...]:
+        node = entry.value
+        items: tuple[Node, ...] = node.items if isinstance(node, Listing) else (node,)
+        if not items:
+            reading.refuse(node.place, f"{entry.key.text} is empty: name at least {what}")
+        texts = [reading.text(item, what) for item in items]
+        return tuple(text.text for text in texts if text is not None)
+
+    several: Schema = {"type": "array", "items": SOME_TEXT, "minItems": 1}
+    return Form(read, {"anyOf": [SOME_TEXT, several]})
+
+
+AXIS = grammar.whole_number("channels: the axis of channels, such as 1")
+STATISTICS_GRAMMAR = Grammar(
+    "a statistics check",
+    (
+        Field("layers", _words("a glob on module paths such as features.*"), "globs on module paths", default=("*",)),
+        Field("types", _words("a type of layers such as Conv2d"), "types of layers, such as [ReLU]", default=()),
+        Field("inputs", GIVEN_FORM, "real inputs: data/x.npz, or package.module:callable"),
+        Field("seeds", SEEDS_FORM, "seeds of drawn inputs; 0, 1 and 2", default=()),
+        Field("channels", AXIS, "the axis of channels; 1", default=CHANNELS),
+        Field("sigmas", number_form("{key}: a number such as 3", exact_number), "deviations that a range spans; 3"),
+        *(
+            Field(key, number_form(f"{{key}}: {WANTED[figure.unit]}", partial(_amount, figure.unit)), figure.about)
+            for key, figure in FIGURES.items()
+        ),
+        LEVEL,
+    ),
+    reserved=grammar.RESERVED,
+    needs=tuple(FIGURES),
+    lacking=f"the statistics {{name}} hold nothing: give one of {', '.join(FIGURES)}",
+)
+
+
+def _statistics(values: Values, reading: Reading) -> StatisticsCheck:
+    if "inputs" in values and "seeds" in values:
+        reading.refuse(values.place("seeds"), "'seeds' draw inputs, and 'inputs' bring them: remove one of them")
+    sigmas = values["sigmas"]
+    if sigmas is not None and not 0 < sigmas < 1000:
+        reading.refuse(values.place("sigmas"), "sigmas must be above 0 and below 1000")
+    name = values.key.text
+    limits = (
+        Limit(key, values.place(key), values[key], level=values["level"], scope=name, written=_spelled(values, key))
+        for key in values.entries
+        if key in FIGURES and values[key] is not None
+    )
+    return StatisticsCheck(
+        name,
+        values.key.place,
+        Selection(tuple(values["layers"]), tuple(values["types"])),
+        NamedInputs(values["inputs"], tuple(dict.fromkeys(values["seeds"])) or SEEDS),
+        tuple(limits),
+        values["channels"],
+        float(sigmas) if sigmas else SIGMAS,
+    )
+
+
+def _spelled(values: Values, key: str) -> str:
+    node = values.entries[key].value
+    return node.text.strip() if isinstance(node, Text) else ""
+
+
+STATISTICS = STATISTICS_GRAMMAR.form(_statistics, "statistics_check")
+
+
+# Measured runs.
+
+
+def _measured_amount(unit: str, example: str) -> Form[Written]:
+    def meaning(word: Text, key: str, reading: Reading) -> Written:
+        amount = quantity(word.text, unit)
+        if amount <= 0:
+            raise BudgetError(f"{shown(word.text)} leaves no room for any run: write an amount such as {example}")
+        return amount, word.text.strip()
+
+    schema = {"type": "string", "pattern": quantity_pattern(unit)}
+    return grammar.spelled(f"{{key}}: an amount such as {example}", meaning, schema, lead="{key}: ")
+
+
+def _count(least: int, most: int) -> Form[int]:
+    refusal = f"{{key}} of {{number}}: it must be {least} to {most:,}"
+    return grammar.whole_number(least=least, most=most, refusal=refusal, schema={"type": "integer", "minimum": least})
+
+
+RUN_LIMITS = {"latency": _measured_amount("s", "20 ms"), "peak_memory": _measured_amount("B", "60 MB")}
+ABOUT_RUNS = {
+    "latency": "the largest median time of one call",
+    "peak_memory": "the most memory that one call may hold, weights and inputs among it",
+}
+DEVICE: Form[Any] = grammar.one_word(
+    [device.value for device in Device], "device: cpu or cuda", "{word} is no device: {guess}", meaning=Device
+)
+MEASURED_GRAMMAR = Grammar(
+    "measured",
+    (
+        *(Field(key, form, ABOUT_RUNS[key]) for key, form in RUN_LIMITS.items()),
+        Field("device", DEVICE, "where it runs; cpu", default=Device.CPU),
+        Field("repeats", _count(1, MOST_REPEATS), "calls that are counted; 20", default=REPEATS),
+        Field("warmup", _count(0, MOST_REPEATS), "calls before them; 3", default=WARMUP),
+        Field("threads", _count(1, MOST_THREADS), "threads of the CPU; 1", default=THREADS),
+        LEVEL,
+    ),
+    reserved=grammar.RESERVED,
+    needs=tuple(RUN_LIMITS),
+    lacking="'measured' holds nothing: give latency or peak_memory",
+)
+
+
+def _measured(values: Values, reading: Reading) -> MeasuredCheck:
+    device: Device = values["device"]
+    limits = tuple(
+        Limit(key, values.place(key), values[key][0], level=values["level"], scope=device.value, written=values[key][1])
+        for key in values.entries
+        if key in RUN_LIMITS and values[key] is not None
+    )
+    plan = Plan(device, values["repeats"], values["warmup"], values["threads"])
+    return MeasuredCheck(values.key.place, limits, replace(plan, memory="peak_memory" in values))
+
+
+MEASURED = MEASURED_GRAMMAR.form(_measured, "measured")

@@ -1,0 +1,135 @@
+"""``modelbudget activations`` and ``weights``: values on the way of a model, and stored ones, with their statistics."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_modelbudget.cli.models import add_source, source_of
+from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs
+from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
+from pytest_modelbudget.formats.model import Model
+from pytest_modelbudget.formats.source import names_attribute
+from pytest_modelbudget.gate.measuring import first_on_path
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.text import printable
+from pytest_modelbudget.values import capture
+from pytest_modelbudget.values.saving import SavedValues
+
+if TYPE_CHECKING:
+    from pytest_modelbudget.values.capture import Captured, Take
+
+
+def add_activations(command: argparse.ArgumentParser) -> None:
+    """The options of ``activations``: which layers, on which inputs, and what becomes of their values."""
+    add_source(command)
+    add = command.add_argument
+    add("--layers", metavar="GLOB", action="append", help="module paths, such as 'features.*' (default: all)")
+    add("--types", metavar="TYPE", nargs="+", default=[], help="types of layers, such as Conv2d (default: all)")
+    add("--given", metavar="INPUTS", help="inputs in a .npy or .npz file, or package.module:callable")
+    add("--seeds", metavar="SEED", nargs="+", type=_seed, default=[], help="of drawn inputs (default: 0 1 2)")
+    add("--channels", metavar="AXIS", type=int, default=capture.CHANNELS, help="the axis of channels (default: 1)")
+    _add_results(command)
+    command.set_defaults(command=print_activations)
+
+
+def add_weights(command: argparse.ArgumentParser) -> None:
+    """The options of ``weights``."""
+    add_source(command)
+    command.add_argument("--layers", metavar="GLOB", action="append", help="names, such as 'features.*' (default: all)")
+    _add_results(command)
+    command.set_defaults(command=print_weights)
+
+
+def _add_results(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--stats", action="store_true", help="mean, range, quantiles, zeros and int8 ranges in place of shapes")
+    add("--sigmas", metavar="N", type=_sigmas, default=capture.SIGMAS, help="deviations that a range spans (3)")
+    add("--save", metavar="FILE", type=Path, help="write the values to this .npz file")
+    add("--format", choices=("table", "json"), default="table", help="what to print of statistics")
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no seed: write 0, 1, 2 ...")
+    return int(text)
+
+
+def _sigmas(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1000:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of deviations: write one such as 3")
+    return number
+
+
+def print_activations(options: argparse.Namespace) -> bool:
+    """Print what the chosen layers gave; incomplete where a value was NaN or Inf."""
+    given = _given(options.given)
+    if given is not None and options.seeds:
+        raise InputError("--given and --seeds exclude each other: inputs are given, or drawn")
+    inputs = capture.NamedInputs(given, tuple(dict.fromkeys(options.seeds)) or capture.SEEDS)
+    selection = capture.Selection(tuple(options.layers or ("*",)), tuple(options.types))
+
+    def captured(model: Model, take: Take | None) -> Captured:
+        return capture.statistics_of(
+            model, selection, inputs, sigmas=options.sigmas, channel_axis=options.channels, take=take
+        )
+
+    return _print(options, inputs.text, captured)
+
+
+def print_weights(options: argparse.Namespace) -> bool:
+    """Print what is stored; incomplete where a value was NaN or Inf."""
+
+    def captured(model: Model, take: Take | None) -> Captured:
+        return capture.weights_of(model, options.layers or ("*",), sigmas=options.sigmas, take=take)
+
+    return _print(options, "the stored values", captured)
+
+
+def _print(options: argparse.Namespace, inputs: str, capturing: Callable[[Model, Take | None], Captured]) -> bool:
+    """Print shapes or statistics, and save values where that is asked."""
+    if options.save is not None and (options.save.suffix != ".npz" or not options.save.parent.is_dir()):
+        raise InputError(f"--save {options.save}: name a .npz file in a folder that is there")
+    if options.format == "json" and not options.stats:
+        raise InputError("--format json prints statistics: add --stats")
+    registry = tables()
+    source = source_of(options, registry)
+    with redirect_stdout(sys.stderr), first_on_path(source.base):
+        with user_code("loading the model", SourceError):
+            model = registry.formats[source.format].load(source, registry.ops)
+        with user_code("running the model", TransformError):
+            if options.save is None:
+                captured = capturing(model, None)
+            else:
+                with SavedValues(options.save) as saved:
+                    captured = capturing(model, saved.take)
+    print(printable(_shown(captured, options, inputs)))
+    return not any(layer.statistics.not_finite for layer in captured.layers)
+
+
+def _shown(captured: Captured, options: argparse.Namespace, inputs: str) -> str:
+    from pytest_modelbudget.reports import values  # which brings numpy in
+
+    if options.format == "json":
+        return json.dumps(values.statistics_json(captured, inputs), indent=1, allow_nan=False)
+    return values.statistics_text(captured, inputs) if options.stats else values.shapes_text(captured)
+
+
+def _given(word: str | None) -> GivenInputs | None:
+    """Raises InputError for what is neither a file of arrays nor a callable."""
+    if word is None:
+        return None
+    if not word.endswith(SUFFIXES) and not names_attribute(word):
+        raise InputError(f"--given '{word}' is no inputs: write data/file.npz, or package.module:callable")
+    if word.endswith(SUFFIXES) and not Path(word).is_file():
+        raise InputError(f"--given {word} does not exist, or is no file")
+    return GivenInputs(word, Path.cwd())

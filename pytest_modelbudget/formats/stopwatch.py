@@ -1,0 +1,68 @@
+"""A model measured where it runs, apart from all that is computed: what is asked for, and what comes of it.
+
+Two such figures differ from run to run and from machine to machine. Nothing compares them with anything but a limit
+that was written for one device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from statistics import median, quantiles
+
+from pytest_modelbudget.errors import ModelBudgetError
+
+REPEATS, WARMUP, THREADS = 20, 3, 1
+
+
+class Device(str, Enum):
+    """Where a model is measured."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class MissingDeviceError(ModelBudgetError):
+    """A device that this machine has not, or that an installed framework does not run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a model is measured: calls that are not counted, then so many that are, on threads of the CPU.
+
+    memory asks for the peak as well, which one more call gives; trace is where a Chrome trace of yet another one goes.
+    """
+
+    device: Device = Device.CPU
+    repeats: int = REPEATS
+    warmup: int = WARMUP
+    threads: int = THREADS
+    memory: bool = False
+    trace: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The seconds that each counted call took, and the most bytes that one call held.
+
+    machine names what it ran on. peak_memory is in bytes of the framework's own allocator: weights, inputs, and all
+    that lives at once on the way; None where nobody asked.
+    """
+
+    seconds: tuple[float, ...]
+    machine: str
+    peak_memory: int | None = None
+
+    @property
+    def median(self) -> float:
+        """The median of all counted calls, in seconds."""
+        return median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles, in seconds; 0 of a single call."""
+        if len(self.seconds) < 2:
+            return 0.0
+        first, _, third = quantiles(self.seconds, n=4, method="inclusive")
+        return third - first

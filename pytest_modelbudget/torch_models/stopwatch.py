@@ -1,0 +1,117 @@
+"""Torch models on the clock: calls of the model alone, on a device, with nothing watching but the clock."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.benchmark import set_torch_threads, timer
+
+from pytest_modelbudget.formats.stopwatch import Device, MissingDeviceError, Plan, Stopped
+from pytest_modelbudget.torch_models.values import CallInputs
+from pytest_modelbudget.torch_models.weights import module_tree, named_weights
+
+Call = Callable[[], Any]
+LOG_LEVEL = "KINETO_LOG_LEVEL"  # of torch's profiler, which else writes of devices that are not there
+SILENT = "5"
+
+
+def stopped(model: nn.Module, call_on: Callable[[CallInputs], Any], inputs: CallInputs, plan: Plan) -> Stopped:
+    """What the calls of a model take that nobody else has: it is moved to the device.
+
+    The clock is that of torch.utils.benchmark, which waits for an accelerator. Raises MissingDeviceError.
+    """
+    device = _device(plan.device)
+    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    model.to(device)
+    there = moved(inputs, device)
+
+    def call() -> Any:
+        return call_on(there)
+
+    with set_torch_threads(plan.threads), torch.inference_mode():
+        for _ in range(plan.warmup):
+            call()
+        seconds = tuple(_seconds(call) for _ in range(plan.repeats))
+        peak = None
+        if plan.memory:
+            peak = _peak_on_cuda(call, device) - before if device.type == "cuda" else _peak_on_cpu(call, model, there)
+        if plan.trace is not None:
+            _write_trace(call, plan.trace)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"the CPU ({platform.machine()})"
+    return Stopped(seconds, name, peak)
+
+
+def _device(asked: Device) -> torch.device:
+    if asked is Device.CUDA and not torch.cuda.is_available():
+        raise MissingDeviceError("torch sees no CUDA device here")
+    return torch.device(asked.value)
+
+
+def moved(inputs: CallInputs, device: torch.device) -> CallInputs:
+    """The same inputs on a device."""
+
+    def there(value: Any) -> Any:
+        return [there(each) for each in value] if isinstance(value, list) else value.to(device)
+
+    return CallInputs(tuple(map(there, inputs.args)), {name: there(value) for name, value in inputs.kwargs.items()})
+
+
+def _seconds(call: Call) -> float:
+    began = timer()
+    call()
+    return float(timer() - began)
+
+
+def _peak_on_cuda(call: Call, device: torch.device) -> int:
+    """The most bytes that torch's allocator gave out at once during one call, and what it had given out before."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.max_memory_allocated(device))
+
+
+def _peak_on_cpu(call: Call, model: nn.Module, inputs: CallInputs) -> int:
+    """The same by torch's profiler, which sees each allocation of a call: weights and inputs lie there before."""
+    with _profiled() as profiler:
+        call()
+    recorded: Any = profiler.profiler  # torch gives no types of its events
+    events = (event for event in recorded.kineto_results.events() if event.name() == "[memory]")
+    changes = sorted((int(event.start_ns()), int(event.nbytes())) for event in events)
+    peak = max(accumulate((nbytes for _, nbytes in changes), initial=0))
+    weights = (weight.tensor for weight in named_weights(module_tree(model)))
+    return peak + _nbytes((*weights, *(tensor for _, tensor in inputs.tensors())))
+
+
+def _nbytes(tensors: Iterable[torch.Tensor]) -> int:
+    """The bytes of the memory that tensors lie in, each memory once."""
+    return sum({s._cdata: s.nbytes() for s in (tensor.untyped_storage() for tensor in tensors)}.values())
+
+
+def _write_trace(call: Call, path: Path) -> None:
+    with _profiled() as profiler:
+        call()
+    profiler.export_chrome_trace(str(path))
+
+
+@contextmanager
+def _profiled() -> Iterator[profile]:
+    """A profiler of everything that torch runs on, with every allocation."""
+    known = os.environ.get(LOG_LEVEL)
+    os.environ[LOG_LEVEL] = known or SILENT
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    try:
+        with profile(activities=activities, profile_memory=True) as profiler:
+            yield profiler
+    finally:
+        if known is None:
+            os.environ.pop(LOG_LEVEL, None)

@@ -1,0 +1,220 @@
+"""What the layers of a model give on named inputs, run by run: chosen, counted, and kept in a file where that is asked.
+
+``statistics_of`` draws, or reads, the same inputs twice; at no time are the values of more than one call in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pytest_modelbudget.equivalence import inputs as draws
+from pytest_modelbudget.equivalence.given import GivenInputs, given_rows
+from pytest_modelbudget.errors import InputError, TransformError
+from pytest_modelbudget.formats.model import LayerValue, Model, Probe, RunnableModel, Watch, must_run
+from pytest_modelbudget.graph.graph import is_in_scope
+
+if TYPE_CHECKING:
+    from pytest_modelbudget.values.statistics import Statistics
+
+SEEDS = (0, 1, 2)
+SIGMAS = 3.0  # deviations around the mean that a range spans
+CHANNELS = 1  # the axis of channels in the outputs of convolutions, and of a batch of rows
+OTHERWISE = "it gives other values when it is run again: make it deterministic"
+MOST_NAMED = 8  # types that a message names
+Take = Callable[[LayerValue], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Layers by globs on their paths, and by their types: "Conv2d" of modules, "Conv" or "conv2d" of operators.
+
+    Layers that hold others are taken where their type is named.
+    """
+
+    layers: tuple[str, ...] = ("*",)
+    types: tuple[str, ...] = ()
+
+    def wants(self, scope: str, types: Collection[str], holds_others: bool) -> bool:
+        """Whether a layer is among them."""
+        is_of_type = bool({*self.types} & {*types}) if self.types else not holds_others
+        return is_of_type and any(is_in_scope(scope, glob) for glob in self.layers)
+
+    @property
+    def text(self) -> str:
+        """The layers in words."""
+        of_type = f" of type {' or '.join(self.types)}" if self.types else ""
+        return f"{', '.join(map(repr, self.layers))}{of_type}"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedInputs:
+    """The inputs that a model is run on: given ones, or one draw of N(0, 1) for each seed."""
+
+    given: GivenInputs | None = None
+    seeds: tuple[int, ...] = SEEDS
+
+    @property
+    def text(self) -> str:
+        """The inputs in words, which stand beside every figure that was measured on them."""
+        if self.given is not None:
+            return self.given.text
+        return f"drawn inputs, seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+
+    def calls(self, model: RunnableModel) -> tuple[Callable[[], Iterable[Mapping[str, Any]]], tuple[str, ...]]:
+        """What gives the inputs of every call, as often as it is asked, and notes.
+
+        Raises InputError for given inputs that are not the model's.
+        """
+        specs, notes = model.inputs.specs, model.inputs.notes
+        if self.given is not None:
+            rows, more = given_rows(self.given, specs)
+            return lambda: rows, more
+        family = draws.families_of(list(specs.values()), draws.FAMILIES[:1])[0]
+        return lambda: (draws.drawn(specs, draws.Row(family, seed), draws.SCALES[0]) for seed in self.seeds), notes
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStatistics:
+    """The statistics of one call of a layer, or of a stored tensor, over all runs; shape is that of the first."""
+
+    name: str
+    scope: str
+    type: str
+    dtype: str
+    shape: tuple[int, ...]
+    statistics: Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What was seen of layers in so many calls of a model, in the order in which they ended; notes on the inputs."""
+
+    layers: tuple[LayerStatistics, ...]
+    calls: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Runs a model, hands the chosen values out, and remembers what there was to choose from."""
+
+    model: RunnableModel
+    selection: Selection
+    types: dict[str, None] = field(default_factory=dict)
+    scopes: dict[str, None] = field(default_factory=dict)
+
+    def over(self, calls: Iterable[Mapping[str, Any]], take: Take) -> int:
+        """The number of calls. Raises InputError where no layer was chosen, TransformError where the model fails."""
+        seen = number = 0
+
+        def taken(value: LayerValue) -> None:
+            nonlocal seen
+            seen += 1
+            take(value)
+
+        for number, inputs in enumerate(calls, 1):  # noqa: B007  # it is returned
+            self.model.run(inputs, Watch(probe=Probe(self._wants, taken)))
+        if not seen:
+            raise InputError(f"no layer {self.selection.text} gave numbers: {self._guess()}")
+        return number
+
+    def _wants(self, scope: str, types: Collection[str], holds_others: bool) -> bool:
+        self.types.setdefault(next(iter(types)))
+        self.scopes.setdefault(scope)
+        return self.selection.wants(scope, types, holds_others)
+
+    def _guess(self) -> str:
+        for asked, known in ((self.selection.types, self.types), (self.selection.layers, self.scopes)):
+            close = [found for word in asked for found in get_close_matches(word, known, 1)]
+            if close and close[0] not in asked:
+                return f"did you mean '{close[0]}'?"
+        named = ", ".join(list(self.types)[:MOST_NAMED])
+        more = ", ..." if len(self.types) > MOST_NAMED else ""
+        return f"it has layers of type {named}{more}" if named else "it has none that is seen"
+
+
+def runnable(model: Model) -> RunnableModel:
+    """The model as one that runs with weights of its own; raises TransformError for any other."""
+    model = must_run(model, "so that no values of it are seen")
+    if model.missing:
+        raise TransformError(f"values come of the model's own weights: {model.missing}")
+    return model
+
+
+def statistics_of(
+    model: Model,
+    selection: Selection,
+    inputs: NamedInputs,
+    *,
+    sigmas: float = SIGMAS,
+    channel_axis: int = CHANNELS,
+    take: Take | None = None,
+) -> Captured:
+    """The statistics of the chosen layers over all inputs; take gets the values, too.
+
+    Raises InputError for inputs that are not the model's and where no layer is chosen, TransformError for a model that
+    does not run, or gives other values when it is run again.
+    """
+    from pytest_modelbudget.values.statistics import Moments, Ranks, Statistics
+
+    model = runnable(model)
+    calls, notes = inputs.calls(model)
+    run, about = _Run(model, selection), dict[str, Callable[[Statistics], LayerStatistics]]()
+    moments, ranks = dict[str, Moments](), dict[str, Ranks]()
+
+    def first(value: LayerValue) -> None:
+        if value.name not in about:
+            shape = value.values.shape
+            about[value.name] = partial(LayerStatistics, value.name, value.scope, value.type, value.dtype, shape)
+            moments[value.name] = Moments(channel_axis)
+        moments[value.name].add(value.values)
+        if take:
+            take(value)
+
+    def second(value: LayerValue) -> None:
+        if value.name not in ranks:
+            raise TransformError(OTHERWISE)
+        ranks[value.name].add(value.values)
+
+    number = run.over(calls(), first)
+    ranks.update({name: Ranks(each, sigmas=sigmas) for name, each in moments.items()})
+    run.over(calls(), second)
+    return Captured(tuple(about[name](each.statistics()) for name, each in ranks.items()), number, notes)
+
+
+def weights_of(
+    model: Model, layers: Sequence[str] = ("*",), *, sigmas: float = SIGMAS, take: Take | None = None
+) -> Captured:
+    """The statistics of stored tensors from rank 1 on, by a glob on their names; channels lie on their first axis.
+
+    Raises InputError where there is none of such a name, TransformError where values cannot be read.
+    """
+    from pytest_modelbudget.values.statistics import Moments, Ranks
+
+    model = runnable(model)
+    declared = {weight.tensor.name: weight.tensor for weight in model.graph.weights}
+    tables, found = model.tables(), list[LayerStatistics]()
+    for name, read in tables.items():
+        values = read() if any(is_in_scope(name, glob) for glob in layers) else None
+        if values is None or values.dtype.kind not in "fiu" or not values.ndim:
+            continue
+        known = declared.get(name)
+        dtype, kind = (known.dtype.name, known.storage.kind.value) if known else (values.dtype.name, "stored")
+        if take:
+            take(LayerValue(name, name, kind, dtype, values))
+        moments = Moments(0)
+        moments.add(values)
+        ranks = Ranks(moments, sigmas=sigmas)
+        ranks.add(values)
+        found.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
+    if not found:
+        close = [guess for word in layers for guess in get_close_matches(word, tables, 1)]
+        raise InputError(
+            f"no stored tensor of numbers is called {', '.join(map(repr, layers))}"
+            + (f": did you mean '{close[0]}'?" if close else "")
+        )
+    return Captured(tuple(found), 1)

@@ -1,0 +1,92 @@
+"""Limits on a training step, as items: what is measured, by whom, and what is unknown with its reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.builders.project import Project
+
+NETS = """
+from torch import nn
+
+def mlp():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+def normed():
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+"""
+MACS = (
+    (384 + 192) + 384 + 2 * 192
+)  # of Linear 8 -> 16 and 16 -> 4 on 3 rows: forward, then weights, and the second input
+MEMORY = (1 + 1 + 2) * 4 * 212 + 3 * 8 * 4 + 3 * 16 * 4  # and what is saved: the input, ReLU's output
+FOLDED = 2 * (4 * 5 * 5) * 27  # forward, and the weight's gradient, on one image of 5x5
+BUDGET = f"""model_budget: 1
+defaults: {{inputs: float32 3x8}}
+models:
+  exact:
+    torch: nets:mlp
+    limits: {{training_macs: {MACS}, training_memory: {MEMORY}}}
+    scopes: {{"2": {{training_macs: {3 * 192}}}}}
+  sgd: {{torch: "nets:mlp", training: {{optimizer: sgd}}, limits: {{training_memory: {MEMORY - 2 * 4 * 212}}}}}
+  plain: {{torch: "nets:mlp", limits: {{macs: 576}}}}
+  isolated: {{torch: "nets:mlp", isolate: true, limits: {{training_macs: {MACS}}}}}
+  short: {{torch: "nets:mlp", limits: {{training_memory: {MEMORY - 1}}}}}
+  folded:
+    torch: nets:normed
+    inputs: float32 1x3x5x5
+    transforms: {{gone: {{fold_batchnorm: {{}}, limits: {{training_macs: {{min: {FOLDED}, max: {FOLDED}}}}}}}}}
+  tiled:
+    torch: nets:mlp
+    transforms: {{small: {{tile_linear: {{tile: 4, edge: ragged}}, limits: {{training_macs: 1 G, macs: 1 G}}}}}}
+"""
+
+
+@pytest.mark.needs_torch
+def test_a_step_is_held_to_the_byte(pytester: pytest.Pytester) -> None:
+    """At the limit is within and a byte below is over, whoever measures; a model of which none is asked has no step.
+
+    Without its batch norm a convolution has the same MACs; replaced operations have no gradient that is known.
+    """
+    pytester.makepyfile(nets=NETS)
+    (pytester.mkdir("budgets") / "a.yaml").write_text(BUDGET, encoding="utf-8")
+    result = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "--model-budget", "--model-budget-json=r.json", "-n", "2"
+    )
+    result.assert_outcomes(passed=8, failed=2)
+    result.stdout.fnmatch_lines_random([
+        "training_memory 3,680 B > 3,679 B   over by 1 B*",
+        "training_macs unknown: *replaced operations*",
+    ])  # fmt: skip
+    report: Any = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
+    models = {model["id"].rpartition("::")[2]: model["metrics"] for model in report["models"]}
+    assert models["exact"]["training_memory"]["parts"] == {
+        "parameters": 848, "gradients": 848, "optimiser": 1696, "saved": 288,
+    }  # fmt: skip
+    assert models["exact"] | models["plain"] == models["exact"]  # all other numbers are the same
+    assert not {"training_macs", "training_memory"} & models["plain"].keys()
+
+
+def test_a_file_has_no_step(project: Project) -> None:
+    """Unknown, in one line with the reason; the other limits of the model are judged."""
+    project.budget("  net: {widths: net.widths, limits: {training_macs: 1 G, macs: 48}}\n")
+    result = project.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*training_macs unknown: the training step of a model under widths: is not known*"])
+
+
+def test_a_test_asks_for_a_step_with_an_option(project: Project) -> None:
+    """A limit on what nobody has measured is unknown, and says how it is asked for; a typo names the optimizers."""
+    project.write(
+        "test_net.py",
+        "from pathlib import Path\nNET = Path('budgets/net.widths')\n"
+        "def test_unasked(model_budget):\n    model_budget(NET, 'float32 1x4').within(training_macs=1)\n"
+        "def test_typo(model_budget):\n    model_budget(NET, 'float32 1x4', training='adm').within(macs=48)\n",
+    )
+    result = project.run(switch=False)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["*training_macs unknown: it is measured where*training='adam'*", "*sgd, momentum, adam*"]
+    )
