@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_modelbudget.cli.command import main
 from tests.builders import sharded
 from tests.builders.project import Project
 from tests.builders.repository import Repository
@@ -254,9 +257,18 @@ def test_a_missing_part_without_limits_is_not_green_either(project: Project) -> 
 def test_a_report_that_is_a_part_is_refused(parts: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     """What would be overwritten is what is to be read."""
     part, text = parts[0], parts[0].read_text()
-    assert sharded.main(["merge", str(part), "--json", str(part)]) == 2
+    assert main(["merge", str(part), "--json", str(part)]) == 2
     assert capsys.readouterr().err == f"modelbudget: error: --json {part} is one of the parts: name another file\n"
     assert part.read_text() == text
+
+
+def test_a_reader_who_leaves_changes_no_exit_code(parts: list[Path]) -> None:
+    """``modelbudget merge ... | head`` is as red as without."""
+    command = [sys.executable, "-m", "pytest_modelbudget.cli", "merge", *map(str, parts[1:]), "--allow-missing"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 1
 
 
 def test_parts_of_two_commits_are_refused(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
