@@ -27,6 +27,7 @@ class Unit:
 
     whole: only whole ones exist (bytes, parameters). spellings: further ways to write it, with
     their worth. bare: whether a number alone means it. shown: how readers see it after a number.
+    adds: whether parts of one add up to it though they are no whole ones, as of a time and not of a ratio.
     """
 
     symbol: str
@@ -35,6 +36,7 @@ class Unit:
     spellings: Mapping[str, Fraction] = field(default_factory=dict)
     bare: bool = True
     shown: str = ""
+    adds: bool = False
 
     def suffixes(self) -> dict[str, Fraction]:
         """Everything that may follow a number, and what one of it is worth."""
@@ -62,9 +64,11 @@ _UNITS = (
     Unit("op"),
     Unit("channel"),
     Unit("FLOP/B", whole=False, shown="FLOP/B"),
-    Unit("s", whole=False, prefixes=NO_PREFIXES, spellings=_SECONDS, shown="s"),
+    Unit("s", whole=False, prefixes=NO_PREFIXES, spellings=_SECONDS, shown="s", adds=True),
     Unit("B/s", whole=False, prefixes=_BINARY, shown="B/s"),
     Unit("MAC/s", whole=False, shown="MAC/s"),
+    Unit("cycle", shown="cycle"),
+    Unit("Hz", whole=False, shown="Hz"),
     Unit("%", False, NO_PREFIXES, {"%": Fraction(1, 100)}, bare=False, shown="%"),
 )
 UNITS: Mapping[str, Unit] = MappingProxyType({unit.symbol: unit for unit in _UNITS})

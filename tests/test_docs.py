@@ -71,6 +71,9 @@ def test_budgets_in_documents_are_valid(document: str, text: str, tmp_path: Path
     path = tmp_path / "budgets" / "budget.yaml"
     path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
+    for other, devices in blocks("yaml"):
+        if other == document and devices.startswith("hardware: 1"):
+            path.with_name("hardware.yaml").write_text(devices, encoding="utf-8")
     assert read_budget(path, tables(), root=tmp_path).models, document
 
 

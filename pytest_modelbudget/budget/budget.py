@@ -23,6 +23,7 @@ from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import Plan
+from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.units import Number
 from pytest_modelbudget.values.capture import CHANNELS, SIGMAS, NamedInputs, Selection
 
@@ -133,7 +134,8 @@ class OpsLimit:
 
 
 AnyLimit = Union[Limit, OpsLimit]
-EQUIVALENCE = "equivalence"  # what the check of a claim is called, and its metric in a report
+# What checks without an amount are called, and their metrics in a report: of a claim, and of a device's memories.
+EQUIVALENCE, FITS = "equivalence", "fits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,25 @@ class MeasuredCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class DeploymentCheck:
+    """A model on a device, and what must hold there; fits is where it must fit in every memory, None where it need not.
+
+    declared_at tells where the file says each key.
+    """
+
+    place: Place
+    deployment: Deployment
+    fits: Place | None = None
+    limits: tuple[AnyLimit, ...] = ()
+    declared_at: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name that the file gives it."""
+        return self.deployment.name
+
+
+@dataclass(frozen=True, slots=True)
 class Isolation:
     """What a budget says of a process of its own for a model; amounts as written, None where it says nothing.
 
@@ -249,6 +270,7 @@ class ModelBudget:
     isolation: Isolation = SAYS_NOTHING
     statistics: tuple[StatisticsCheck, ...] = ()
     measured: MeasuredCheck | None = None
+    deployments: tuple[DeploymentCheck, ...] = ()
 
     @property
     def run_checks(self) -> tuple[StatisticsCheck | MeasuredCheck, ...]:
@@ -297,17 +319,27 @@ class Budget:
         for model in self.models:
             yield model.path, model.place
         yield from ((path, check.place) for path, check in self.transformed())
+        yield from ((path, check.place) for path, check in self.deployed())
 
     def transformed(self) -> Iterator[tuple[str, TransformCheck]]:
         """Every transform of the file by its path, "alexnet::tiled"."""
         for model in self.models:
             yield from ((path_of(model.path, check.name), check) for check in model.transforms)
 
+    def deployed(self) -> Iterator[tuple[str, DeploymentCheck]]:
+        """Every deployment of the file by its path, "net::m55"."""
+        for model in self.models:
+            yield from ((path_of(model.path, check.name), check) for check in model.deployments)
+
     def claims(self) -> Iterator[tuple[str, Claim]]:
         """Every claim about the outputs of a transform, by the transform's path."""
         for path, check in self.transformed():
             if check.equivalence is not None:
                 yield path, check.equivalence.claim
+
+    def fitting(self) -> Iterator[tuple[str, Place]]:
+        """Every deployment that must fit in its device's memories, by path, and where the file says so."""
+        yield from ((path, check.fits) for path, check in self.deployed() if check.fits is not None)
 
     def held(self) -> Iterator[HeldLimit]:
         """Every limit of the file, in its order."""
@@ -316,9 +348,10 @@ class Budget:
             yield from (HeldLimit(model.path, keys, limit) for limit in model.limits)
             for run in model.run_checks:
                 yield from (HeldLimit(model.path, (*keys, *run.keys), limit) for limit in run.limits)
-            for check in model.transforms:
-                path, below = path_of(model.path, check.name), ("transforms", check.name)
-                yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)
+            for key, checks in (("transforms", model.transforms), ("deployments", model.deployments)):
+                for check in checks:
+                    path, below = path_of(model.path, check.name), (key, check.name)
+                    yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)
 
 
 # Node ids: where a model, a transform or a check stands, parsed and written in this one place.

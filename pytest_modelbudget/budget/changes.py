@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Union
 
 from pytest_modelbudget.budget import budget as budgets
+from pytest_modelbudget.budget.deployment_forms import deployment_texts
 from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.lock_file import Lock, LockedValue
 from pytest_modelbudget.budget.source_forms import source_texts
@@ -51,7 +52,7 @@ def loosenings(
     """List what ``now`` asks less than ``before``, in the order of the older file; then exceptions to new limits."""
     places = dict(now.places()) if now else {}
     today = {held.check: held.limit for held in now.held()} if now else {}
-    changes = [*_dropped(before, places), *_claims(before, now, places)]
+    changes = [*_dropped(before, places), *_claims(before, now, places), *_fitting(before, now, places)]
     for held in before.held():
         if held.path in places:
             subject = _Subject(held.path, held.limit, places[held.path], metrics)
@@ -159,14 +160,15 @@ def lock_loosenings(
 def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Iterator[Loosening]:
     """Models that are gone, each with all that stood below it."""
     gone = [path for path, _ in before.places() if path not in places]
-    transforms = {path for path, _ in before.transformed()}
+    kinds = {path: "transform" for path, _ in before.transformed()}
+    kinds |= {path: "deployment" for path, _ in before.deployed()}
     for path in gone:
         names = budgets.names_of(path)
         if budgets.path_of(*names[:-1]) in gone:
             continue
         below = [other for other in gone if budgets.names_of(other)[: len(names)] == names]
         count = sum(held.path in below for held in before.held())
-        kind = "transform" if path in transforms else "model"
+        kind = kinds.get(path, "model")
         text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
         place = next(
             (at for other, at in places.items() if budgets.names_of(other)[0] == names[0]),
@@ -198,6 +200,17 @@ def _claims(
         yield Loosening(
             places[path], path, budgets.EQUIVALENCE, budgets.EQUIVALENCE, what, *kinds, f"budget loosened: {words}"
         )
+
+
+def _fitting(
+    before: budgets.Budget, now: budgets.Budget | None, places: Mapping[str, budgets.Place]
+) -> Iterator[Loosening]:
+    """Deployments that need no longer fit."""
+    today = dict(now.fitting()) if now else {}
+    for path, _ in before.fitting():
+        if path in places and path not in today:
+            text = f"budget loosened: {budgets.FITS} of {path} removed"
+            yield Loosening(places[path], path, budgets.FITS, budgets.FITS, "fits removed", "true", None, text)
 
 
 def _of_one(subject: _Subject, before: budgets.AnyLimit, now: budgets.AnyLimit | None) -> Iterator[Loosening]:
@@ -342,8 +355,12 @@ def redefinitions(
     known: dict[tuple[str, budgets.Place, str], Redefinition] = {}
     for model in now.models:
         was = models.get(model.path)
-        of_model = (*_of_model(was, model, held), *_of_runs(was, model))
-        changed = (*of_model, *_of_transforms(checks, model, held, transforms))
+        changed = (
+            *_of_model(was, model, held),
+            *_of_runs(was, model),
+            *_of_transforms(checks, model, held, transforms),
+            *_of_deployments(dict(before.deployed()), model, held),
+        )
         for change in changed:
             key = model.name, change.place, change.text
             known[key] = replace(change, path=model.name) if key in known else change
@@ -352,12 +369,15 @@ def redefinitions(
 
 def _checks(budget: budgets.Budget) -> set[tuple[str, str]]:
     """The path and the name of all that a file holds."""
-    return {(path, budgets.EQUIVALENCE) for path, _ in budget.claims()} | {held.check for held in budget.held()}
+    claims = {(path, budgets.EQUIVALENCE) for path, _ in budget.claims()}
+    fitting = {(path, budgets.FITS) for path, _ in budget.fitting()}
+    return claims | fitting | {held.check for held in budget.held()}
 
 
 def _of_model(was: budgets.ModelBudget | None, now: budgets.ModelBudget, held: set[str]) -> Iterator[Redefinition]:
-    """Compare what a model declares, where it or a transform of it is held to something."""
-    if was is None or not held & {now.path, *(budgets.path_of(now.path, check.name) for check in now.transforms)}:
+    """Compare what a model declares, where it, a transform of it or a deployment is held to something."""
+    names = (*(check.name for check in now.transforms), *(check.name for check in now.deployments))
+    if was is None or not held & {now.path, *(budgets.path_of(now.path, name) for name in names)}:
         return
     for key, texts in _changes(source_texts(was.source), source_texts(now.source)):
         yield _redefined("model", now.path, key, texts, now.declared_at.get(key, now.declared_at["source"]))
@@ -391,6 +411,22 @@ def _of_transforms(
                 yield _redefined("transform", path, key, texts, now.declared_at.get(key, place))
     if model.path in held and model.path in earlier:
         yield _redefined("transform", model.path, "transform", (earlier[model.path].transform, None), model.place)
+
+
+def _of_deployments(
+    earlier: Mapping[str, budgets.DeploymentCheck], model: budgets.ModelBudget, held: set[str]
+) -> Iterator[Redefinition]:
+    """Compare devices, figure by figure, and what their compilers do."""
+    for now in model.deployments:
+        path = budgets.path_of(model.path, now.name)
+        was = earlier.get(path)
+        if path not in held:
+            continue
+        if was is None:  # a transform or a variant stood in its place
+            yield _redefined("deployment", path, "deployment", (None, now.deployment.device.name), now.place)
+            continue
+        for key, texts in _changes(deployment_texts(was.deployment), deployment_texts(now.deployment)):
+            yield _redefined("deployment", path, key, texts, now.declared_at.get(key, now.place))
 
 
 def _redefined(kind: str, path: str, what: str, texts: BothTexts, place: budgets.Place) -> Redefinition:

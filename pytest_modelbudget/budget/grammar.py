@@ -29,7 +29,7 @@ Made = TypeVar("Made")
 
 NOT_YET = "is not available in this version"
 # Anywhere in a file, whether or not they will stand there: none of them is a slip of the pen.
-RESERVED = ("fits", "hardware")
+RESERVED: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from pytest_modelbudget.units import Number, quantity, quantity_pattern, unit_na
 
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
 # Metrics whose issue is still to come.
-RESERVED_METRICS = ("training_macs", "peak_activation_best", "activation_arena", "latency_bound")
+RESERVED_METRICS = ("training_macs",)
+DEPLOYING = "put it under deployments: {m55: {device: NAME, limits: ...}}"  # where a limit needs a device
 OP_NAME_PATTERN = r"([A-Za-z_][\w.]*::[A-Za-z_][\w.]*|input \S.*)"
 Written = tuple[Union[Number, None], str]  # a quantity (None: auto), and how the file spells it
 NOT_WRITTEN: Written = (None, "")
@@ -123,7 +124,7 @@ def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | Non
     most, least, grow = values["max"], values["min"], values["grow"]
     if "floor" in values and "grow" not in values:
         reading.refuse(values.place("floor"), "'floor' is the least that 'grow' allows: give 'grow' too")
-    if "allow_unmeasured" in values and not unit_named(unit).whole:
+    if "allow_unmeasured" in values and not (unit_named(unit).whole or unit_named(unit).adds):
         message = "a ratio over unmeasured ops is never known: remove 'allow_unmeasured'"
         reading.refuse(values.place("allow_unmeasured"), message)
     auto = tuple(end for end in ("max", "min") if values[end] and values[end][0] is None)
@@ -222,25 +223,30 @@ MISPLACED: Form[Any] = grammar.refused(
 )
 
 
-def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Grammar:
-    """The keys of limits: every metric; of a part of a model, every metric that it has."""
+def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False, deployed: bool = False) -> Grammar:
+    """The keys of limits: every metric that a model has, or a part of it; deployed, it runs on a device."""
     fields = []
     for key, metric in metrics.items():
-        has_it = not (scoped and metric.not_scoped)
         form: Form[Any] = OPS_LIMIT if metric.by_kind else limit_form(metric.key, metric.unit)
-        if not has_it:
-            why = f"'{key}' of a part of a model is not defined: {metric.not_scoped}"
-            form = grammar.refused(f"{why}; limit it on the model")
-        fields.append(Field(key, form, metric.definition, offered=has_it))
+        why = ""
+        if scoped and metric.not_scoped:
+            why = f"'{key}' of a part of a model is not defined: {metric.not_scoped}; limit it on the model"
+        elif metric.deployed and not deployed:
+            why = f"'{key}' is measured of a model on a device: {DEPLOYING}"
+        elif metric.trained and deployed:
+            why = f"'{key}' is measured of the model as written, which is trained: limit it on the model"
+        fields.append(Field(key, grammar.refused(why) if why else form, metric.definition, offered=not why))
     fields.append(Field(exceptions.KEY, MISPLACED, "", offered=False))
     reserved = (*(key for key in RESERVED_METRICS if key not in metrics), *grammar.RESERVED)
     return Grammar("limits", tuple(fields), reserved, empty="no limits: give at least one, such as params: 11.7 M")
 
 
-def limits_form(metrics: Mapping[str, Metric], *, scoped: bool = False) -> Form[tuple[AnyLimit, ...]]:
-    """The limits of a model, or of a part of it."""
-    table = limits_grammar(metrics, scoped=scoped)
-    return table.form(_limits, "scoped_limits" if scoped else "limits")
+def limits_form(
+    metrics: Mapping[str, Metric], *, scoped: bool = False, deployed: bool = False
+) -> Form[tuple[AnyLimit, ...]]:
+    """The limits of a model, or of a part of it; deployed, of a model on a device."""
+    table = limits_grammar(metrics, scoped=scoped, deployed=deployed)
+    return table.form(_limits, f"{'deployed_' * deployed}{'scoped_' * scoped}limits")
 
 
 def _limits(values: Values, reading: Reading) -> tuple[AnyLimit, ...]:
@@ -254,10 +260,10 @@ def _must_be_a_glob(key: Text, reading: Reading) -> None:
         reading.refuse(key.place, f"{shown(glob)} is no glob on module paths: write one such as layer4.*")
 
 
-def scopes_form(metrics: Mapping[str, Metric]) -> Form[tuple[AnyLimit, ...]]:
+def scopes_form(metrics: Mapping[str, Metric], *, deployed: bool = False) -> Form[tuple[AnyLimit, ...]]:
     """Limits on parts of a model, by a glob on module paths."""
     by_glob = grammar.named(
-        limits_form(metrics, scoped=True),
+        limits_form(metrics, scoped=True, deployed=deployed),
         "scopes: a mapping of module globs to limits",
         names={"pattern": r"^(?!.*(::|@))\S(.*\S)?$"},
         check=_must_be_a_glob,
@@ -267,14 +273,15 @@ def scopes_form(metrics: Mapping[str, Metric]) -> Form[tuple[AnyLimit, ...]]:
         scopes = by_glob.read(entry, reading) or {}
         return tuple(replace(limit, scope=glob) for glob, limits in scopes.items() for limit in limits)
 
-    return Form(read, by_glob.schema, "scopes", uses=by_glob.uses)
+    return Form(read, by_glob.schema, f"{'deployed_' * deployed}scopes", uses=by_glob.uses)
 
 
-def limit_fields(metrics: Mapping[str, Metric]) -> tuple[Field, ...]:
-    """The keys of whatever limits stand below: a model, a variant, a transform."""
+def limit_fields(metrics: Mapping[str, Metric], *, deployed: bool = False) -> tuple[Field, ...]:
+    """The keys of whatever limits stand below: a model, a variant, a transform, a deployment."""
+    limits, scopes = limits_form(metrics, deployed=deployed), scopes_form(metrics, deployed=deployed)
     return (
-        Field("limits", limits_form(metrics), "metric: quantity, or metric: {max, min, grow, level}", default=()),
-        Field("scopes", scopes_form(metrics), "limits on a part of the model, by a glob on module paths", default=()),
+        Field("limits", limits, "metric: quantity, or metric: {max, min, grow, level}", default=()),
+        Field("scopes", scopes, "limits on a part of the model, by a glob on module paths", default=()),
         ALLOWED,
     )
 

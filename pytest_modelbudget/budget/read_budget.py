@@ -14,10 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import grammar, source_forms
-from pytest_modelbudget.budget.budget import EQUIVALENCE, Budget, Isolation, Loosen, ModelBudget, Place, TransformCheck
+from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, ModelBudget, Place
+from pytest_modelbudget.budget.deployment_forms import (
+    Devices,
+    ReadText,
+    deployment_form,
+    deployments,
+    devices_of,
+    hardware_field,
+)
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
-from pytest_modelbudget.budget.limit_forms import RESERVED_METRICS, held_limits, limit_fields
+from pytest_modelbudget.budget.limit_forms import DEPLOYING, RESERVED_METRICS, held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import (
     DIMS_FIELD,
     DTYPE_FIELD,
@@ -43,7 +52,8 @@ VERSION = 1
 MARKER = "model_budget"
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
-HELD = ("limits", "scopes", "transforms", "statistics", "measured")  # the keys that hold a model to anything
+# The keys that hold a model to anything.
+HELD = ("limits", "scopes", "transforms", "statistics", "measured", "deployments")
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 # Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
 _MISSPELT = re.compile(r"^[^\w\n]*(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
@@ -73,25 +83,6 @@ def _decoded(content: str | bytes) -> str:
     return content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8", "replace")
 
 
-def read_budget(path: Path, tables: Tables, *, root: Path, text: str | None = None) -> Budget:
-    """The budget of one file; places name it relative to ``root``, the project's root.
-
-    text is what the file is to hold in place of what it does hold, such as another revision's.
-    Raises BudgetFileError with every problem of the file. Opens no other file.
-    """
-    where, top = Path(os.path.abspath(path)), Path(os.path.abspath(root))
-    inside = where.is_relative_to(top)
-    file = where.relative_to(top).as_posix() if inside else where.as_posix()
-    node, problems = tree(budget_text(where, file) if text is None else text, file)
-    reading = Reading(where.parent, top if inside else where.parent, tables, problems)
-    _must_be_our_version(node, reading)
-    values = file_grammar(tables).read(Entry(Text("", False, node.place), node), reading)
-    models = tuple(_budgets(values, reading)) if values else ()
-    if reading.problems or values is None:
-        raise BudgetFileError(reading.problems)
-    return Budget(file, models, values["loosen"])
-
-
 def budget_text(path: Path, file: str) -> str:
     """The text of a budget file, without a byte order mark; file names it in problems.
 
@@ -110,6 +101,28 @@ def budget_text(path: Path, file: str) -> str:
         before = error.object[: error.start]
         place = Place(file, before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
         raise BudgetFileError([Problem(place, "not UTF-8: save the file as UTF-8")]) from error
+
+
+def read_budget(
+    path: Path, tables: Tables, *, root: Path, text: str | None = None, read: ReadText = budget_text
+) -> Budget:
+    """The budget of one file; places name it relative to ``root``, the project's root.
+
+    text is what the file is to hold in place of what it does hold, such as another revision's; read gives the text of
+    the hardware file that it names, the only other one that is opened.
+    Raises BudgetFileError with every problem of the file.
+    """
+    where, top = Path(os.path.abspath(path)), Path(os.path.abspath(root))
+    inside = where.is_relative_to(top)
+    file = where.relative_to(top).as_posix() if inside else where.as_posix()
+    node, problems = tree(budget_text(where, file) if text is None else text, file)
+    reading = Reading(where.parent, top if inside else where.parent, tables, problems)
+    _must_be_our_version(node, reading)
+    values = file_grammar(tables).read(Entry(Text("", False, node.place), node), reading)
+    models = tuple(_budgets(values, devices_of(values, reading, read), reading)) if values else ()
+    if reading.problems or values is None:
+        raise BudgetFileError(reading.problems)
+    return Budget(file, models, values["loosen"])
 
 
 def _must_be_our_version(node: Node, reading: Reading) -> None:
@@ -203,10 +216,17 @@ VALUE_FIELDS = (
 
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
-    taken = frozenset((*tables.metrics, *RESERVED_METRICS, EQUIVALENCE))  # by checks
+    taken = frozenset((*tables.metrics, *RESERVED_METRICS, budgets.EQUIVALENCE, budgets.FITS))  # by checks
     transforms = _by_name("transform", transform_form(tables), taken)
     about = "changes to the model, and what must still hold"
-    held = (*limit_fields(tables.metrics), Field("transforms", transforms, about, default={}), *VALUE_FIELDS)
+    on_devices = _by_name("deployment", deployment_form(tables), taken)
+    held = (
+        *limit_fields(tables.metrics),
+        Field("transforms", transforms, about, default={}),
+        *VALUE_FIELDS,
+        Field("deployments", on_devices, "the model on devices, and what must hold there", default={}),
+        Field(budgets.FITS, grammar.refused(f"a model fits a device: {DEPLOYING}"), "", offered=False),
+    )
     variant = Grammar(
         "a variant",
         (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held),
@@ -251,6 +271,7 @@ def file_grammar(tables: Tables) -> Grammar:
         (
             Field(MARKER, VERSION_FORM, "the version of this format", required=True),
             Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
+            hardware_field(),
             Field("models", models, "every model by a name of your choice", required=True, default={}),
             Field("loosen", LOOSEN, "forbid fails what loosens a limit or redefines a model", default=Loosen.WARN),
         ),
@@ -261,7 +282,7 @@ def file_grammar(tables: Tables) -> Grammar:
 # Models and variants, put together.
 
 
-def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
+def _budgets(file: Values, devices: Devices | None, reading: Reading) -> Iterator[ModelBudget]:
     """Every model of the file, each followed by its variants."""
     defaults: Defaults = file["defaults"]
     for values in file["models"].values():
@@ -270,10 +291,11 @@ def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
             reading.refuse(name.place, f"the model {shown(name.text)} has no limits: a gate must hold something")
         places = source_forms.declared_places(source, values, defaults) if source else {}
         isolation = _isolation(values, reading)
-        yield from _budget(name, None, source, values, places, isolation, reading)
+        yield from _budget(name, None, source, values, places, isolation, devices, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
-            yield from _budget(name, variant.key, varied, variant, {**places, **variant.places}, isolation, reading)
+            declared_at = {**places, **variant.places}
+            yield from _budget(name, variant.key, varied, variant, declared_at, isolation, devices, reading)
 
 
 def _isolation(values: Values, reading: Reading) -> Isolation:
@@ -288,27 +310,40 @@ def _isolation(values: Values, reading: Reading) -> Isolation:
 
 def _budget(
     model: Text, variant: Text | None, source: ModelSource | None, values: Values,
-    places: Mapping[str, Place], isolation: Isolation, reading: Reading,
+    places: Mapping[str, Place], isolation: Isolation, devices: Devices | None, reading: Reading,
 ) -> Iterator[ModelBudget]:  # fmt: skip
     """The budget of one model or variant, where it holds anything."""
     limits = held_limits(values)
-    transforms: tuple[TransformCheck, ...] = tuple(values["transforms"].values())
+    transforms: tuple[budgets.TransformCheck, ...] = tuple(values["transforms"].values())
     for check in transforms:
-        _must_fit(check, source, values, reading)
+        _must_know(check, source, reading)
+    on_devices = tuple(deployments(values["deployments"], devices, reading))
+    _must_be_called_otherwise(values, reading)
     statistics, measured = tuple(values["statistics"].values()), values["measured"]
-    if source and (limits or transforms or statistics or measured):
+    if source and (limits or transforms or statistics or measured or on_devices):
         held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
         if not source.training and any(reading.tables.metrics[metric].trained for metric in held):
             source = replace(source, training=USUAL_OPTIMISER)
         place, name = values.key.place, variant.text if variant else None
-        yield ModelBudget(model.text, place, source, limits, name, transforms, places, isolation, statistics, measured)
+        yield ModelBudget(
+            model.text, place, source, limits, name, transforms, places, isolation, statistics, measured, on_devices
+        )
 
 
-def _must_fit(check: TransformCheck, source: ModelSource | None, values: Values, reading: Reading) -> None:
-    """Refuse a transform that has a variant's name, or does not know the model's format."""
-    variants = values.entries["variants"].value if "variants" in values else None
-    if isinstance(variants, Block) and check.name in {key.text for key, _ in variants.entries}:
-        reading.refuse(check.place, f"a transform may not be called {shown(check.name)}: a variant is called so")
+def _must_be_called_otherwise(values: Values, reading: Reading) -> None:
+    """Refuse a name that two things below one model have: variants, transforms, deployments."""
+    known: dict[str, str] = {}
+    for key in ("variants", "transforms", "deployments"):
+        block = values.entries[key].value if key in values else None
+        for name, _ in block.entries if isinstance(block, Block) else ():
+            if name.text in known:
+                what, other = key.removesuffix("s"), known[name.text].removesuffix("s")
+                reading.refuse(name.place, f"a {what} may not be called {shown(name.text)}: a {other} is called so")
+            known.setdefault(name.text, key)
+
+
+def _must_know(check: budgets.TransformCheck, source: ModelSource | None, reading: Reading) -> None:
+    """Refuse a transform that does not know the model's format."""
     transform, known = reading.tables.transforms[check.transform], reading.tables.formats
     if source is not None and not transform.takes(known[source.format]):
         formats = ", ".join(model_format.key for model_format in known.values() if transform.takes(model_format))

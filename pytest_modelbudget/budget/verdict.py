@@ -145,13 +145,27 @@ def _untold_bound(limit: Limit, baseline: Baseline) -> str:
 def _held(limit: Limit, part: Measurement) -> Verdict:
     """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows."""
     missing, outcome = _missing(part, limit), _outcome(limit, part.value)
+    if part.at_least is not None and not _is_decided(limit, part.at_least, part.value):
+        return Verdict(limit, Outcome.UNKNOWN, part, f"{_reason(limit, part)}   {_between(part)}")
     is_proven = part.value > limit.max if limit.max is not None else outcome is Outcome.WITHIN
-    if not missing or (is_proven and not _is_ratio(part)):
-        return Verdict(limit, outcome, part, _reason(limit, part), marked=not missing and not part.complete)
+    if not missing or (is_proven and not part.is_ratio):
+        return Verdict(limit, outcome, part, _reason(limit, part), marked=not missing and bool(part.unmeasured))
     why = _unknown(limit, part, missing)
-    if _is_ratio(part):
-        why = f"{_label(limit)} unknown: a ratio over unmeasured ops: {_named(missing)}{_binding(missing)}"
+    if part.is_ratio:
+        why = f"{_label(limit)} unknown: a ratio over unmeasured ops: {named_ops(missing)}{_binding(missing)}"
     return Verdict(limit, Outcome.UNKNOWN, part, why)
+
+
+def _is_decided(limit: Limit, least: int, most: Number) -> bool:
+    """Whether all numbers between two are within a limit, or all beyond the same end."""
+    if Outcome.OVER not in {_outcome(limit, least), _outcome(limit, most)}:
+        return True
+    return (limit.max is not None and least > limit.max) or (limit.min is not None and most < limit.min)
+
+
+def _between(part: Measurement) -> str:
+    """What is known of a number that is an upper bound only."""
+    return f"not proved to be the least: that is {readable(part.at_least or 0, part.unit)} or more"
 
 
 def with_blame(verdict: Verdict, parts: Iterable[Part]) -> Verdict:
@@ -190,9 +204,11 @@ def judge_ops(
         return Verdict(limit, Outcome.OVER, part, f"{_label(limit)} {'; '.join(_first(broken))}", baseline=baseline)
     missing, executed = _missing(part, limit), f"{_label(limit)} {readable(part.value, 'op')} executed"
     if PROGRAM in unruled:
-        return Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown: {_named(missing)}", baseline=baseline)
+        return Verdict(
+            limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown: {named_ops(missing)}", baseline=baseline
+        )
     if missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
-        reason = f"{executed}, some of unknown kind: {_named(missing)}{_way_out(missing)}"
+        reason = f"{executed}, some of unknown kind: {named_ops(missing)}{_way_out(missing)}"
         return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
     marked = bool(unruled) and not missing
     return Verdict(limit, Outcome.WITHIN, part, f"{executed}, all of them within", marked, baseline)
@@ -212,7 +228,7 @@ def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[s
     """Say why a limit on a part of the model cannot be judged, or None."""
     if limit.scope is None:
         return None
-    if _is_ratio(measurement):
+    if measurement.is_ratio:
         return f"{_label(limit)} is not defined: a ratio has no part for a scope; limit the model"
     if sum(share.value for share in measurement.shares) != measurement.value:
         return f"{_label(limit)} is not defined: it has no shares by module; limit the model"
@@ -237,13 +253,9 @@ def _of_scope(measurement: Measurement, glob: str | None) -> Measurement:
     )
 
 
-def _is_ratio(measurement: Measurement) -> bool:
-    return measurement.unreduced is not None or not isinstance(measurement.value, int)
-
-
 def _missing(part: Measurement, limit: AnyLimit) -> tuple[UnmeasuredOp, ...]:
     """Unmeasured ops that the limit does not accept; a ratio accepts none."""
-    if isinstance(limit, Limit) and _is_ratio(part):
+    if isinstance(limit, Limit) and part.is_ratio:
         return part.unmeasured
     return tuple(op for op in part.unmeasured if op.op not in limit.allow_unmeasured)
 
@@ -265,14 +277,14 @@ def _reason(limit: Limit, part: Measurement) -> str:
         return f"{_label(limit)} {readable(value, unit)}"
     actual, held = readable_pair(value, bound, unit)
     sign = ">" if value > bound else "<" if value < bound else "="
-    gap = _gap(value, bound, unit, over=_outcome(limit, value) is Outcome.OVER)
-    if not part.complete:
-        left = f"{gap}   " if limit.max is None or value > limit.max else ""
-        actual, gap = f"{actual} or more", f"{left}lower bound: {_named(part.unmeasured)}"
-    return f"{_label(limit)} {actual} {sign} {held}   {gap}"
+    words = distance(value, bound, unit, over=_outcome(limit, value) is Outcome.OVER)
+    if part.unmeasured:
+        left = f"{words}   " if limit.max is None or value > limit.max else ""
+        actual, words = f"{actual} or more", f"{left}lower bound: {named_ops(part.unmeasured)}"
+    return f"{_label(limit)} {actual} {sign} {held}   {words}"
 
 
-def _gap(value: Number, bound: Number, unit: str, *, over: bool) -> str:
+def distance(value: Number, bound: Number, unit: str, *, over: bool) -> str:
     """How far a value is from a bound: "over by 219,047 (+6.2%)", "10,488 left (0.90%)"."""
     gap: Number = value - bound if value > bound else bound - value
     if not gap:
@@ -296,7 +308,7 @@ def _first(lines: Sequence[str]) -> list[str]:
     return [*lines[:MOST_NAMED], f"and {rest} more"] if rest > 0 else list(lines)
 
 
-def _named(ops: Sequence[UnmeasuredOp]) -> str:
+def named_ops(ops: Sequence[UnmeasuredOp]) -> str:
     """Unmeasured ops with count, place and cause: "3 aten::foo in head (no rule)"."""
     scopes = [f" in {op.scope}" if op.scope else "" for op in ops]
     words = [f"{op.count} {op.op}{scope} ({' '.join(op.why.split())})" for op, scope in zip(ops, scopes, strict=True)]
@@ -321,9 +333,9 @@ def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -
     end, held = ("max", limit.max) if limit.max is not None else ("min", limit.min)
     if held is None:
         least = readable(part.value, part.unit)
-        return f"{_label(limit)} {least} or more   unmeasured: {_named(missing)}{_binding(missing)}"
+        return f"{_label(limit)} {least} or more   unmeasured: {named_ops(missing)}{_binding(missing)}"
     actual, bound = readable_pair(part.value, held, part.unit)
-    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {_named(missing)}{_way_out(missing)}"
+    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {named_ops(missing)}{_way_out(missing)}"
 
 
 def _counted(row: OpCount, glob: str | None) -> OpCount:

@@ -14,7 +14,15 @@ from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outc
 from pytest_modelbudget.equivalence.given import GivenInputs
 from pytest_modelbudget.equivalence.inputs import GIVEN
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import BudgetError, InputError, ModelBudgetError, SourceError, TransformError, user_code
+from pytest_modelbudget.errors import (
+    BudgetError,
+    DeviceError,
+    InputError,
+    ModelBudgetError,
+    SourceError,
+    TransformError,
+    user_code,
+)
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
@@ -26,9 +34,12 @@ from pytest_modelbudget.formats.source import (
     names_attribute,
 )
 from pytest_modelbudget.gate import measuring, transforming
+from pytest_modelbudget.gate.asked_device import asked_deployment
+from pytest_modelbudget.metrics.costs import NO_DEVICE
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.reports.deployments import deployment_notes
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 COMPARE = "compare"
@@ -138,12 +149,27 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
     return read
 
 
-class Measurements(Mapping[str, Measurement]):
-    """The numbers of one model by metric key; notes say what their reader must know."""
+def _unknown(deployed: DeployedModel) -> Iterator[str]:
+    """A line for each thing that a device does not say, with the metrics that need it."""
+    if deployed.deployment.device is not NO_DEVICE:
+        keys: dict[str, list[str]] = {}
+        for key, failure in deployed.measured.failures.items():
+            keys.setdefault(str(failure), []).append(key)
+        yield from (f"no {', '.join(needing)}: {why}" for why, needing in keys.items())
 
-    def __init__(self, model: MeasuredModel) -> None:
+
+class Measurements(Mapping[str, Measurement]):
+    """The numbers of one model by metric key; notes say what their reader must know.
+
+    deployed is all that is known of it on a device, where that was asked: its arena, its memories, what was lowered.
+    """
+
+    def __init__(self, model: MeasuredModel, deployed: DeployedModel | None = None) -> None:
         self._measurements = dict(model.measurements)
         self.format, self.traced, self.notes = model.format, model.traced, model.notes
+        self.deployed = deployed
+        if deployed is not None:
+            self.notes = (*deployment_notes(deployed), *_unknown(deployed), *model.notes)
 
     def __getitem__(self, key: str) -> Measurement:
         return self._measurements[key]
@@ -167,6 +193,8 @@ def measure(
     kwargs: Mapping[str, object] = NOTHING,
     dims: Mapping[str, int] = NOTHING,
     qdq: str = GROUPED,
+    lower: Mapping[str, object] | None = None,
+    device: object = None,
     training: str = "",
 ) -> Measurements:
     """All metrics of one model, as a budget would see them.
@@ -177,6 +205,9 @@ def measure(
     qdq "as_written" measures dequantise, operation and quantise apart, which else are one operation on integers.
     training names an optimizer, "sgd", "momentum", "adam" or "adamw": a training step is then measured, too.
 
+    lower ({"dtype": "int8"}) and device measure the model as it runs on a device, which is the name of a shipped one,
+    "hardware.yaml::name", or a mapping of figures; without one, what needs a figure of it is left out.
+
     The model never sees a tensor that is given: only its type and shape are used, and of integers
     the range, min to max, within which other values may be drawn.
 
@@ -186,11 +217,14 @@ def measure(
     asked = model_source(
         source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, training=training, registry=registry, base=here
     )
-    model = measuring.measure_model(asked, registry, root=here)
-    for failure in (model.failure, *model.failures.values()):
-        if failure is not None:
+    deployment = asked_deployment(lower, device, registry, base=here)
+    model = measuring.measure_model(asked, registry, root=here, deployments=filter(None, [deployment]))
+    deployed = model.on(deployment) if deployment else None
+    measured = deployed.measured if deployed else model
+    for failure in (measured.failure, *measured.failures.values()):
+        if failure is not None and not isinstance(failure, DeviceError):
             raise failure
-    return Measurements(model)
+    return Measurements(measured, deployed)
 
 
 def check_equivalence(

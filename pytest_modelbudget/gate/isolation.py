@@ -43,7 +43,7 @@ from pytest_modelbudget.errors import IsolationError, is_users_file
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import Plan, Stopped
 from pytest_modelbudget.gate import measuring, running, transforming
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.table import Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.units import quantity
 from pytest_modelbudget.values.capture import Captured
@@ -137,6 +137,7 @@ class Measure:
     """Asks for the numbers of the model."""
 
     source: ModelSource
+    deployments: tuple[Deployment, ...]
     with_parts: bool
     doing = "measured it"
 
@@ -146,6 +147,7 @@ class Measure:
             self.source,
             worker.registry,
             root=worker.setting.root,
+            deployments=self.deployments,
             with_parts=self.with_parts,
             profile=worker.setting.profile,
         )
@@ -218,11 +220,13 @@ class OwnProcess:
         self._setting = setting
         self._child: _Child | None = None
 
-    def measure(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel:
-        """The numbers of the model, or why there are none."""
+    def measure(
+        self, source: ModelSource, *, deployments: tuple[Deployment, ...] = (), with_parts: bool = False
+    ) -> MeasuredModel:
+        """The numbers of the model, also on devices, or why there are none."""
         began = monotonic()
         try:
-            measured = self._asked(Measure(source, with_parts))
+            measured = self._asked(Measure(source, deployments, with_parts))
         except IsolationError as error:
             return MeasuredModel(source.format, failure=error, seconds=monotonic() - began)
         assert isinstance(measured, MeasuredModel)

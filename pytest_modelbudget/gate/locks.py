@@ -1,7 +1,7 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -284,7 +284,7 @@ def _changes(
         if not base.commit:
             raise revision.BaseError(base.why_not)
         text = revision.text_at(base, path)
-        before = read_budget(path, registry, root=root, text=text) if text is not None else None
+        before = None if text is None else read_budget(path, registry, root=root, text=text, read=_text_at(base))
     except BudgetError as error:
         if is_forbidden or base.commit:
             why_not, *_ = str(error).split("\n")
@@ -304,6 +304,18 @@ def _changes(
         yield assembly.loosened_limit(loosening, forbidden=is_forbidden)
     for redefinition in redefinitions(before, now, registry.transforms):
         yield assembly.redefined_model(redefinition, forbidden=is_forbidden)
+
+
+def _text_at(base: revision.BaseRevision) -> Callable[[Path, str], str]:
+    """What reads the files that a budget of the base names, as they were there."""
+
+    def read(path: Path, file: str) -> str:
+        text = revision.text_at(base, path)
+        if text is None:
+            raise revision.BaseError(f"{revision.short(base)} has no {file}, which its budget names")
+        return text
+
+    return read
 
 
 def written(

@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Protocol
 from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
+from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
@@ -19,12 +20,15 @@ from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSourc
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import is_in_scope
+from pytest_modelbudget.lowering.lowered import lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
+from pytest_modelbudget.metrics.fitting import fitting
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.table import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables
 
 Profile = Callable[[Model, costs.CostedGraph], str]
@@ -44,7 +48,9 @@ class Elsewhere(Protocol):
     @property
     def bounds(self) -> Hashable: ...
 
-    def measure(self, source: ModelSource, *, with_parts: bool = False) -> MeasuredModel: ...
+    def measure(
+        self, source: ModelSource, *, deployments: tuple[Deployment, ...] = (), with_parts: bool = False
+    ) -> MeasuredModel: ...
 
 
 @contextmanager
@@ -99,20 +105,20 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     return costed(loaded, registry, source)
 
 
-def costed(model: Model, registry: Tables, source: ModelSource) -> CostedModel:
-    """A loaded model with all metrics that its source asks for.
+def costed(model: Model, registry: Tables, source: ModelSource, *, device: Device | None = None) -> CostedModel:
+    """A loaded model with all metrics that its source asks for, on a device with those of deployments, too.
 
     Raises ModelBudgetError where an operation's rule raises.
     """
     loaded = model if source.qdq == AS_WRITTEN else on_integers(model, registry)
-    graph = costs.CostedGraph(loaded.graph, registry.ops)
+    graph = costs.CostedGraph(loaded.graph, registry.ops, device or costs.NO_DEVICE)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
     measurements: dict[str, Measurement] = {}
     failures: dict[str, ModelBudgetError] = {}
     trained, why = _trained(model, registry, source.training)
     for key, metric in registry.metrics.items():
-        if metric.trained and not source.training:
+        if (metric.trained and not source.training) or (metric.deployed and device is None):
             continue
         try:
             with user_code(f"measuring {key}", ExtensionError):
@@ -161,9 +167,10 @@ def files_of(loaded: Model) -> tuple[str, ...]:
 
 @collection_paused()
 def measure_model(
-    source: ModelSource, registry: Tables, *, root: Path, with_parts: bool = False, profile: Profile | None = None
-) -> MeasuredModel:
-    """The numbers of a model, or why there are none; its graph is gone.
+    source: ModelSource, registry: Tables, *, root: Path, deployments: Iterable[Deployment] = (),
+    with_parts: bool = False, profile: Profile | None = None,
+) -> MeasuredModel:  # fmt: skip
+    """The numbers of a model, and of it on devices, or why there are none; its graph is gone.
 
     with_parts keeps what each number is made of, for a lock file to be written or compared. profile
     is called while the graph is there, and the text that it makes of it is kept.
@@ -177,7 +184,31 @@ def measure_model(
         else:
             measured = without_graph(model, began, registry, with_parts=with_parts)
             measured = replace(measured, profile=profile(model.loaded, model.costed)) if profile else measured
+            on_devices = (deployed(model, each, registry, with_parts=with_parts) for each in deployments)
+            measured = replace(measured, deployments=tuple(on_devices))
     return with_leftovers(measured, left)
+
+
+def deployed(
+    model: CostedModel, deployment: Deployment, registry: Tables, *, with_parts: bool = False
+) -> DeployedModel:
+    """A model on a device: lowered, measured, and placed in its memories; or why it could not be."""
+    began, loaded = perf_counter(), model.loaded
+    try:
+        with user_code(f"lowering for {deployment.name}", ExtensionError):
+            program = lowered(loaded.graph, registry.ops, deployment.lowering)
+            on_device = LoadedModel(program.graph, loaded.format, loaded.traced, loaded.layers, loaded.notes)
+            source = ModelSource(loaded.format, on_device, qdq=AS_WRITTEN)  # read, and not trained there
+            costed_on_device = costed(on_device, registry, source, device=deployment.device)
+            fit = costed_on_device.costed.once(fitting)
+    except ModelBudgetError as error:
+        seconds = perf_counter() - began
+        return DeployedModel(deployment, MeasuredModel(loaded.format, failure=error, seconds=seconds))
+    measured = without_graph(costed_on_device, began, registry, with_parts=with_parts)
+    measured = replace(measured, reservation=program.reservation)
+    graph = costed_on_device.costed
+    found = graph.once(arena), graph.once(order), fit, graph.once(timed)
+    return DeployedModel(deployment, measured, program.done, program.left, *found)
 
 
 @contextmanager
@@ -235,27 +266,40 @@ class MeasuredModels:
         # The source stays beside its model: an object's identity is its own only while it lives.
         self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
 
-    def of(self, source: ModelSource, *, with_parts: bool = False, elsewhere: Elsewhere | None = None) -> MeasuredModel:
-        """The measured model of a source; inputs and arguments belong to it."""
-        key = (_key(source), with_parts, elsewhere and elsewhere.bounds)
+    def of(
+        self, source: ModelSource, *, deployments: tuple[Deployment, ...] = (), with_parts: bool = False,
+        elsewhere: Elsewhere | None = None,
+    ) -> MeasuredModel:  # fmt: skip
+        """The measured model of a source, also on devices; inputs and arguments belong to it."""
+        # A deployment is plain throughout: its repr says all of it.
+        key = (_key(source), tuple(map(repr, deployments)), with_parts, elsewhere and elsewhere.bounds)
         if key not in self._known:
-            self._known[key] = (source, self._reused(source, with_parts, elsewhere))
+            self._known[key] = (source, self._reused(source, deployments, with_parts, elsewhere))
         return self._known[key][1]
 
-    def _reused(self, source: ModelSource, with_parts: bool, elsewhere: Elsewhere | None) -> MeasuredModel:
-        """The model as an earlier session measured it, where nothing differs; else measured, and kept."""
-        if self.store is None or not self.registry.formats[source.format].of_files:
-            return self._measured(source, with_parts, elsewhere)
+    def _reused(
+        self, source: ModelSource, deployments: tuple[Deployment, ...], with_parts: bool, elsewhere: Elsewhere | None
+    ) -> MeasuredModel:
+        """The model as an earlier session measured it, where nothing differs; else measured, and kept.
+
+        What it is on devices is worked out each time.
+        """
+        if self.store is None or deployments or not self.registry.formats[source.format].of_files:
+            return self._measured(source, deployments, with_parts, elsewhere)
         known = self.store.get(source, with_parts=with_parts, with_profile=self.profile is not None)
         if known is None:
-            known = self._measured(source, with_parts, elsewhere)
+            known = self._measured(source, deployments, with_parts, elsewhere)
             self.store.keep(source, known, with_parts=with_parts)
         return known
 
-    def _measured(self, source: ModelSource, with_parts: bool, elsewhere: Elsewhere | None) -> MeasuredModel:
+    def _measured(
+        self, source: ModelSource, deployments: tuple[Deployment, ...], with_parts: bool, elsewhere: Elsewhere | None
+    ) -> MeasuredModel:
         if elsewhere is not None:
-            return elsewhere.measure(source, with_parts=with_parts)
-        return measure_model(source, self.registry, root=self.root, with_parts=with_parts, profile=self.profile)
+            return elsewhere.measure(source, deployments=deployments, with_parts=with_parts)
+        return measure_model(
+            source, self.registry, root=self.root, deployments=deployments, with_parts=with_parts, profile=self.profile
+        )
 
 
 def _key(value: object) -> Hashable:
@@ -285,6 +329,8 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
         verdict = judge_ops(limit, measurement, model.census, scopes=scopes, baseline=baseline)
     else:
         verdict = judge(limit, measurement, scopes=scopes, baseline=baseline)
+    if model.reservation and verdict.outcome is not Outcome.WITHIN:
+        verdict = replace(verdict, reason=f"{verdict.reason}   {model.reservation}")
     return with_blame(verdict, model.parts.get(limit.metric, ()))
 
 

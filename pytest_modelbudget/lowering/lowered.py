@@ -17,6 +17,7 @@ from pytest_modelbudget.lowering.program import Step as Step
 from pytest_modelbudget.lowering.retyping import TYPES as TYPES
 from pytest_modelbudget.lowering.retyping import retype
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.units import several
 
 IN_PLACE = frozenset({"none", "elementwise", "depthwise"})
 
@@ -49,6 +50,16 @@ class Lowered:
     graph: Graph
     done: tuple[Step, ...] = ()
     left: tuple[Step, ...] = ()
+
+    @property
+    def reservation(self) -> str:
+        """One line where something stays in a floating type; "" where nothing does, or no other one was asked for."""
+        staying = [step for step in self.left if step.stays]
+        if not staying:
+            return ""
+        types, first = ", ".join(sorted({step.stays for step in staying})), staying[0]
+        where = f"{first.op} in {first.scope}" if first.scope else first.op
+        return f"{several(len(staying), 'operation')} left in {types}, first {where}"
 
 
 def lowered(graph: Graph, rules: OpTable, lowering: Lowering) -> Lowered:

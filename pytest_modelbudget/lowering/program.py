@@ -18,11 +18,15 @@ SAME_TYPES: Mapping[Storage, DType] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation that was lowered, or was left as it is; why says the reason."""
+    """One operation that was lowered, or was left as it is; why says the reason.
+
+    stays names floating types that it keeps where another one was asked for.
+    """
 
     op: str
     scope: str
     why: str
+    stays: str = ""
 
 
 class Program:

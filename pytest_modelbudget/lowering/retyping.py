@@ -24,7 +24,7 @@ SCALE, BIAS = TYPES["float32"], DType("int32", 32)
 STORED = frozenset({StorageKind.ACTIVATION, StorageKind.PARAMETER, StorageKind.CONSTANT})
 # Kinds that compute on integers beside those that QDQ files have: ``groups.FORMS``.
 ON_INTEGERS = FORM_OF.keys() | {
-    "attention",  # two products and a softmax, each of which has its form
+    "attention", "einsum", "norm", "lp_norm",  # products, softmax, squares, roots: each has its form
     "comparison", "masked_fill", "any_all", "isnan", "logical_not",  # compare, and choose
     "pow", "rounding", "sign", "log_sigmoid", "hardshrink", "softshrink", "threshold",  # a value for each integer
     "quantize", "dequantize",
@@ -75,26 +75,28 @@ def _stays(program: Program, before: Mapping[Storage, DType], dtype: str) -> set
     stays: set[Storage] = set()
     for _, op in program.running():
         floating = [tensor for tensor in (*op.tensors(), *op.outputs) if tensor.dtype.name in FLOATING]
-        names = ", ".join(dict.fromkeys(tensor.dtype.name for tensor in floating))
-        why = _why_it_stays(program, op, floating, before, quantised=dtype in QUANTISED)
-        if floating and why:
-            program.left.append(Step(op.name, op.scope, f"stays {names}: {why}"))
-        if floating and dtype in QUANTISED and not _is_on_integers(program, op):
+        others = [tensor for tensor in floating if tensor.dtype.name != dtype]
+        program.left += _left(program, op, others, before, quantised=dtype in QUANTISED)
+        if dtype in QUANTISED and not _is_on_integers(program, op):
             stays.update(tensor.storage for tensor in floating)
     return stays
 
 
-def _why_it_stays(
+def _left(
     program: Program, op: Op, floating: list[Tensor], before: Mapping[Storage, DType], *, quantised: bool
-) -> str:
-    if quantised and not _is_on_integers(program, op):
-        return f"no runtime is known that has {program.kind(op) or 'it'} on integers"
+) -> list[Step]:
+    """Why an operation, or the first of its tensors that does, keeps its type; nothing where all are lowered."""
+    if floating and quantised and not _is_on_integers(program, op):
+        names = ", ".join(dict.fromkeys(tensor.dtype.name for tensor in floating))
+        why = f"no runtime is known that has {program.kind(op) or 'it'} on integers"
+        return [Step(op.name, op.scope, f"stays {names}: {why}", names)]
     for tensor in floating:
-        if tensor.storage not in before:
-            return f"{tensor.name} lies in memory of several types"
-        if tensor.storage.kind is StorageKind.BUFFER and not tensor.is_immediate:
-            return f"{tensor.name} is a buffer, and no weight"
-    return ""
+        is_buffer = tensor.storage.kind is StorageKind.BUFFER and not tensor.is_immediate
+        if is_buffer or tensor.storage not in before:
+            why = "it is a buffer, and no weight" if is_buffer else "it lies in memory of several types"
+            name = tensor.dtype.name
+            return [Step(op.name, op.scope, f"{tensor.name} stays {name}: {why}", name)]
+    return []
 
 
 def _is_on_integers(program: Program, op: Op) -> bool:

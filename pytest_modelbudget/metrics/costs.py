@@ -8,6 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, Union, cast
 
+from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, dead_storages
 from pytest_modelbudget.graph.tensor import Storage, Tensor, nbytes_by_storage, unbound_symbols
@@ -18,6 +19,7 @@ Answer = TypeVar("Answer")
 
 NO_RULE = "no rule"
 NO_BYTES: Mapping[Any, int] = MappingProxyType({})
+NO_DEVICE = Device("the device")  # of which nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,12 @@ CostOf = Callable[[OpCost], Cost | Traffic]
 
 
 class CostedGraph:
-    """A graph, and what each of its ops costs under a table of rules."""
+    """A graph, and what each of its ops costs under a table of rules; device is what it runs on, if that is asked."""
 
-    def __init__(self, graph: Graph, rules: OpTable) -> None:
+    def __init__(self, graph: Graph, rules: OpTable, device: Device = NO_DEVICE) -> None:
         self.graph = graph
         self.rules = rules
+        self.device = device
         self._answers: dict[Callable[[CostedGraph], object], object] = {}
 
     def once(self, question: Callable[[CostedGraph], Answer]) -> Answer:

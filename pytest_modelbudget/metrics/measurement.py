@@ -9,7 +9,7 @@ from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.units import Number
+from pytest_modelbudget.units import Number, unit_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Measurement:
 
     shares stand in execution order and add up to the value, unless it is a ratio. parts split the
     value by another view (bandwidth: read, weights, write). unreduced is the pair a ratio was
-    made from. With unmeasured ops the value is a lower bound.
+    made from. With unmeasured ops the value is a lower bound. at_least is a proved lower bound of a
+    value that is an upper bound only: nobody has proved a better one, nor that there is none.
 
     Raises ExtensionError where the shares of an int do not add up to it.
     """
@@ -55,6 +56,7 @@ class Measurement:
     parts: Mapping[str, int] = field(default_factory=dict)
     unreduced: tuple[int, int] | None = None
     convention: str | None = None
+    at_least: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.value, int) and self.shares and sum([share.value for share in self.shares]) != self.value:
@@ -62,8 +64,13 @@ class Measurement:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was covered, so that the value is exact."""
-        return not self.unmeasured
+        """Whether everything was covered and proved, so that the value is exact."""
+        return not self.unmeasured and self.at_least is None
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether it is no amount that parts add up to."""
+        return self.unreduced is not None or not (isinstance(self.value, int) or unit_named(self.unit).adds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,8 @@ class Metric:
     by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
     and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
     by_kind metric is limited by kinds of operation and not by an amount. A trained metric is one of a training step,
-    and measured only where a source asks for that.
+    and measured only where a source asks for that; a deployed one is of a program on a device, and not of the model as
+    written.
     """
 
     key: str
@@ -122,6 +130,7 @@ class Metric:
     not_scoped: str = ""
     drafted: bool = False
     by_kind: bool = False
+    deployed: bool = False
     trained: bool = False
 
     def of(self, costed: CostedGraph) -> Measurement:

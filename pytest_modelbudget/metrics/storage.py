@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from pytest_modelbudget.graph.graph import Graph, Lifetime, Weight, lifetimes, live_nbytes
+from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, Weight, lifetimes, live_nbytes
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_elements, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, summed, unmeasured_ops
@@ -134,17 +135,44 @@ def peak_activation(costed: CostedGraph) -> Measurement:
     Weights and kernel scratch memory are not in it. Shares are the storages that live at the
     (first) peak, under the scope of the op that made them; inputs under "".
     """
-    graph = costed.graph
+    owners = [(alive.scope, alive.storage.nbytes) for alive in peak_of(costed.graph).alive]
+    return summed(owners, "B", unsized_activations(costed.graph))
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """An activation that lives at a moment, and the scope of the op that made it; an input's is ""."""
+
+    storage: Storage
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The first moment at which most bytes of activations live: during op, None in a program of none."""
+
+    op: Op | None
+    alive: tuple[Alive, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.storage.nbytes for each in self.alive)
+
+
+def peak_of(graph: Graph) -> Peak:
+    """The peak of a program, in the order of its operations."""
     alive = lifetimes(graph)
     live = live_nbytes(alive, positions=max(len(graph.ops), 1))
-    peak_at = live.index(max(live))
+    at = live.index(max(live))
     makers = {output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs}
-    owners = [
-        (makers.get(storage, ""), storage.nbytes)
-        for storage, life in alive.items()
-        if life.first <= peak_at <= life.last
-    ]
-    return summed(owners, "B", unmeasured_ops(_unsized(graph, alive)))
+    living = (storage for storage, life in alive.items() if life.first <= at <= life.last)
+    there = tuple(Alive(storage, makers.get(storage, "")) for storage in living)
+    return Peak(graph.ops[at] if graph.ops else None, there)
+
+
+def unsized_activations(graph: Graph) -> tuple[UnmeasuredOp, ...]:
+    """Live activations whose size is not known, by the op that makes them."""
+    return unmeasured_ops(_unsized(graph, lifetimes(graph)))
 
 
 def _unsized(graph: Graph, alive: Mapping[Storage, Lifetime]) -> Iterator[tuple[str, str, str]]:

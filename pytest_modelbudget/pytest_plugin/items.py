@@ -22,6 +22,7 @@ import pytest
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, ruling, yaml_text
+from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
@@ -29,7 +30,7 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource, names_attribute
 from pytest_modelbudget.gate import forked, isolation, measuring, reuse, running, transforming
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
     ISOLATE,
@@ -50,7 +51,7 @@ from pytest_modelbudget.pytest_plugin.options import (
 )
 from pytest_modelbudget.pytest_plugin.progress import WATCH
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports import assembly, record, sentences, typed_json
+from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
 from pytest_modelbudget.reports.table import FILE_REPORTS
 from pytest_modelbudget.reports.text import one_line, printed_line
 
@@ -123,7 +124,7 @@ def prepare_processes(session: pytest.Session) -> None:
     targets: set[str] = set()
     for item in session.items:
         node = item.parent
-        owner = node.parent if isinstance(node, TransformNode) else node
+        owner = node.parent if isinstance(node, (TransformNode, DeploymentNode)) else node
         if isinstance(owner, ModelNode) and owner.process is not None:
             formats.add((owner.source.format, node.check.transform if isinstance(node, TransformNode) else ""))
             targets.add(str(owner.source.target))
@@ -235,7 +236,9 @@ class BudgetItem(pytest.Item):
 class LimitItem(BudgetItem):
     """One limit of one model."""
 
-    def __init__(self, *, limit: budgets.AnyLimit, parent: ModelNode | TransformNode, **kwargs: Any) -> None:
+    def __init__(
+        self, *, limit: budgets.AnyLimit, parent: ModelNode | TransformNode | DeploymentNode, **kwargs: Any
+    ) -> None:
         super().__init__(place=limit.place, parent=parent, **kwargs)
         self.limit = limit
         self.model = parent
@@ -392,6 +395,70 @@ class EquivalenceItem(BudgetItem):
             raise BrokenLimitError(sentences.equivalence_lines(result, place, repeat), place)
 
 
+class DeploymentNode(pytest.Collector):
+    """One model on a device: limits on it there, and whether it fits."""
+
+    parent: ModelNode
+
+    def __init__(self, *, check: budgets.DeploymentCheck, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check = check
+        self._is_reported = False
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Whether it fits, then limits in the order of the file."""
+        if self.check.fits is not None:
+            yield FitItem.from_parent(self, name=budgets.FITS, place=self.check.fits)
+        for limit in self.check.limits:
+            yield LimitItem.from_parent(self, name=limit.name, limit=limit)
+
+    @property
+    def budget_path(self) -> str:
+        """Its name within the file: "net::m55"."""
+        return budgets.path_of(self.parent.budget_path, self.check.name)
+
+    def deployed(self) -> DeployedModel:
+        """The model on the device, measured with the model itself."""
+        return self.parent.measured().on(self.check.deployment)
+
+    def measured(self) -> MeasuredModel:
+        """Its numbers there."""
+        return self.deployed().measured
+
+    @property
+    def failing_at(self) -> budgets.Place | None:
+        """Where the file says what could not be measured: the model, or its device; None where nothing failed."""
+        if self.measured().failure is None:
+            return None
+        return self.parent.failing_at or self.check.place
+
+    def statement(self, check: record.Check) -> assembly.Statement:
+        """The words of an item of this deployment for the report: the model as written, too."""
+        statement = self.parent.statement(check)
+        if self._is_reported:
+            return statement
+        self._is_reported = True
+        report = assembly.deployment_report(self.nodeid, self.check, self.deployed(), self.failing_at)
+        return replace(statement, deployment=report)
+
+
+class FitItem(BudgetItem):
+    """Whether a model fits in every memory of a device."""
+
+    def __init__(self, *, parent: DeploymentNode, **kwargs: Any) -> None:
+        super().__init__(parent=parent, **kwargs)
+        self.deployment = parent
+
+    def runtest(self) -> None:
+        """Measure the model if nobody has, hold the device's memories against it, and fail if one is too small."""
+        verdict = judge_fit(self.deployment.check, self.deployment.deployed())
+        check = deployments.fit_check(self.nodeid, verdict)
+        self.statement = self.deployment.statement(check)
+        self._note(check)
+        if verdict.fails:
+            raise BrokenLimitError(deployments.fit_failure_lines(verdict))
+
+
 def declared_limits(config: pytest.Config) -> int:
     """The number of limits in the files that this session has seen; a broken file counts as one."""
     return sum(config.stash.get(_DECLARED, {}).values())
@@ -462,6 +529,8 @@ class ModelNode(pytest.Collector):
                 yield from self._run_items(model)
                 for check in model.transforms:
                     yield TransformNode.from_parent(self, name=check.name, check=check)
+                for deployment in model.deployments:
+                    yield DeploymentNode.from_parent(self, name=deployment.name, check=deployment)
             else:
                 yield VariantNode.from_parent(self, name=model.variant, models=[model])
 
@@ -483,10 +552,12 @@ class ModelNode(pytest.Collector):
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
-            with_parts = keeps_parts(self.config, self.path, self.budget_path)
-            models = models_of(self.config)
+            checks, models = self.budget.deployments, models_of(self.config)
+            paths = (self.budget_path, *(budgets.path_of(self.budget_path, check.name) for check in checks))
+            with_parts = any(keeps_parts(self.config, self.path, path) for path in paths)
+            on_devices = tuple(check.deployment for check in checks)
             with self.config.stash[WATCH].naming(self.nodeid):
-                model = models.of(self.source, with_parts=with_parts, elsewhere=self.process)
+                model = models.of(self.source, deployments=on_devices, with_parts=with_parts, elsewhere=self.process)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
@@ -547,7 +618,8 @@ class VariantNode(ModelNode):
 
 
 def promises(model: budgets.ModelBudget, *, measured: bool) -> int:
-    """How many items of a model's budget want an answer: limits, those of transforms and runs, and equivalences."""
+    """How many items of a model's budget want an answer: its limits, and what is held of it elsewhere."""
     changed = sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)
+    deployed = sum(len(check.limits) + (check.fits is not None) for check in model.deployments)
     run = (check for check in model.run_checks if measured or not isinstance(check, budgets.MeasuredCheck))
-    return len(model.limits) + changed + sum(len(check.limits) for check in run)
+    return len(model.limits) + changed + deployed + sum(len(check.limits) for check in run)

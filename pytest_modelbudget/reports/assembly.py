@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pytest_modelbudget.budget.budget import (
     EQUIVALENCE,
     Address,
+    DeploymentCheck,
     EquivalenceCheck,
     Limit,
     OpsLimit,
@@ -33,9 +34,9 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
-from pytest_modelbudget.reports import record
+from pytest_modelbudget.reports import deployments, record
 from pytest_modelbudget.reports.typed_json import Entry, from_json, number_json, rare, to_json
 
 E = TypeVar("E", bound=Entry)
@@ -88,6 +89,13 @@ def model_report(
     return record.ModelReport(**_subject(node_id, place, model, failing_at), profile=model.profile or "")
 
 
+def deployment_report(
+    node_id: str, check: DeploymentCheck, model: DeployedModel, failing_at: Place | None = None
+) -> record.DeploymentReport:
+    """One model on a device, before its checks."""
+    return deployments.deployment_report(_subject(node_id, check.place, model.measured, failing_at), check, model)
+
+
 def transform_report(
     node_id: str,
     check: TransformCheck,
@@ -121,6 +129,7 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
         unit=measurement.unit if measurement else "",
         complete=measurement.complete if measurement else None,
         scope=limit.scope,
+        at_least=measurement.at_least if measurement else None,
         lower_bound=verdict.marked,
     )
     if isinstance(limit, OpsLimit):
@@ -274,6 +283,7 @@ class Statement(Entry):
     model: record.ModelReport | None = rare(None)
     seconds: str = rare("")
     transform: record.TransformReport | None = rare(None)
+    deployment: record.DeploymentReport | None = rare(None)
     equivalence: record.EquivalenceReport | None = rare(None)
 
     def __str__(self) -> str:
@@ -294,6 +304,7 @@ class Assembly:
         self._checks: dict[str, record.Check] = {}
         self._broken: dict[str, record.BrokenFile] = {}
         self._transforms: dict[str, record.TransformReport] = {}
+        self._deployments: dict[str, record.DeploymentReport] = {}
         self._equivalences: dict[str, record.EquivalenceReport] = {}
         self.numbers: dict[str, Mapping[str, Any]] = {}  # by check, as a lock file has them
 
@@ -310,6 +321,8 @@ class Assembly:
                 self.numbers[check.id] = statement.number
         if transform:
             self._transforms.setdefault(transform.id, transform)
+        if statement.deployment:
+            self._deployments.setdefault(statement.deployment.id, statement.deployment)
         if model and model.id not in self._models:
             self._models[model.id] = model
             self._timings[model.id] = statement.seconds
@@ -338,12 +351,21 @@ class Assembly:
             evidence = self._equivalences.get(transform.id)
             judged = replace(transform, checks=tuple(checks[transform.id]), equivalence=evidence)
             transforms[str(transform.address.above)].append(judged)
+        deployed: dict[str, list[record.DeploymentReport]] = defaultdict(list)
+        for deployment in sorted(self._deployments.values(), key=place_in_order):
+            judged_there = replace(deployment, checks=tuple(checks[deployment.id]))
+            deployed[str(deployment.address.above)].append(judged_there)
         lost = {  # nothing arrived of these models; their checks say why
             key: record.ModelReport(id=key, file=Address.parse(key).file)
-            for key in checks.keys() - self._transforms.keys()
+            for key in checks.keys() - self._transforms.keys() - self._deployments.keys()
         }
         models = (
-            replace(model, checks=tuple(checks[model.id]), transforms=tuple(transforms[model.id]))
+            replace(
+                model,
+                checks=tuple(checks[model.id]),
+                transforms=tuple(transforms[model.id]),
+                deployments=tuple(deployed[model.id]),
+            )
             for model in {**lost, **self._models}.values()
         )
         return record.Report(

@@ -25,10 +25,10 @@ NO_EVIDENCE = record.EquivalenceReport(outcome=Outcome.UNKNOWN, kind="")
 
 
 class Case(NamedTuple):
-    """One check; owner is what its metric is part of: a model, or a transform."""
+    """One check; owner is what its metric is part of: a model, a transform, or a model on a device."""
 
     check: record.Check
-    owner: record.ModelReport | record.TransformReport
+    owner: record.ModelReport | record.TransformReport | record.DeploymentReport
     model: record.ModelReport
 
     @property
@@ -89,16 +89,18 @@ class Case(NamedTuple):
 
 
 def cases(report: record.Report) -> Iterator[Case]:
-    """All checks, file by file and model by model, transforms after their model."""
+    """All checks, file by file and model by model, transforms and deployments after their model."""
     for model in report.models:
         yield from cases_of(model)
 
 
 def cases_of(model: record.ModelReport) -> Iterator[Case]:
-    """The checks of one model, then those of its transforms."""
+    """The checks of one model, then those of its transforms and deployments."""
     yield from (Case(check, model, model) for check in model.checks)
     for transform in model.transforms:
         yield from (Case(check, transform, model) for check in transform.checks)
+    for deployment in model.deployments:
+        yield from (Case(check, deployment, model) for check in deployment.checks)
 
 
 def counts(report: record.Report) -> dict[str, int]:

@@ -88,11 +88,11 @@ def changes(before: Report, after: Report) -> tuple[ModelChange, ...]:
 
 
 def _subjects(report: Report) -> Iterator[tuple[str, SubjectReport]]:
-    """Every model and every transform of it, by its id."""
+    """Every model, every transform of it, and it on every device, by id."""
     for model in report.models:
         yield model.id, model
-        for transform in model.transforms:
-            yield str(Address.parse(model.id) / transform.name), transform
+        yield from ((str(Address.parse(model.id) / each.name), each) for each in model.transforms)
+        yield from ((str(Address.parse(model.id) / each.name), each) for each in model.deployments)
 
 
 def _numbers(then: SubjectReport, now: SubjectReport) -> tuple[NumberChange, ...]:

@@ -28,7 +28,7 @@ from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, Level
+from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level
 from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -80,7 +80,8 @@ class MeasuredMetric(Entry):
     """One metric of one model: a lower bound unless complete; shares in execution order.
 
     parts split the value by another view (bandwidth: read, weights, write); exact is the
-    unreduced pair that a ratio was made from.
+    unreduced pair that a ratio was made from. at_least is proved of a value that is an upper bound, and not complete
+    for that.
     """
 
     value: Number
@@ -90,6 +91,7 @@ class MeasuredMetric(Entry):
     parts: Mapping[str, int] = rare(EMPTY)
     exact: tuple[int, int] | None = rare(None)
     convention: str = rare("")
+    at_least: int | None = rare(None)
     shares: tuple[ScopeShare, ...] = ()
 
 
@@ -203,6 +205,7 @@ class Check(Addressed):
     unit: str = rare("")
     complete: bool | None = rare(None)
     scope: str | None = rare(None)
+    at_least: int | None = rare(None)
     lower_bound: bool = rare(False)
     measured_on: str = rare("")
     evidence: tuple[str, ...] = rare(())
@@ -210,8 +213,8 @@ class Check(Addressed):
 
     @property
     def is_claim(self) -> bool:
-        """Whether it is an equivalence, which no one number is held to."""
-        return self.metric == EQUIVALENCE
+        """Whether no one number is held: an equivalence, or all memories of a device."""
+        return self.metric in {EQUIVALENCE, FITS}
 
     @property
     def fails(self) -> bool:
@@ -233,7 +236,7 @@ class Check(Addressed):
     @property
     def is_lower_bound(self) -> bool:
         """Whether a number may be larger than it says: accepted so, or unknown for that reason."""
-        return self.lower_bound or (self.outcome is Outcome.UNKNOWN and not self.complete)
+        return self.lower_bound or (self.outcome is Outcome.UNKNOWN and not self.complete and self.at_least is None)
 
     @property
     def headroom(self) -> Fraction | None:
@@ -378,6 +381,94 @@ class TransformReport(SubjectReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftStep(Entry):
+    """An operation that was not lowered, and why."""
+
+    op: str
+    scope: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedBuffer(Entry):
+    """An activation in the arena: its offset, and its first and last operation by position."""
+
+    name: str
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaReport(Entry):
+    """All activations in one buffer; bound is the most that lives at once, which no planner gets below."""
+
+    planner: str
+    align: int
+    nbytes: int
+    bound: int
+    offsets: tuple[PlacedBuffer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledMemory(Entry):
+    """A memory of a device: its bytes, the reserved ones, and what a model fills, a lower bound unless complete."""
+
+    name: str
+    size: int
+    reserve: int
+    weights: int
+    activations: int
+    complete: bool = True
+
+    @property
+    def used(self) -> int:
+        """Bytes that the model fills."""
+        return self.weights + self.activations
+
+    @property
+    def room(self) -> int:
+        """Bytes that it may fill."""
+        return self.size - self.reserve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivingTensor(Entry):
+    """An activation that lives at the peak, and the layer that made it ("" of an input)."""
+
+    name: str
+    scope: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakReport(Entry):
+    """The operation during which most bytes of activations live, and those activations, the largest first."""
+
+    op: str
+    scope: str
+    alive: tuple[LivingTensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentReport(SubjectReport):
+    """A model on a device: lowered as its compiler would, measured, and placed in its memories.
+
+    lower has every setting as a budget spells it, left what stayed as it was, and why.
+    """
+
+    name: str
+    device: str = ""
+    lower: Mapping[str, str] = field(default_factory=dict)
+    left: tuple[LeftStep, ...] = ()
+    arena: ArenaReport | None = None
+    memories: tuple[FilledMemory, ...] = ()
+    peak: PeakReport | None = None
+    checks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PastNumber(Entry):
     """A locked number from some commit on, and that commit in words; None where it is locked no more."""
 
@@ -387,7 +478,7 @@ class PastNumber(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport(SubjectReport):
-    """A model under one set of inputs, its limits, and what transforms made of it.
+    """A model under one set of inputs, its limits, what transforms made of it, and what it is on devices.
 
     profile and history are there only where a page was asked for, and in shards, and no file but the page, and a part
     of a run, holds them: JSON text, and how locked numbers went that ever changed, by the check's path below the model.
@@ -397,6 +488,7 @@ class ModelReport(SubjectReport):
     history: Mapping[str, tuple[PastNumber, ...]] = rare(EMPTY)
     checks: tuple[Check, ...] = ()
     transforms: tuple[TransformReport, ...] = ()
+    deployments: tuple[DeploymentReport, ...] = rare(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from pytest_modelbudget.graph.graph import is_in_scope, scope_text, share_lines
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import Case
+from pytest_modelbudget.reports.deployments import peak_lines
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line
 from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
@@ -231,17 +232,25 @@ def detail_lines(case: Case) -> Iterator[str]:
     if case.check.measured_on:
         yield from (case.check.measured_on, *case.check.evidence)
     elif case.check.is_claim:
-        yield from evidence_lines(case.evidence)
+        yield from claim_lines(case)
     elif case.check.blame:
         yield from ("grown since the baseline", *grown_lines(case.check.blame))
     elif largest := list(largest_lines(case)):
         yield from ("largest layers", *largest)
 
 
+def claim_lines(case: Case) -> Iterator[str]:
+    """What a check without an amount rests on: a comparison of outputs, or what is alive in a device's memory."""
+    if isinstance(case.owner, record.DeploymentReport):
+        yield from peak_lines(case.owner.peak) if case.owner.peak else ()
+    else:
+        yield from evidence_lines(case.evidence)
+
+
 def short_lines(case: Case) -> list[str]:
     """The few lines that stand below a headline where there is little room: layers that grew, or are largest."""
     lines = list(grown_lines(case.check.blame)) or list(largest_lines(case))
-    return (list(evidence_lines(case.evidence)) if case.check.is_claim else lines)[:MOST_LAYERS_BELOW]
+    return (list(claim_lines(case)) if case.check.is_claim else lines)[:MOST_LAYERS_BELOW]
 
 
 def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
@@ -277,7 +286,8 @@ def reservations(case: Case) -> Iterator[str]:
     """
     if case.check.measured_on:
         yield case.check.measured_on
-    if not case.check.is_claim or case.outcome != "within":
+    is_kept = case.check.is_claim and case.outcome == "within"
+    if not is_kept or isinstance(case.owner, record.DeploymentReport):
         return
     basis, notes = case.evidence.basis, case.evidence.notes
     if case.evidence.decided:

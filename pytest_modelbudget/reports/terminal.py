@@ -138,7 +138,7 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     if detail >= Detail.LAYERS:
         layers += _layers(case)
     if costed:
-        for text in costs(costed, case.owner) if isinstance(case.owner, TransformReport) else costed.notes:
+        for text in costs(costed, case.owner) if isinstance(case.owner, TransformReport) else case.owner.notes:
             layers += _wrapped(text, indent)
     measured, limit, left = _figures(check)
     return Row(

@@ -266,9 +266,9 @@ def _others(cls: Any, more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _object(cls: Any, exact: bool) -> Codec:
-    """An entry as an object; any object with its required keys may be one."""
+    """An entry as an object; any object with its required keys may be one. A field may say that it is not written."""
     hints = get_type_hints(cls)
-    declared = [known for known in fields(cls) if known.name != "more"]
+    declared = [known for known in fields(cls) if known.name != "more" and known.metadata.get("written", True)]
     codecs = {known.name: _codec(hints[known.name], exact=exact) for known in declared}
     required = [known.name for known in declared if known.default is known.default_factory is MISSING]
     rares = {known.name: known.metadata[RARE] for known in declared if RARE in known.metadata}

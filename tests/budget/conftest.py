@@ -8,15 +8,16 @@ from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.yaml_text import BudgetFileError
 from pytest_modelbudget.registry import tables
-from tests.builders.texts import Problems, Read
+from tests.builders.texts import HARDWARE, Problems, Read
 
 
 @pytest.fixture(scope="session")
 def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
-    """The budget of a text, as ``budgets/b.yaml`` of a project."""
+    """The budget of a text, as ``budgets/b.yaml`` of a project with the devices of ``HARDWARE``."""
     root = tmp_path_factory.mktemp("project")
     path = root / "budgets" / "b.yaml"
     path.parent.mkdir()
+    path.with_name("hardware.yaml").write_text(HARDWARE, encoding="utf-8")
     using = tables()
 
     def of(text: str | bytes) -> Budget:

@@ -163,11 +163,13 @@ BROKEN = [
     pytest.param(limits("{ops: {max: {lstm: 1.5}}}"), ["5:32: lstm: '1.5'"], id="half an op"),
     pytest.param(limits("{ops: {allow: []}}"), ["5:27: the list names no op"], id="allow nothing"),
     *(
-        pytest.param(limits(f"{{{key}: 1}}"), [f"5:14: '{key}' is not available in this version"],
+        pytest.param(limits(f"{{{key}: 1}}"),
+                     [f"5:14: '{key}' is measured of a model on a device: put it under deployments: {{m55: {{device:"],
                      id=key)
-        for key in ("peak_activation_best", "activation_arena", "latency_bound")
+        for key in ("peak_activation_best", "activation_arena", "latency_bound", "array_cycles")
     ),
-    pytest.param(inputs("float32 1x3") + "    fits: x", ["7:5: 'fits' is not available"], id="fits"),
+    pytest.param(inputs("float32 1x3") + "    fits: x", ["7:5: a model fits a device: put it under deployments"],
+                 id="fits"),
     *(
         pytest.param(inputs("float32 1x3") + f"    statistics: {{some: {words}}}\n", problems, id=f"statistics {words}")
         for words, problems in {
@@ -217,7 +219,7 @@ BROKEN = [
             "of a scope": VISION.replace("{params: 8.4 M}", f"{{params: 8.4 M, {key}: x}}"),
         }.items()
     ),
-    pytest.param(VISION + "hardware: {}", ["25:1: 'hardware' is not available"], id="hardware"),
+    pytest.param(VISION + "hardware: {}", ["25:11: expected hardware: the path of a file of devices"], id="hardware"),
     pytest.param(VISION.replace("{params: 8.4 M}", "{peak_activation: 1 MB}"),
                  ["15:18: 'peak_activation' of a part of a model is not defined"], id="peak"),
     pytest.param(VISION.replace("{params: 8.4 M}", "{arithmetic_intensity: 1}"),

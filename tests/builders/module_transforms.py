@@ -34,7 +34,7 @@ def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> A
 
 def numbers(done: Applied) -> dict[str, Any]:
     costed = CostedGraph(done.changed.model.graph, builtin_ops())
-    return {key: metric.measure(costed).value for key, metric in metric_table().items()}
+    return {key: metric.measure(costed).value for key, metric in metric_table().items() if not metric.deployed}
 
 
 def table(done: Applied) -> dict[str, str]:

@@ -95,7 +95,7 @@ def measured_chain(widths: Sequence[int], *, container: str = "block") -> Measur
     return MeasuredModel(
         loaded.format,
         loaded.traced,
-        measurements={metric.key: metric.measure(graph) for metric in METRICS},
+        measurements={metric.key: metric.measure(graph) for metric in METRICS if not metric.deployed},
         census=census(graph),
         profile=profile(loaded, graph),
     )

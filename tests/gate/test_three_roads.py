@@ -62,7 +62,7 @@ def test_every_way_of_tracing_gives_the_same_numbers(name: str) -> None:
         loaded = traced(module_subject(model, source, None), source.inputs, builtin_ops(), ways=(way,))
         assert loaded.traced == way
         graph = CostedGraph(loaded.graph, builtin_ops())
-        rows[way] = {metric.key: metric.measure(graph).value for metric in METRICS}
+        rows[way] = {metric.key: metric.measure(graph).value for metric in METRICS if not metric.deployed}
     assert rows["meta"] == rows["fake"] == rows["real"]
 
 

@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.needs_torch, pytest.mark.slow]
 HEAD = "model_budget: 1\ndefaults: {inputs: float32 1x8}\nmodels:\n"
 GOOD_LINES = (
     "  first: {torch: 'good:net', limits: {params: 1 M, macs: 1 M}}\n",
-    "  drawn: {torch: 'good:drawn', kwargs: {width: 5}, limits: {params: 1 M, model_size: 1 MB}}\n",
+    "  drawn: {torch: 'good:drawn', kwargs: {width: 5}, limits: {params: 1 M, model_size: 1 MB},\n"
+    "    deployments: {lab: {device: lab_array, lower: {dtype: int8}, limits: {array_cycles: 1 M}}}}\n",
     "  last:\n    torch: good:net\n    kwargs: {width: 6}\n    limits: {params: 1 M}\n    transforms:\n"
     "      tiled: {tile_linear: {tile: 2, edge: ragged}, equivalence: exact_algebra, limits: {macs: 1 M}}\n",
 )

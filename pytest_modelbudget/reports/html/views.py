@@ -257,10 +257,10 @@ def transform_view(model: record.ModelReport, transform: record.TransformReport)
     )
 
 
-def _changes(model: record.ModelReport, transform: record.TransformReport) -> Iterator[Change]:
+def _changes(model: record.ModelReport, other: record.SubjectReport) -> Iterator[Change]:
     """Metrics that both sides have a value of."""
-    for key in transform.metrics:
-        before, after = model.measured(key), transform.measured(key)
+    for key in other.metrics:
+        before, after = model.measured(key), other.measured(key)
         if before is None or after is None:
             continue
         first, second, unit = Fraction(before.value), Fraction(after.value), after.unit
@@ -316,6 +316,32 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class DeploymentView:
+    """A model on a device. figures are metrics that exist there alone, memories (name, used, room, what is left)."""
+
+    report: record.DeploymentReport
+    lower: str
+    changes: tuple[Change, ...]
+    figures: tuple[Figure, ...]
+    memories: tuple[tuple[str, str, str, str], ...]
+
+
+def deployment_view(model: record.ModelReport, deployment: record.DeploymentReport) -> DeploymentView:
+    """One deployment of a model."""
+    alone = {key: metric for key, metric in deployment.metrics.items() if key not in model.metrics}
+    return DeploymentView(
+        report=deployment,
+        lower=", ".join(f"{key} {text}" for key, text in deployment.lower.items()),
+        changes=tuple(_changes(model, deployment)),
+        figures=tuple(_figure(key, metric) for key, metric in alone.items()),
+        memories=tuple(
+            (each.name, exact(each.used, "B"), exact(each.room, "B"), exact(each.room - each.used, "B"))
+            for each in deployment.memories
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ModelView:
     """One model. lacking are (operation, count, scope, why, the metrics that do not cover them)."""
 
@@ -328,6 +354,7 @@ class ModelView:
     figures: tuple[Figure, ...]
     lacking: tuple[tuple[str, int, str, str, str], ...]
     transforms: tuple[TransformView, ...]
+    deployments: tuple[DeploymentView, ...]
 
     @property
     def status(self) -> str:
@@ -359,6 +386,7 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
             for (op, count, scope, why), keys in uncovered(measured).items()
         ),
         transforms=tuple(transform_view(model, transform) for transform in model.transforms),
+        deployments=tuple(deployment_view(model, deployment) for deployment in model.deployments),
     )
 
 

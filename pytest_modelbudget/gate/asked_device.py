@@ -1,0 +1,67 @@
+"""A device and a lowering as Python code and the command line give them, read as budgets and hardware files are."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_modelbudget.budget import grammar, yaml_text
+from pytest_modelbudget.budget.budget import BETWEEN
+from pytest_modelbudget.budget.deployment_forms import LOWER
+from pytest_modelbudget.budget.hardware_file import DEVICE, read_devices, shipped_devices
+from pytest_modelbudget.budget.read_budget import budget_text
+from pytest_modelbudget.deployment.device import Device
+from pytest_modelbudget.errors import DeviceError
+from pytest_modelbudget.lowering.lowered import Lowering
+from pytest_modelbudget.metrics.costs import NO_DEVICE
+from pytest_modelbudget.metrics.table import Deployment
+from pytest_modelbudget.registry import Tables
+
+Value = TypeVar("Value")
+HERE = "given in Python"
+
+
+def asked_deployment(lower: object, device: object, registry: Tables, *, base: Path) -> Deployment | None:
+    """A device and a lowering, either of which may be None; None where both are. Paths are relative to base.
+
+    Raises DeviceError, with every problem, where they cannot be read.
+    """
+    if lower is None and device is None:
+        return None
+    on = NO_DEVICE if device is None else asked_device(device, registry, base=base)
+    return Deployment(on.name, on, Lowering() if lower is None else asked_lowering(lower, registry))
+
+
+def asked_lowering(lower: object, registry: Tables) -> Lowering:
+    """The lowering that a mapping means, as under ``lower:`` of a budget."""
+    if isinstance(lower, Lowering):
+        return lower
+    return _read(LOWER, lower, "lower", registry)
+
+
+def asked_device(device: object, registry: Tables, *, base: Path) -> Device:
+    """A device by its shipped name, as "hardware.yaml::name", or as a mapping of its figures."""
+    if isinstance(device, Device):
+        return device
+    if isinstance(device, Mapping):
+        return _read(DEVICE, {"source": HERE, **device}, "device", registry)
+    file, is_file, name = str(device).rpartition(BETWEEN)
+    try:
+        known = read_devices(budget_text(base / file, file), file) if is_file else shipped_devices()
+    except yaml_text.BudgetFileError as error:
+        raise DeviceError(str(error)) from error
+    if name not in known:
+        where = f"{file} has no device" if is_file else "no shipped device is called"
+        raise DeviceError(f"{where} {yaml_text.shown(name)}: {yaml_text.suggestion(name, known)}")
+    return known[name]
+
+
+def _read(form: grammar.Form[Value], value: object, name: str, registry: Tables) -> Value:
+    """A Python value through the form of a file: JSON is YAML, and what it cannot spell is refused like an odd word."""
+    node, problems = yaml_text.tree(json.dumps(value, default=str, ensure_ascii=False), name)
+    reading = grammar.Reading(Path(), Path(), registry, problems)
+    key = yaml_text.Text(name, plain=True, place=node.place)
+    read = form.read(grammar.Entry(key, node), reading)
+    if reading.problems or read is None:
+        raise DeviceError("; ".join(f"{name}: {problem.message}" for problem in reading.problems))
+    return read

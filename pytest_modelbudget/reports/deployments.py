@@ -1,0 +1,111 @@
+"""A model on a device as reports have it: what became of the program, its arena, and how full each memory is."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_modelbudget.budget.budget import FITS, DeploymentCheck
+from pytest_modelbudget.budget.deployment_forms import lower_texts
+from pytest_modelbudget.budget.fit_verdict import FitVerdict
+from pytest_modelbudget.deployment.arena import Arena, as_json
+from pytest_modelbudget.graph.graph import scope_text, share_lines
+from pytest_modelbudget.metrics.fitting import Fitting
+from pytest_modelbudget.metrics.table import DeployedModel
+from pytest_modelbudget.reports import record
+from pytest_modelbudget.reports.text import one_line
+from pytest_modelbudget.units import exact, readable, several
+
+MOST_ALIVE = 5  # activations that a failure names
+MOST_LEFT = 3  # kinds of steps that a note names
+
+
+def deployment_notes(model: DeployedModel) -> Iterator[str]:
+    """What a reader of the numbers must know: first what stayed in a floating type, then what was not lowered."""
+    if model.measured.reservation:
+        yield model.measured.reservation
+    reasons: dict[tuple[str, str], int] = {}
+    for step in model.left:
+        reasons[step.op, step.why] = reasons.get((step.op, step.why), 0) + 1
+    for (op, why), count in list(reasons.items())[:MOST_LEFT]:
+        yield f"{several(count, op, op)} {why}"
+    if len(reasons) > MOST_LEFT:
+        yield f"and {several(len(reasons) - MOST_LEFT, 'other reason')} why operations were left as they are"
+    if model.order and not model.order.proved:
+        least, found = readable(model.order.bound, "B"), readable(model.order.nbytes, "B")
+        yield f"the best order is not proved: the best one found needs {found}, and none needs less than {least}"
+    if model.arena and model.arena.gap:
+        gap, bound = exact(model.arena.gap, "B"), exact(model.arena.bound, "B")
+        yield f"the arena by {model.arena.planner} is {gap} above the {bound} that live at once"
+
+
+def deployment_report(subject: dict[str, Any], check: DeploymentCheck, model: DeployedModel) -> record.DeploymentReport:
+    """One deployment of a model, before its checks; subject are the fields that every subject has."""
+    deployment = check.deployment
+    left = tuple(record.LeftStep(op=step.op, scope=step.scope, why=step.why) for step in model.left)
+    return record.DeploymentReport(
+        **{**subject, "notes": (*deployment_notes(model), *subject["notes"])},
+        name=check.name,
+        device=deployment.device.name,
+        lower=lower_texts(deployment.lowering),
+        left=left,
+        arena=_arena(model.arena) if model.arena else None,
+        memories=tuple(_memories(model.fitting)) if model.fitting else (),
+        peak=_peak(model.fitting) if model.fitting else None,
+    )
+
+
+def _arena(arena: Arena) -> record.ArenaReport:
+    offsets = tuple(record.PlacedBuffer(**row) for row in as_json(arena))  # type: ignore[arg-type]
+    return record.ArenaReport(
+        planner=arena.planner, align=arena.align, nbytes=arena.nbytes, bound=arena.bound, offsets=offsets
+    )
+
+
+def _memories(fit: Fitting) -> Iterator[record.FilledMemory]:
+    for use in fit.uses:
+        yield record.FilledMemory(
+            name=use.memory.name, size=use.memory.size, reserve=use.memory.reserve, weights=use.weights,
+            activations=use.activations, complete=not use.unmeasured,
+        )  # fmt: skip
+
+
+def _peak(fit: Fitting) -> record.PeakReport:
+    alive = tuple(
+        record.LivingTensor(name=each.storage.name, scope=each.scope, nbytes=each.storage.nbytes)
+        for each in fit.moment.alive
+    )
+    return record.PeakReport(op=fit.moment.op, scope=fit.moment.scope, alive=alive)
+
+
+def fit_check(node_id: str, verdict: FitVerdict) -> record.Check:
+    """The check of all memories as one check among others."""
+    return record.Check(
+        id=node_id,
+        metric=FITS,
+        outcome=verdict.outcome,
+        line=verdict.check.fits.line if verdict.check.fits else None,
+        reason=verdict.reason,
+        measured=verdict.measured,
+        allowed=verdict.allowed,
+    )
+
+
+def fit_failure_lines(verdict: FitVerdict) -> tuple[str, ...]:
+    """The first line says everything; below it the operation at the peak, and what lives there."""
+    place = verdict.check.fits
+    lines = [f"{one_line(verdict.reason)}   {place}"]
+    if verdict.fitting is not None:
+        lines += peak_lines(_peak(verdict.fitting))
+    device = verdict.check.deployment.device.name
+    return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
+
+
+def peak_lines(peak: record.PeakReport) -> Iterator[str]:
+    """The operation during which most lives, and the largest of what does."""
+    if not peak.op:
+        return
+    total = sum(tensor.nbytes for tensor in peak.alive)
+    yield f"  {exact(total, 'B')} alive during {peak.op} in {scope_text(peak.scope)}"
+    shown = peak.alive[:MOST_ALIVE]
+    yield from share_lines((f"{tensor.name}, made in {scope_text(tensor.scope)}", tensor.nbytes) for tensor in shown)
+    if len(peak.alive) > MOST_ALIVE:
+        yield f"  and {len(peak.alive) - MOST_ALIVE} smaller ones"

@@ -1,0 +1,79 @@
+"""What is wrong with a file of devices, or with a deployment, each in its place and with the way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_modelbudget.budget.hardware_file import read_devices, shipped_devices
+from pytest_modelbudget.budget.yaml_text import BudgetFileError
+from tests.builders.texts import HARDWARE, Problems, model
+
+
+def problems_of(text: str) -> list[str]:
+    """The problems of a hardware file as "line:column: message"."""
+    with pytest.raises(BudgetFileError) as caught:
+        read_devices(text, "h.yaml")
+    return [line.removeprefix("h.yaml:") for line in str(caught.value).splitlines()]
+
+
+BROKEN = [
+    ("size: 100 kB, holds: weights", "size: 100, holds: weights", "5:21: size: '100' has no unit: write it as 2 MiB"),
+    ("size: 100 kB, holds: weights", "size: -1 B, holds: weights", "5:21: size: '-1 B' has a sign"),
+    ("size: 100 kB, holds: weights", "size: 0 B, holds: weights", "5:21: size: '0 B' is nothing"),
+    ("size: 100 kB, holds: weights", "size: 100 kB", "5:14: a memory needs the key 'holds'"),
+    ("holds: weights", "holds: []", "5:36: a memory holds something"),
+    ("holds: weights", "holds: code", "5:36: 'code' is no content of a memory: known are weights, activations"),
+    ("holds: weights", "holds: activations", "3:3: flash and sram of m55_board hold activations: one memory alone may"),
+    ("reserve: 1 kB", "reserve: 1 MB", "6:7: the memory sram has 100000 B, of which 1000000 B are reserved"),
+    ("1 GMAC/s", "1 GMAC", "7:18: int8: '1 GMAC' counts MAC, but here it is MAC/s"),
+    ("int8:", "int9:", "7:12: 'int9' is no type of operands: did you mean 'int"),
+    ("greedy_by_size", "greedy", "8:22: 'greedy' is no planner: did you mean 'greedy_by_"),
+    ("align: 1}", "align: 0}", "8:45: an alignment of 0 B: it is 1 or more"),
+    ("rows: 8", "rows: 0", "9:19: rows of 0: an array has 1 or more"),
+    ("weight_stationary", "weight", "9:44: 'weight' is no dataflow: "),
+    ("    source: made up\n  bare", "  bare", "4:5: a device needs the key 'source'"),
+    ("bare:", "m55_board:", "11:3: "),
+    ("hardware: 1", "hardware: 2", "1:11: hardware must be 1"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "said"), BROKEN, ids=[after for _, after, _ in BROKEN])
+def test_a_broken_hardware_file(before: str, after: str, said: str) -> None:
+    """One line for each problem, where it stands."""
+    first, *_ = problems_of(HARDWARE.replace(before, after, 1))
+    assert first.startswith(said)
+
+
+def deployment(words: str) -> str:
+    return "hardware: hardware.yaml\n" + model(f"    deployments:\n      m55: {words}\n    inputs: float32 1x3")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("{device: m56_board, fits: true}", "8:21: there is no device 'm56_board': did you mean 'm55_board'?"),
+        ("{device: m55_board}", "8:7: the deployment 'm55' holds nothing: give it fits, limits or scopes"),
+        ("{device: m55_board, fits: false}", "8:32: 'fits: false' holds nothing: write true, or remove it"),
+        ("{device: m55_board, fits: true, lower: {dtype: int4}}", "cannot be lowered to 'int4': did you mean 'int"),
+        ("{device: m55_board, fits: true, lower: {in_place: yes}}", "'yes' is no way to work in place: known are none"),
+        ("{device: m55_board, fits: true, lower: {layout: nhwc}}", "'layout' is not modelled"),
+        ("{device: m55_board, fits: true, lower: {fuse_activations: [rellu]}}", "did you mean 'relu'?"),
+        ("{device: m55_board, limits: {training_macs: 1}}", "is measured of the model as written"),
+        ("{fits: true}", "a deployment needs the key 'device'"),
+    ],
+)  # fmt: skip
+def test_a_broken_deployment(problems: Problems, words: str, said: str) -> None:
+    """A typo is never green."""
+    assert any(said in line for line in problems(deployment(words)))
+
+
+def test_a_broken_hardware_file_is_the_only_problem(problems: Problems) -> None:
+    """Which devices it has nobody knows, so none is missing."""
+    text = deployment("{device: x, fits: true}").replace("hardware.yaml", "gone.yaml")
+    assert problems(text) == ["budgets/gone.yaml:1:1: the file cannot be read: No such file or directory"]
+
+
+def test_shipped_devices_are_read() -> None:
+    """Each memory and rate of them has its unit and its source."""
+    assert len(shipped_devices()) >= 8
+    assert all(device.source for device in shipped_devices().values())
