@@ -4,9 +4,10 @@ At its end the boundary around code that is not ours: whatever it raises becomes
 """
 
 import dis
+import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from traceback import walk_tb
 from typing import Any, ClassVar
 
@@ -137,10 +138,11 @@ def described(error: BaseException) -> str:
     """Type, first line and raising line of an exception, for one line of text.
 
     The line is the innermost one outside torch and this package, where there is one: the user's.
-    Addresses of objects are left out, so that the text is the same in every run.
+    Addresses of objects are left out, and paths below the current folder told from there, so that the text is the same
+    in every run and every checkout.
     """
     kind, line = _kind_and_line(error)
-    words = re.sub(r" at 0x[0-9a-f]+", "", line[:300])
+    words = re.sub(r" at 0x[0-9a-f]+", "", _seen_from_here(line)[:300])
     text = f"{kind}: {words}".rstrip(": ")
     places = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
     if not places:
@@ -150,6 +152,14 @@ def described(error: BaseException) -> str:
     # The last two parts of a path are enough to find it, and the same on every machine.
     short = "/".join(code.co_filename.replace("\\", "/").split("/")[-2:])
     return f"{text} (in {code.co_name}, {short}:{number})"
+
+
+def _seen_from_here(text: str) -> str:
+    """A text whose absolute paths below the current folder are told from there."""
+    with suppress(OSError):  # the folder was removed
+        here = os.path.join(os.getcwd(), "")
+        return text if here == os.sep else text.replace(here, "")
+    return text
 
 
 def is_users_file(file: str) -> bool:

@@ -23,17 +23,18 @@ COMPARISONS = {"text": diff.comparison_text, "markdown": diff.comparison_markdow
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what a user can mend is one sentence."""
-    options = parser().parse_args(arguments)
+    options, code = parser().parse_args(arguments), DONE
     try:
         outcome = options.command(options)
+        code = EXITS[outcome] if isinstance(outcome, bool) else int(outcome)
         sys.stdout.flush()  # here, where a full disk can still be said in a sentence
-        return EXITS[outcome] if isinstance(outcome, bool) else int(outcome)
+        return code
     except ModelBudgetError as error:
         print(f"modelbudget: error: {printable(one_line(str(error)))}", file=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         _forget_output()
-        return DONE
+        return code
     except OSError as error:  # what models raise is a ModelBudgetError: this is our own output
         _forget_output()
         print(f"modelbudget: error: cannot write: {error.strerror or error}", file=sys.stderr)

@@ -3,6 +3,8 @@
 import argparse
 import json
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pytest_modelbudget.errors import InputError, MissingExtraError
@@ -44,10 +46,9 @@ def merge_parts(options: argparse.Namespace) -> int:
     whole = merged(parts, allow_missing=options.allow_missing)
     for report, name in files:
         _write(report, whole.report, name)
-    _print(whole)
-    if options.annotations:
-        for command in annotations.commands(whole.report, root=parts[0].shard.root):
-            print(command)
+    commands = annotations.commands(whole.report, root=parts[0].shard.root) if options.annotations else []
+    with suppress(BrokenPipeError):  # a reader who has seen enough changes no verdict
+        print(*_lines(whole), *commands, sep="\n")
     return whole.exit
 
 
@@ -58,15 +59,14 @@ def _write(kind: FileReport, report: record.Report, name: str) -> None:
         raise InputError(f"cannot write {name}: {error.strerror or error}") from error
 
 
-def _print(whole: Merged) -> None:
+def _lines(whole: Merged) -> Iterator[str]:
     """The table, and what is to be said of the run."""
     report = whole.report
-    for text, _ in terminal.lines(report, terminal.Detail.TIGHTEST):
-        print(text)
+    yield from (text for text, _ in terminal.lines(report, terminal.Detail.TIGHTEST))
     remarks = [f"shard {name} is missing: its limits were not measured" for name in whole.missing]
     for remark in filter(None, [*remarks, *terminal.change_lines(report), cases.unmeasured(report)]):
-        print(printable(f"model budget: {remark}"))
-    print(terminal.counted(report))
+        yield printable(f"model budget: {remark}")
+    yield terminal.counted(report)
 
 
 def read_report(name: str) -> record.Report:

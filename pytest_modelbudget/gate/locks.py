@@ -170,13 +170,14 @@ def _state(compared: LockComparison) -> tuple[str, str]:
     if stale:
         others = {version for number in numbers for version in number.drift}
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
-        return "stale", f"lock stale: {file}: {_named(stale)}{drift}: {UPDATE}=fix renews it"
+        return "stale", f"lock stale: {file}: {named(stale)}{drift}: {UPDATE}=fix renews it"
     if lacking:
-        return "stale", f"lock stale: {file} lacks {_named(lacking)}: {UPDATE}=create adds them"
+        return "stale", f"lock stale: {file} lacks {named(lacking)}: {UPDATE}=create adds them"
     return "fresh", f"{file} holds what was measured"
 
 
-def _named(texts: Sequence[str]) -> str:
+def named(texts: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
     rest = len(texts) - MOST_NAMED
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
@@ -190,7 +191,7 @@ def _at_base(compared: LockComparison, base: str) -> Iterator[record.LockReport]
     for model, homes in compared.moved.items():
         moved.setdefault(homes, []).append(model)
     for homes, names in moved.items():
-        text = f"{_named(names)} of {compared.budget} compared with {homes} at {base}"
+        text = f"{named(names)} of {compared.budget} compared with {homes} at {base}"
         yield record.LockReport(file=file, state="moved", text=f"{text}: moved from there")
     if not compared.is_at_base and not moved:
         yield record.LockReport(

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports
+from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports, named
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.assembly import place_in_order
 from pytest_modelbudget.reports.cases import cases, changes
@@ -18,6 +17,8 @@ from pytest_modelbudget.reports.shard import LockComparison, Shard
 from pytest_modelbudget.units import several
 
 FAILED = 1  # pytest's exit code
+MOST_SHARDS = 9_999
+CHANGED = "its file was changed"
 WITHOUT_NUMBERS = ("unreachable", "stray")  # states of locks that every part tells alike
 
 
@@ -42,14 +43,15 @@ class Merged:
     missing: tuple[str, ...] = ()
 
 
+# Told in words, or several behind commas, of which a refusal names those that differ.
 SAME: Mapping[str, Callable[[Part], str]] = {
     "number of shards": lambda part: str(part.shard.of),
-    "commit": lambda part: part.shard.commit or "none",
-    "base": lambda part: short(BaseRevision(part.report.base_name, part.report.base or "")) or "none",
+    "commit": lambda part: part.shard.commit,
+    "base": lambda part: f"{part.report.base_name} {part.report.base or ''}".strip(),
     "environment": lambda part: ", ".join(" ".join(pair) for pair in part.report.environment.items()),
     "place in its repository": lambda part: part.shard.root or "its top",
     "check of lock files": lambda part: "check" if part.shard.checks_locks else "no check",
-    "collection of limits": lambda part: f"{several(part.shard.limits, 'limit')}, {part.shard.collection[:12]}",
+    "collection of limits": lambda part: f"{several(part.shard.limits, 'limit')}, {part.shard.collection}",
 }
 
 
@@ -68,13 +70,14 @@ def merged(parts: Sequence[Part], *, allow_missing: bool = False) -> Merged:
     """
     parts = sorted(parts, key=lambda part: part.shard.number)
     _must_be_of_one_run(parts)
+    _must_be_of_one_day(parts)
     _must_not_be_doubled(parts)
-    of = parts[0].shard.of
-    missing = tuple(f"{number}/{of}" for number in range(1, of + 1) if number not in {p.shard.number for p in parts})
+    of, there = parts[0].shard.of, {part.shard.number for part in parts}
+    missing = tuple(f"{number}/{of}" for number in range(1, of + 1) if number not in there)
     if missing and not allow_missing:
         verb = "shards {} are" if len(missing) > 1 else "shard {} is"
         raise InputError(
-            f"{verb.format(', '.join(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
+            f"{verb.format(named(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
         )
     unaccounted = parts[0].shard.limits - sum(part.shard.answered + part.report.unanswered for part in parts)
     if unaccounted < 0 or (unaccounted and not missing):
@@ -92,9 +95,22 @@ def _must_be_of_one_run(parts: Sequence[Part]) -> None:
     first = parts[0]
     for part in parts[1:]:
         for what, told in SAME.items():
-            if told(part) != told(first):
-                raise InputError(f"{part} has another {what} than {first}: {told(part)}, not {told(first)}")
+            here, there = told(part).split(", "), told(first).split(", ")
+            if here != there:
+                raise InputError(f"{part} has another {what} than {first}: {_unlike(here, there)}")
 
+
+def _unlike(here: Sequence[str], there: Sequence[str]) -> str:
+    """The words of each that the other lacks: "torch 2.14.0, not torch 2.15.0"."""
+    own, other = (
+        ", ".join(word for word in some if word and word not in rest) or "none"
+        for some, rest in ((here, there), (there, here))
+    )
+    return f"{own}, not {other}"
+
+
+def _must_be_of_one_day(parts: Sequence[Part]) -> None:
+    """Refuse parts of which one had an exception that was past for another."""
     days: dict[str, Part] = {}
     for part in parts:
         for case in cases(part.report):
@@ -111,8 +127,11 @@ def _must_not_be_doubled(parts: Sequence[Part]) -> None:
     by_number: dict[int, Part] = {}
     by_id: dict[str, Part] = {}
     for part in parts:
-        if not 1 <= part.shard.number <= part.shard.of:
-            raise InputError(f"{part} is no shard of {part.shard.of}: its file was changed")
+        if not 1 <= part.shard.number <= part.shard.of <= MOST_SHARDS:
+            raise InputError(f"{part} is no shard of {part.shard.of:,}: {CHANGED}")
+        measured = sum(1 for _ in cases(part.report)) + len(part.report.broken)
+        if measured < part.shard.answered:
+            raise InputError(f"{part} has {measured} of its {several(part.shard.answered, 'limit')}: {CHANGED}")
         other = by_number.setdefault(part.shard.number, part)
         if other is not part:
             raise InputError(f"{part.file} and {other.file} are both shard {part.shard.name}: give one of them")

@@ -26,6 +26,7 @@ PATHS = "model_budget_paths"
 ISOLATE_INI, TIMEOUT_INI, MEMORY_INI = "model_budget_isolate", "model_budget_timeout", "model_budget_memory"
 DEFAULT_PATHS = ["budgets"]
 BAZEL_INDEX, BAZEL_TOTAL, BAZEL_STATUS = "TEST_SHARD_INDEX", "TEST_TOTAL_SHARDS", "TEST_SHARD_STATUS_FILE"
+MOST_DIGITS = 4  # of the number of shards
 GITLAB_INDEX, GITLAB_TOTAL = "CI_NODE_INDEX", "CI_NODE_TOTAL"
 
 
@@ -171,7 +172,7 @@ def _shard(index: str, of: str, source: str, way_out: str = "the environment set
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 10
+    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
 
 
 def touch_shard_status() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.cli.command import main
+from pytest_modelbudget.reports.table import FILE_REPORTS
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
-REPORTS = ("json", "junit", "summary", "comment", "html")
+REPORTS = tuple(report.option.removeprefix("--model-budget-") for report in FILE_REPORTS)
 KEPT = "model_budget: 1\nmodels:\n" + "".join(
     f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, limits: {{params: 48, macs: {48 * n} MAC}}}}\n"
     for n in range(1, 6)

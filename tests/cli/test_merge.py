@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_modelbudget.cli.command import main
 from tests.builders import sharded
 from tests.builders.project import Project
 from tests.builders.repository import Repository
@@ -165,13 +168,13 @@ REFUSED = {
     ),
     "of another collection": (
         of_shard(collection="f" * 64),
-        f"{OTHER} collection of limits than {{1}} (shard 1/3): 10 limits, ffffffffffff, not 10 limits, ",
+        f"{OTHER} collection of limits than {{1}} (shard 1/3): {'f' * 64}, not ",
     ),
     "of another environment": (
         of_report(environment={"python": "2.7"}), f"{OTHER} environment than {{1}} (shard 1/3): python 2.7, not ",
     ),
     "of another base": (
-        of_report(base="1234567890", base_name="main"), f"{OTHER} base than {{1}} (shard 1/3): main (1234567), not none"
+        of_report(base="12345678", base_name="main"), f"{OTHER} base than {{1}} (shard 1/3): main 12345678, not none"
     ),
     "of locks that are checked": (
         of_shard(checks_locks=True), f"{OTHER} check of lock files than {{1}} (shard 1/3): check, not no check"
@@ -181,6 +184,14 @@ REFUSED = {
         "{2} (shard 2/3) held exceptions against 2026-12-31, and {1} (shard 1/3) against 2026-12-30: give all --m",
     ),
     "no such shard": (of_shard(number=9), "{2} (shard 9/3) is no shard of 3: its file was changed"),
+    "one of a million": (
+        lambda part: [of_shard(of=10**6)(part.parent / f"{number}of3.json") for number in (1, 2, 3)],
+        "{1} (shard 1/1000000) is no shard of 1,000,000: its file was changed",
+    ),
+    "robbed of a model": (
+        lambda part: edited(part, lambda record: record["models"].pop()),
+        "{2} (shard 2/3) has 2 of its 4 limits: its file was changed",
+    ),
     "no number": (of_shard(number="2"), "{2} is no report of this version"),
     "doubled": (of_shard(number=3), "{3} and {2} are both shard 3/3: give one of them"),
     "of other locks": (
@@ -246,9 +257,18 @@ def test_a_missing_part_without_limits_is_not_green_either(project: Project) -> 
 def test_a_report_that_is_a_part_is_refused(parts: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     """What would be overwritten is what is to be read."""
     part, text = parts[0], parts[0].read_text()
-    assert sharded.main(["merge", str(part), "--json", str(part)]) == 2
+    assert main(["merge", str(part), "--json", str(part)]) == 2
     assert capsys.readouterr().err == f"modelbudget: error: --json {part} is one of the parts: name another file\n"
     assert part.read_text() == text
+
+
+def test_a_reader_who_leaves_changes_no_exit_code(parts: list[Path]) -> None:
+    """``modelbudget merge ... | head`` is as red as without."""
+    command = [sys.executable, "-m", "pytest_modelbudget.cli", "merge", *map(str, parts[1:]), "--allow-missing"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 1
 
 
 def test_parts_of_two_commits_are_refused(project: Project, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -69,3 +71,14 @@ def test_an_error_in_torchscript_has_its_cause(make: object, says: str) -> None:
 def test_the_first_line_of_an_error_is_told(error: Exception, expected: str) -> None:
     """With its type, without addresses, and without what follows."""
     assert described(error) == expected
+
+
+def test_a_path_below_the_current_folder_is_told_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text is the same in every checkout; a path of elsewhere stays whole."""
+    monkeypatch.chdir(tmp_path)
+    inside = FileNotFoundError(2, "No such file", str(tmp_path / "weights" / "a.bin"))
+    assert described(inside) == "FileNotFoundError: [Errno 2] No such file: 'weights/a.bin'"
+    beside = FileNotFoundError(2, "No such file", f"{tmp_path}-other/a.bin")
+    assert described(beside) == f"FileNotFoundError: [Errno 2] No such file: '{tmp_path}-other/a.bin'"
+    monkeypatch.chdir("/")
+    assert described(ValueError("a/b")) == "ValueError: a/b"
