@@ -174,3 +174,33 @@ def test_shards_do_not_wait_for_what_nobody_asked_for(runs: Project) -> None:
         result = runs.run("--model-budget-shard", shard)
         assert result.ret == 0
         assert f"shard {shard}: 1 of 2 limits" in result.stdout.str()
+
+
+NETS = """
+import os
+from torch import nn
+
+class Dies(nn.Module):
+    def forward(self, x):
+        if not x.is_meta:
+            os._exit(7)
+        return x * 2
+
+def kept():
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs_torch
+def test_a_model_that_dies_where_it_runs_fails_alone(runs: Project) -> None:
+    """In processes of their own: one ends itself when it is run, and the other is held all the same."""
+    runs.write("run_nets.py", NETS)
+    held = "    inputs: float32 1x4\n    statistics: {some: {max_abs: 99}}\n    measured: {latency: 60 s, repeats: 1}\n"
+    runs.budget(f"  dies:\n    torch: run_nets:Dies\n{held}  kept:\n    torch: run_nets:kept\n{held}")
+    result = runs.run_apart(MEASURED, "--model-budget-isolate", "-p", "no:cacheprovider")
+    text = result.stdout.str()
+    assert result.ret == 1
+    assert "max_abs@some unknown: the process that ran it ended itself with exit code 7" in text
+    assert "latency@cpu unknown: the process that timed it ended itself with exit code 7" in text
+    assert "4 limits: 0 over, 0 warn, 2 within, 2 unknown" in text
