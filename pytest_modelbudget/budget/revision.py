@@ -113,6 +113,14 @@ def base_revision(asked: AskedBase, root: Path, environment: Mapping[str, str]) 
         return BaseRevision(asked.name, why_not=str(error), measured=measured)
 
 
+def head_commit(root: Path) -> str:
+    """The commit that is checked out in a project's root; "" where git cannot tell."""
+    try:
+        return _commit("HEAD", root)
+    except BaseError:
+        return ""
+
+
 def text_at(base: BaseRevision, path: Path) -> str | None:
     """The text of a file at the base, links followed as they were there; None where it was not there.
 
@@ -154,7 +162,7 @@ def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tu
     if name.startswith("../") or "\n" in name:
         raise BaseError(f"{path.name} lies outside of the repository of {base.root}: it has no base")
     words = ("cat-file", "--batch" if with_content else "--batch-check", "--follow-symlinks")
-    told = _git_bytes(base.root, *words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode())
+    told = run_git(base.root, *words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode())
     head, _, content = told.partition(b"\n")
     fields = head.split()
     if len(fields) == 3 and fields[1] in (b"blob", b"tree"):
@@ -257,10 +265,10 @@ def _commit(revision: str, folder: Path) -> str:
 
 
 def _git(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> str:
-    return _git_bytes(folder, *words, ends=ends).decode("utf-8", "surrogateescape")
+    return run_git(folder, *words, ends=ends).decode("utf-8", "surrogateescape")
 
 
-def _git_bytes(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes = b"") -> bytes:
+def run_git(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes = b"") -> bytes:
     """Run git; what it prints when it is sent this. Raises BaseError where it fails, or is not installed."""
     kept = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
     environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}

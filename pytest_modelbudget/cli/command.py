@@ -1,21 +1,22 @@
 """The ``modelbudget`` command: 0 done, 1 unmeasured operations, 2 usage or unreadable source."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from pytest_modelbudget.budget.read_budget import schema_text
+from pytest_modelbudget.cli.history import add_history
+from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
-from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports import diff, record, typed_json
+from pytest_modelbudget.reports import diff, record
 from pytest_modelbudget.reports.text import one_line, printable
 
 DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130  # exit codes
+EXITS = {True: DONE, False: UNMEASURED}
 COMPARISONS = {"text": diff.comparison_text, "markdown": diff.comparison_markdown}
 
 
@@ -23,9 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what a user can mend is one sentence."""
     options = parser().parse_args(arguments)
     try:
-        is_complete = options.command(options)
+        outcome = options.command(options)
         sys.stdout.flush()  # here, where a full disk can still be said in a sentence
-        return DONE if is_complete else UNMEASURED
+        return EXITS[outcome] if isinstance(outcome, bool) else int(outcome)
     except ModelBudgetError as error:
         print(f"modelbudget: error: {printable(one_line(str(error)))}", file=sys.stderr)
         return UNUSABLE
@@ -48,7 +49,8 @@ def _forget_output() -> None:
 def parser() -> argparse.ArgumentParser:
     """Commands and their options.
 
-    A command is a function of its options that prints, and returns whether all that it needed could be measured.
+    A command is a function of its options that prints, and returns whether all that it needed could be measured, or
+    an exit code of its own.
     """
     top = argparse.ArgumentParser(prog="modelbudget", description="What a neural network costs, layer by layer.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
@@ -56,6 +58,8 @@ def parser() -> argparse.ArgumentParser:
     add_explain(commands.add_parser("explain", help="an operation's formula with its numbers"))
     add_init(commands.add_parser("init", help="a budget with what a model measures as limits"))
     add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
+    add_history(commands.add_parser("history", help="when locked numbers changed, and by how much"))
+    add_merge(commands.add_parser("merge", help="one run's reports from the parts of its shards"))
     add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
     add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
     schema = commands.add_parser("schema", help="the JSON Schema of a budget file, or of a report")
@@ -74,24 +78,10 @@ def add_diff(command: argparse.ArgumentParser) -> None:
 
 
 def print_diff(options: argparse.Namespace) -> bool:
-    """Print what changed; incomplete where a number of either report is only a lower bound."""
-    changed = diff.changes(_report(options.base), _report(options.head))
+    """Print what changed; incomplete where a number is only a lower bound, or a report lacks its operations."""
+    changed = diff.changes(read_report(options.base), read_report(options.head))
     print(printable(COMPARISONS[options.format](changed)))
-    return all(number.complete for change in changed for number in change.numbers)
-
-
-def _report(name: str) -> record.Report:
-    """The report of a file that --model-budget-json wrote."""
-    try:
-        document = json.loads(Path(name).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} is no JSON: write it with --model-budget-json") from error
-    try:
-        return typed_json.from_json(record.Report, document)
-    except InputError as error:
-        raise InputError(f"{name} is no report of this version: write it with --model-budget-json ({error})") from error
+    return all(change.is_aligned and all(number.complete for number in change.numbers) for change in changed)
 
 
 def print_schema(options: argparse.Namespace) -> bool:

@@ -28,12 +28,14 @@ from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
 from pytest_modelbudget.reports.cases import cases
+from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
 from pytest_modelbudget.units import readable_pair
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 MOST_NAMED = 3  # stale numbers that one line names
 HEAD = 1000  # bytes of a lock file in which its schema stands
+UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
 
 
@@ -65,34 +67,71 @@ def exempt_checks(report: record.Report, numbers: Numbers, budget: Path, root: P
 # Lock files.
 
 
-def lock_reports(
-    report: record.Report, numbers: Numbers, files: Iterable[Path], baselines: Baselines, *, all_needed: bool
-) -> list[record.LockReport]:
-    """The state of each lock file, in the order of the files.
+def lock_comparison(report: record.Report, numbers: Numbers, path: Path, baselines: Baselines) -> LockComparison:
+    """One budget's lock, in the working tree and at the base, beside the numbers that were measured.
 
-    One that does not exist is only spoken of where limits grow from it, or all_needed.
+    A number that is accepted for a while moves no lock.
     """
-    locks: list[record.LockReport] = []
-    base = baselines.base
-    if base is not None and not base.commit:
-        locks.append(record.LockReport(file=None, state="unreachable", text=base.why_not))
+    here, file = baselines.in_working_tree(path), baselines.shown(path)
+    today = measured_numbers(numbers, path)
+    accepted = exempt_checks(report, numbers, path, baselines.root).accepted
+    beside = {
+        str(Address(file) / path_of(*key)): _beside(number, key, here.lock.value(*key), is_accepted=key in accepted)
+        for key, number in today.items()
+    } if here.lock else {}  # fmt: skip
+    lock = baselines.shown(lock_path(path))
+    compared = LockComparison(budget=file, file=lock, is_there=here.is_there, problem=here.problem, numbers=beside)
+    if baselines.base is None or not baselines.base.commit:
+        return compared
+    there = baselines.at_base(path)
+    moved: dict[str, str] = {}
+    with suppress(BudgetError):  # which leaves growth unknown
+        for model in sorted({model for model, _ in today}):
+            homes = [baselines.shown(lock_path(home)) for home in baselines.homes(path, model) if home != path]
+            if homes:
+                moved[model] = " and ".join(homes)
+    return replace(compared, is_at_base=there.is_there, base_problem=there.problem, moved=moved)
+
+
+def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is_accepted: bool) -> LockedNumber:
+    """A number of today beside the locked one."""
+    if locked is None:
+        return LockedNumber(is_locked=False, difference=f"{key[1]} of {key[0]}")
+    drift = tuple(
+        f"{name} {version}" for name, version in locked.versions.items() if today.versions.get(name) != version
+    )
+    if locked.value == today.value or is_accepted:
+        return LockedNumber(drift=drift)
+    before, after = readable_pair(locked.value, today.value, today.unit)
+    return LockedNumber(difference=f"{key[1]} of {key[0]} {before} -> {after}", drift=drift)
+
+
+def lock_reports(
+    report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool
+) -> Iterator[record.LockReport]:
+    """The state of each lock file, in the order of the files; where locks are checked, what is unfit fails.
+
+    One that does not exist is only spoken of where limits grow from it, or locks are checked.
+    """
     growing = [case for case in cases(report) if case.check.grow is not None]
     grows = {case.model.file for case in growing}
     grown_from = {case.model.file for case in growing if case.check.baseline is not None}
-    for path in files:
-        file = baselines.shown(path)
-        today = measured_numbers(numbers, path)
-        accepted = exempt_checks(report, numbers, path, baselines.root).accepted
-        state, text = _state(path, today, baselines, accepted)
-        if state == "missing" and not all_needed and file not in grows:
+    for compared in comparisons:
+        state, text = _state(compared)
+        if state == "missing" and not is_checked and compared.budget not in grows:
             continue
-        lock = baselines.shown(lock_path(path))
         # It was there when growth was told from it, and no longer says so now.
-        is_gone = base is None and state in ("missing", "broken") and file in grown_from
-        locks.append(record.LockReport(file=lock, state=state, text=text, fails=is_gone))
-        if base is not None and base.commit:
-            locks.extend(_at_base(path, sorted({model for model, _ in today}), base, baselines))
-    return locks
+        is_gone = not report.base_name and state in ("missing", "broken") and compared.budget in grown_from
+        locks = [record.LockReport(file=compared.file, state=state, text=text, fails=is_gone)]
+        if report.base:
+            locks.extend(_at_base(compared, revision.short(revision.BaseRevision(report.base_name, report.base))))
+        for lock in locks:
+            yield replace(lock, fails=lock.fails or (is_checked and lock.state in UNFIT))
+
+
+def unreachable_base(base: revision.BaseRevision) -> record.LockReport:
+    """The state of all locks of a base that is not here."""
+    return record.LockReport(file=None, state="unreachable", text=base.why_not)
 
 
 def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[record.LockReport]:
@@ -114,22 +153,17 @@ def _is_lock(path: Path) -> bool:
         return False  # not ours to read, and nothing is compared with it
 
 
-def _state(
-    path: Path, today: Mapping[CheckKey, LockedValue], baselines: Baselines, accepted: Collection[CheckKey]
-) -> tuple[str, str]:
-    """(state, text) of the lock in the working tree, seen from what was measured; an accepted number moves none."""
-    file, here = baselines.shown(lock_path(path)), baselines.in_working_tree(path)
-    if here.problem:
-        return "broken", here.problem
-    if here.lock is None:
+def _state(compared: LockComparison) -> tuple[str, str]:
+    """(state, text) of the lock in the working tree, seen from what was measured."""
+    file, numbers = compared.file, compared.numbers.values()
+    if compared.problem:
+        return "broken", compared.problem
+    if not compared.is_there:
         return "missing", f"there is no {file}: {UPDATE}=create writes it"
-    known = {key: here.lock.value(*key) for key in today}
-    stale = [_stale(key, locked, today[key]) for key, locked in known.items()
-             if locked is not None and locked.value != today[key].value and key not in accepted]  # fmt: skip
-    lacking = [f"{check} of {model}" for (model, check), locked in known.items() if locked is None]
+    stale = [number.difference for number in numbers if number.is_locked and number.difference]
+    lacking = [number.difference for number in numbers if not number.is_locked]
     if stale:
-        others = {f"{name} {version}" for key, locked in known.items() if locked is not None
-                  for name, version in locked.versions.items() if today[key].versions.get(name) != version}  # fmt: skip
+        others = {version for number in numbers for version in number.drift}
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
         return "stale", f"lock stale: {file}: {_named(stale)}{drift}: {UPDATE}=fix renews it"
     if lacking:
@@ -137,35 +171,26 @@ def _state(
     return "fresh", f"{file} holds what was measured"
 
 
-def _stale(key: CheckKey, locked: LockedValue, today: LockedValue) -> str:
-    before, after = readable_pair(locked.value, today.value, today.unit)
-    return f"{key[1]} of {key[0]} {before} -> {after}"
-
-
 def _named(texts: Sequence[str]) -> str:
     rest = len(texts) - MOST_NAMED
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-def _at_base(
-    path: Path, models: Iterable[str], base: revision.BaseRevision, baselines: Baselines
-) -> Iterator[record.LockReport]:
-    there, file = baselines.at_base(path), baselines.shown(lock_path(path))
-    if there.problem:
-        yield record.LockReport(file=file, state="broken", text=there.problem)
+def _at_base(compared: LockComparison, base: str) -> Iterator[record.LockReport]:
+    file = compared.file
+    if compared.base_problem:
+        yield record.LockReport(file=file, state="broken", text=compared.base_problem)
         return
     moved: dict[str, list[str]] = {}
-    with suppress(BudgetError):  # which leaves growth unknown
-        for model in models:
-            homes = [baselines.shown(lock_path(home)) for home in baselines.homes(path, model) if home != path]
-            if homes:
-                moved.setdefault(" and ".join(homes), []).append(model)
-    for locks, names in moved.items():
-        text = f"{_named(names)} of {baselines.shown(path)} compared with {locks} at {revision.short(base)}"
+    for model, homes in compared.moved.items():
+        moved.setdefault(homes, []).append(model)
+    for homes, names in moved.items():
+        text = f"{_named(names)} of {compared.budget} compared with {homes} at {base}"
         yield record.LockReport(file=file, state="moved", text=f"{text}: moved from there")
-    if not there.is_there and not moved:
-        text = f"{revision.short(base)} has no {file}: compared with the working tree's"
-        yield record.LockReport(file=file, state="missing", text=text)
+    if not compared.is_at_base and not moved:
+        yield record.LockReport(
+            file=file, state="missing", text=f"{base} has no {file}: compared with the working tree's"
+        )
 
 
 # Loosened limits, and redefined models.

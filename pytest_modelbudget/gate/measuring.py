@@ -23,6 +23,7 @@ from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.operations import operations
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 
@@ -202,6 +203,7 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         model.measurements,
         model.failures,
         model.census,
+        operations=model.costed.once(operations),
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
         parts=_parts(model, registry) if with_parts else {},
         files=files_of(model.loaded),

@@ -7,6 +7,7 @@ from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
 from pytest_modelbudget.metrics.compute import BOPS, FLOPS, MACS, OPS, OpCount
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, PEAK_ACTIVATION, TRAINABLE_PARAMS, WEIGHT_MEMORY
 from pytest_modelbudget.metrics.traffic import ARITHMETIC_INTENSITY, BANDWIDTH, BANDWIDTH_FLOOR, TOTAL_ACTIVATION
 from pytest_modelbudget.metrics.training import TRAINING_MACS, TRAINING_MEMORY
@@ -59,6 +60,7 @@ class MeasuredModel:
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     failures: Mapping[str, ModelBudgetError] = field(default_factory=dict)
     census: tuple[OpCount, ...] = ()
+    operations: tuple[Operation, ...] = ()
     scopes: tuple[str, ...] = ()
     profile: str | None = None
     failure: ModelBudgetError | None = None

@@ -44,11 +44,14 @@ def _register(config: pytest.Config) -> None:
     from pytest_modelbudget.pytest_plugin.gate import Gate
     from pytest_modelbudget.pytest_plugin.github import GitHub, Progress, is_on_github
 
-    config.pluginmanager.register(Gate(config), "modelbudget-gate")
+    gate = Gate(config)
+    config.pluginmanager.register(gate, "modelbudget-gate")
+    if gate.shard is not None:
+        config.pluginmanager.register(gate.shard, "modelbudget-shard")
     if hasattr(config, "workerinput"):
         return
     config.pluginmanager.register(Progress(config), "modelbudget-progress")
-    if is_on_github():
+    if is_on_github() and gate.shard is None:  # merging tells it once, of all shards
         config.pluginmanager.register(GitHub(config), "modelbudget-github")
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
-from pytest_modelbudget.budget.yaml_text import remove_stray, replace_file, strays
+from pytest_modelbudget.budget.revision import head_commit
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
-from pytest_modelbudget.pytest_plugin import items, locks, options, progress
+from pytest_modelbudget.gate.report_files import remove_reports, write_report
+from pytest_modelbudget.pytest_plugin import items, locks, options, progress, shards
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
+from pytest_modelbudget.reports.annotations import path_in_checkout
+from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.text import printable, printed_line
 from pytest_modelbudget.units import several
 
@@ -163,6 +167,9 @@ class Gate:
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
+        asked = options.asked_shard(config)
+        self.shard = shards.SessionShard(config, asked) if asked else None
+        self.cut = shards.Cut()
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.remarks: list[str] = []
@@ -182,7 +189,8 @@ class Gate:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
         self.collected = sum(isinstance(item, items.BudgetItem) for item in session.items)
-        self.declared = items.declared_limits(self.config)
+        self.cut = self.shard.cut if self.shard else self.cut
+        self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         items.prepare_processes(session)
 
     # Listening to items, in whichever process they run.
@@ -218,8 +226,9 @@ class Gate:
         """Learn from an xdist worker how much there was to select from."""
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
-            self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, damaged = counts
+            self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, damaged, cut = counts
             self.damaged.update(damaged)
+            self.cut = shards.Cut(*cut)
 
     # The end of the session.
 
@@ -228,9 +237,9 @@ class Gate:
         """Write the reports, and see to it that a session without a verdict is not green."""
         if reused := self.config.stash.get(items.REUSED, None):
             self.damaged |= reused.damaged
-        counts = (self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, [*self.damaged])
+        found = (self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, [*self.damaged])
         if hasattr(self.config, "workerinput"):
-            self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
+            self.config.workeroutput[COUNTS] = (*found, tuple(self.cut))  # type: ignore[attr-defined]  # xdist's own
             return
         is_started = self.assembly.answered or exitstatus not in NEVER_STARTED
         if self.config.getoption("collectonly") or not is_started:
@@ -249,6 +258,8 @@ class Gate:
             self.remarks.append(f"damaged in the cache, and measured anew: {names}")
         if unanswered:
             self.remarks.append(cases.unmeasured(self.report))
+        if self.shard:
+            self.report = replace(self.report, shard=self._part(self.shard, int(session.exitstatus)))
         session.exitstatus = self._write_reports(self.report) or session.exitstatus
 
     def _fail(self, node_id: str, line: int, lines: list[str]) -> None:
@@ -274,6 +285,26 @@ class Gate:
         self.remarks.extend(self.locks.remarks)
         return report
 
+    def _part(self, shard: shards.SessionShard, exitstatus: int) -> Shard:
+        """What tells this part from others, and lets them be joined."""
+        asked = shard.asked
+        self.remarks.append(
+            f"shard {shard.name}: {self.collected} of {several(self.cut.limits, 'limit')}, "
+            "and modelbudget merge judges the whole"
+        )
+        return Shard(
+            number=asked.number,
+            of=asked.of,
+            commit=head_commit(self.config.rootpath),
+            collection=self.cut.collection,
+            limits=self.cut.limits,
+            answered=self.assembly.answered,
+            exit=exitstatus,
+            checks_locks=self.locks.checks_locks,
+            root=path_in_checkout(self.config.rootpath, os.environ),
+            locks=tuple(self.locks.comparisons),
+        )
+
     def _is_selected(self) -> bool:
         """Whether anything may have kept limits from being measured that was asked for."""
         return self.declared > self.assembly.answered or bool(options.selection(self.config))
@@ -286,8 +317,13 @@ class Gate:
         if broken := self._hidden_failures():
             self.remarks.append(f"{several(broken, 'limit')} failed, and pytest was told otherwise: see the table")
             return pytest.ExitCode.TESTS_FAILED
+        if self.shard and self.shard.is_cut_again(self.declared - self.collected):
+            self.remarks.append("another plugin left out limits before this shard was cut: let one of the two cut")
+            return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
+        if self.cut.elsewhere:
+            return pytest.ExitCode.OK  # an empty part of what others measure
         left_out = self.declared or (self.budgets and self.config.getoption("lf", False))
         if left_out or options.has_node_ids(self.config):
             return exitstatus
@@ -303,17 +339,11 @@ class Gate:
         return sum(case.check.fails for case in cases.cases(report)) + len(report.broken) if report else 0
 
     def pytest_sessionstart(self) -> None:
-        """Remove the reports of an earlier run: nobody takes them for this one's, however it ends."""
+        """Remove the reports of an earlier run."""
         if hasattr(self.config, "workerinput") or self.config.getoption("collectonly"):
             return
-        for _, file in options.report_files(self.config):
-            path = options.absolute(self.config.invocation_params.dir, file)
-            with suppress(OSError):  # what cannot be removed cannot be written either, which is said then
-                target = Path(os.path.realpath(path))
-                if target.is_file():
-                    target.unlink()
-                for stray in strays(target.parent, {target.name}):  # of a run that was killed while it wrote
-                    remove_stray(stray)
+        start = self.config.invocation_params.dir
+        remove_reports(options.absolute(start, file) for _, file in options.report_files(self.config))
 
     def _write_reports(self, report: record.Report) -> int:
         """Let the hook hear of the report, and write every file that was asked for.
@@ -328,10 +358,7 @@ class Gate:
                 report = typed_json.from_json(record.Report, document)
             for file_report, file in options.report_files(self.config):
                 path = options.absolute(self.config.invocation_params.dir, file)
-                with user_code(f"rendering {file_report.option} {file}", ExtensionError):
-                    text = file_report.render(report)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, text)
+                write_report(file_report, report, path, file)
         except ModelBudgetError as error:
             self.remarks.append(f"no report: {error}")
             return pytest.ExitCode.TESTS_FAILED
@@ -371,20 +398,6 @@ class Gate:
             terminalreporter.write_line(printable(f"model budget: {remark}"), yellow=True)
         if self.assembly.answered:
             terminalreporter.write_line(terminal.counted(self.report))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A report in its file, whole or not at all: a run that is killed leaves none that is cut.
-
-    What is no plain file, or stands where nothing can take its place, such as one that is mounted, is written into.
-    """
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
-    try:
-        replace_file(path, text)
-    except OSError:
-        path.write_text(text, encoding="utf-8")
 
 
 def _first_line(report: pytest.TestReport) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_modelbudget.pytest_plugin.gate import STATEMENT
 from pytest_modelbudget.reports import assembly, markdown, record, table, typed_json
-from pytest_modelbudget.reports.annotations import commands
+from pytest_modelbudget.reports.annotations import commands, path_in_checkout
 
 OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # the name of its entry point
 SLOW_SECONDS = 5.0
@@ -52,16 +52,9 @@ class GitHub:
         """Print a workflow command a line; nothing else may stand on it."""
         if self.report is None:
             return
-        for command in commands(self.report, root=self._root(), annotated=self.annotated):
+        root = path_in_checkout(self.config.rootpath, os.environ)
+        for command in commands(self.report, root=root, annotated=self.annotated):
             terminalreporter.write_line(command)
-
-    def _root(self) -> str:
-        """Path of rootdir in the checkout, which is where GitHub looks for files."""
-        workspace = os.environ.get("GITHUB_WORKSPACE")
-        if not workspace or not self.config.rootpath.is_relative_to(workspace):
-            return ""
-        inside = self.config.rootpath.relative_to(workspace).as_posix()
-        return "" if inside == "." else inside
 
 
 class Progress:

@@ -41,11 +41,13 @@ from pytest_modelbudget.pytest_plugin.options import (
     TIMEOUT_INI,
     TODAY,
     UPDATE,
+    asked_shard,
     report_files,
 )
 from pytest_modelbudget.pytest_plugin.progress import WATCH
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import assembly, record, sentences, typed_json
+from pytest_modelbudget.reports.table import FILE_REPORTS
 from pytest_modelbudget.reports.text import one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
@@ -67,7 +69,8 @@ def models_of(config: pytest.Config) -> measuring.MeasuredModels:
         with user_code("the hook pytest_model_budget_extensions", ExtensionError):
             extensions: tuple[object, ...] = tuple(_flat(config.hook.pytest_model_budget_extensions(config=config)))
             registry = tables(extensions)
-        profiles = [report.profile for report, _ in report_files(config) if report.profile]
+        asked = FILE_REPORTS if asked_shard(config) else [report for report, _ in report_files(config)]
+        profiles = [report.profile for report in asked if report.profile]  # any may be merged from a shard
         profile = import_module(profiles[0]).profile if profiles else None
         store = _store(config, extensions)
         config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile, store=store)

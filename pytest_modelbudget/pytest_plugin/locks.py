@@ -18,20 +18,22 @@ from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.locks import (
     budget_changes,
     exempt_checks,
+    lock_comparison,
     lock_reports,
     measured_numbers,
     stray_locks,
+    unreachable_base,
     written,
 )
 from pytest_modelbudget.pytest_plugin.items import BASELINES, BROKEN, models_of
-from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE
-from pytest_modelbudget.reports import cases, record
+from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
+from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN, UNFIT_LOCK
+from pytest_modelbudget.reports.shard import LockComparison
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
 NOT_SET = ("", "0", "false")
-MOST_LINES = 20  # of loosened limits, or of redefined models, that a terminal shows
-UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
+OF_WHOLE = ("fresh", "stale")  # states that only all numbers of a file tell
 
 
 def is_ci() -> bool:
@@ -87,8 +89,10 @@ class SessionLocks:
         asked = revision.asked_base(config.getoption(BASE), os.environ)
         self.base = revision.base_revision(asked, config.rootpath, os.environ) if asked else None
         self.baselines = config.stash[BASELINES] = lock_file.Baselines(config.rootpath, self.base)
+        self.checks_locks = config.getoption(LOCK) == "check"
         self.remarks: list[str] = []
         self.fails = False
+        self.comparisons: list[LockComparison] = []
         self.vanished: set[str] = set()  # ids of budget files that went while the session ran
 
     def compared(
@@ -106,26 +110,36 @@ class SessionLocks:
         if self.mode:
             self.remarks.extend(self._updated(self.mode, report, numbers, budgets))
         self.baselines = lock_file.Baselines(self.config.rootpath, self.base)  # as the files are now
-        is_checked = self.config.getoption(LOCK) == "check"
-        locks = tuple(
-            replace(lock, fails=lock.fails or (is_checked and lock.state in UNFIT))
-            for lock in lock_reports(report, numbers, budgets, self.baselines, all_needed=is_checked)
-        )
-        folders = {path.parent for path in budgets} | {path for path in gone_from if path.is_dir()}
-        locks += tuple(stray_locks(folders, self.baselines))
         broken = tuple(sorted((*report.broken, *vanished), key=lambda broken: broken.id))
-        report = replace(report, lock=locks, broken=broken)
+        report = replace(report, broken=broken)
         if self.base is not None:
             base = self.base
             report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
+        report = self._with_locks(report, numbers, budgets, gone_from)
+        if self.base is not None:
             report = self._with_changes(report, numbers, self.base, budgets, gone_from)
         else:
             self.remarks.extend(self._unheld(budgets))
         self.vanished = {file.id for file in vanished}
-        self.fails |= bool(vanished) or any(lock.fails for lock in locks)
+        self.fails |= bool(vanished or report.failing_locks)
         self.fails |= any(change.forbidden for _, change in cases.changes(report))
-        self.remarks.extend(self._lines(report))
+        self.remarks.extend(terminal.change_lines(report))
         return report
+
+    def _with_locks(
+        self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path],
+        gone_from: Iterable[Path],
+    ) -> record.Report:  # fmt: skip
+        """The report with the state of every lock file; a shard knows too few numbers to call one stale."""
+        is_shard = asked_shard(self.config) is not None
+        is_checked = self.checks_locks and not is_shard
+        self.comparisons = [lock_comparison(report, numbers, path, self.baselines) for path in budgets]
+        unreachable = [unreachable_base(self.base)] if self.base and not self.base.commit else []
+        locks = lock_reports(report, self.comparisons, is_checked=is_checked)
+        if is_shard:
+            locks = (lock for lock in locks if lock.state not in OF_WHOLE)
+        folders = {path.parent for path in budgets} | {path for path in gone_from if path.is_dir()}
+        return replace(report, lock=(*unreachable, *locks, *stray_locks(folders, self.baselines)))
 
     def _with_changes(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], base: revision.BaseRevision,
@@ -213,13 +227,3 @@ class SessionLocks:
                     yield f"{self.baselines.shown(path)} is left of a killed update: delete it, or update again"
             except OSError as error:
                 yield f"{self.baselines.shown(path)} is left of a killed update: {error.strerror or error}"
-
-    def _lines(self, report: record.Report) -> Iterator[str]:
-        if self.base is not None and self.base.commit:
-            yield f"compared with {revision.short(self.base)}"
-        yield from (lock.text for lock in report.lock if not lock.is_fresh)
-        for word, some in ((cases.LOOSENED, report.loosened), (cases.REDEFINED, report.redefined)):
-            for change in some[:MOST_LINES]:
-                yield f"{change.sentence}   {change.file}:{change.line}"
-            if len(some) > MOST_LINES:
-                yield f"{len(some) - MOST_LINES} more {word}"

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -13,6 +14,7 @@ SWITCH = "--model-budget"
 UPDATE = "--model-budget-update"
 BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
+SHARD, AUTO = "--model-budget-shard", "auto"
 TODAY = "--model-budget-today"
 ISOLATE = "--model-budget-isolate"
 NO_CACHE = "--model-budget-no-cache"
@@ -21,6 +23,8 @@ MEMORY = "--model-budget-memory"
 PATHS = "model_budget_paths"
 ISOLATE_INI, TIMEOUT_INI, MEMORY_INI = "model_budget_isolate", "model_budget_timeout", "model_budget_memory"
 DEFAULT_PATHS = ["budgets"]
+BAZEL_INDEX, BAZEL_TOTAL, BAZEL_STATUS = "TEST_SHARD_INDEX", "TEST_TOTAL_SHARDS", "TEST_SHARD_STATUS_FILE"
+GITLAB_INDEX, GITLAB_TOTAL = "CI_NODE_INDEX", "CI_NODE_TOTAL"
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -50,6 +54,11 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(LOCK, choices=("check",), help="fail where a lock file is not what was measured")
     group.addoption(
         TODAY, metavar="DATE", help="the day that exceptions (accept:) are held against, as 2027-01-31 (today, in UTC)"
+    )
+    group.addoption(
+        SHARD,
+        metavar="I/N",
+        help="measure the I-th of N parts of the models, which modelbudget merge joins; auto: as GitLab numbers jobs",
     )
     group.addoption(
         ISOLATE,
@@ -85,7 +94,7 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     """Options, as they were given, that do nothing without the switch."""
     for report, path in report_files(config):
         yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK, TODAY, TIMEOUT, MEMORY):
+    for option in (UPDATE, BASE, LOCK, SHARD, TODAY, TIMEOUT, MEMORY):
         if value := config.getoption(option):
             yield f"{option}={value}"
     yield from (switch for switch in (ISOLATE, NO_CACHE) if config.getoption(switch))
@@ -114,6 +123,58 @@ def require_amounts(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{option}: {error}") from error
         if amount <= 0:
             raise pytest.UsageError(f"{option}: {text} leaves no room for any model")
+
+
+class AskedShard(NamedTuple):
+    """The part of that number, from 1, of so many; source is who asked for it, for people."""
+
+    number: int
+    of: int
+    source: str
+
+
+def asked_shard(config: pytest.Config) -> AskedShard | None:
+    """The part that an option names, or Bazel; None where all models are measured.
+
+    Raises pytest.UsageError where it names none.
+    """
+    option, environment = config.getoption(SHARD), os.environ
+    if option not in (None, AUTO):
+        index, _, of = option.partition("/")
+        return _shard(index, of, f"{SHARD}={option}", "write 1/3 for the first of three")
+    if BAZEL_TOTAL in environment:
+        index, of = environment.get(BAZEL_INDEX, ""), environment[BAZEL_TOTAL]
+        index = str(int(index) + 1) if _is_number(index) else index
+        return _shard(index, of, f"{BAZEL_INDEX}={environment.get(BAZEL_INDEX, '')} of {BAZEL_TOTAL}={of}")
+    if option is None:
+        return None
+    if GITLAB_TOTAL not in environment:
+        raise pytest.UsageError(
+            f"{SHARD}=auto finds neither {GITLAB_INDEX} and {GITLAB_TOTAL} nor {BAZEL_INDEX} and {BAZEL_TOTAL}: "
+            f"write {SHARD}=1/3 for the first of three"
+        )
+    of = environment[GITLAB_TOTAL]
+    index = environment.get(GITLAB_INDEX, "1" if of == "1" else "")  # not set for a job without parallel:
+    return _shard(index, of, f"{GITLAB_INDEX}={index} of {GITLAB_TOTAL}={of}")
+
+
+def _shard(index: str, of: str, source: str, way_out: str = "the environment sets them wrongly") -> AskedShard:
+    if _is_number(index) and _is_number(of) and 1 <= int(index) <= int(of):
+        return AskedShard(int(index), int(of), source)
+    raise pytest.UsageError(f"{source} is no shard: {way_out}")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
+def touch_shard_status() -> None:
+    """Tell Bazel that shards are known here: else it takes each for the whole test."""
+    if path := os.environ.get(BAZEL_STATUS):
+        try:
+            Path(path).touch()
+        except OSError as error:
+            raise pytest.UsageError(f"{BAZEL_STATUS}={path} cannot be written: {error.strerror or error}") from error
 
 
 def require_day(config: pytest.Config) -> None:

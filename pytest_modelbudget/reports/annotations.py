@@ -7,7 +7,8 @@ the nine worst are told, and a tenth says how many more there are.
 """
 
 import posixpath
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import Address, path_of
@@ -32,6 +33,15 @@ class Annotation(NamedTuple):
     line: int
     title: str
     message: str
+
+
+def path_in_checkout(root: Path, environment: Mapping[str, str]) -> str:
+    """Path of rootdir in GitHub's checkout, which is where GitHub looks for files; "" for its top, and elsewhere."""
+    workspace = environment.get("GITHUB_WORKSPACE")
+    if not workspace or not root.is_relative_to(workspace):
+        return ""
+    inside = root.relative_to(workspace).as_posix()
+    return "" if inside == "." else inside
 
 
 def commands(report: Report, *, root: str = "", annotated: Collection[str] = ()) -> list[str]:

@@ -67,6 +67,7 @@ def _subject(node_id: str, file: str, line: int, model: MeasuredModel) -> dict[s
         "id": node_id, "file": file, "line": line, "format": model.format, "traced": model.traced,
         "notes": tuple(model.notes), "error": str(model.failure) if model.failure else "",
         "metrics": {**measured, **failed}, "ops": counted_ops(model.census),
+        "operations": tuple(_like(record.ExecutedOps, operation) for operation in model.operations),
     }  # fmt: skip
 
 
@@ -298,7 +299,7 @@ class Assembly:
         for check in sorted(self._checks.values(), key=lambda check: (check.line or 0, check.id)):
             checks[str(check.address.above)].append(check)
         transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
-        for transform in sorted(self._transforms.values(), key=_place):
+        for transform in sorted(self._transforms.values(), key=place_in_order):
             evidence = self._equivalences.get(transform.id)
             judged = replace(transform, checks=tuple(checks[transform.id]), equivalence=evidence)
             transforms[str(transform.address.above)].append(judged)
@@ -315,11 +316,12 @@ class Assembly:
             selected=selected,
             unanswered=unanswered,
             environment=environment(),
-            models=tuple(sorted(models, key=_place)),
+            models=tuple(sorted(models, key=place_in_order)),
             broken=tuple(sorted(self._broken.values(), key=lambda broken: broken.id)),
             timings=dict(sorted(self._timings.items())),
         )
 
 
-def _place(subject: record.SubjectReport) -> tuple[str, int, str]:
+def place_in_order(subject: record.SubjectReport) -> tuple[str, int, str]:
+    """The place of a subject among those of its report."""
     return (subject.file, subject.line, subject.id)

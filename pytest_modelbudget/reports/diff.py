@@ -1,4 +1,4 @@
-"""The changes between two reports: models, numbers and layers, the largest changes first."""
+"""The changes between two reports: models, numbers, layers and operations, the largest changes of a number first."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from fractions import Fraction
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.graph.graph import scope_text
+from pytest_modelbudget.reports.graph_diff import OperationChange, counted, operation_changes, operation_rows
 from pytest_modelbudget.reports.markdown import plain
 from pytest_modelbudget.reports.record import MeasuredMetric, Report, SubjectReport
 from pytest_modelbudget.reports.text import aligned
@@ -43,11 +44,16 @@ class NumberChange:
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """One model, or one transform of it: what became of its numbers; words say more than that."""
+    """One model, or one transform of it: what became of its numbers and operations; words say more than that.
+
+    is_aligned is False where a report does not say which operations there were.
+    """
 
     path: str
     numbers: tuple[NumberChange, ...] = ()
     words: str = ""
+    operations: tuple[OperationChange, ...] = ()
+    is_aligned: bool = True
 
     @property
     def title(self) -> str:
@@ -73,8 +79,11 @@ def changes(before: Report, after: Report) -> tuple[ModelChange, ...]:
                 for number in _numbers(then[path], now[path])
                 if number.before != number.after or number.layers or not number.complete
             )
-            if numbers:
-                changed.append(ModelChange(path, numbers))
+            sides = then[path], now[path]
+            operations = operation_changes(*(side.operations for side in sides))
+            is_aligned = all(side.operations or not any(op.count for op in side.ops) for side in sides)
+            if numbers or operations or not is_aligned:
+                changed.append(ModelChange(path, numbers, "", operations if is_aligned else (), is_aligned))
     return tuple(changed)
 
 
@@ -120,6 +129,7 @@ def _layers(before: MeasuredMetric | None, after: MeasuredMetric | None) -> tupl
 
 
 MOST_LAYERS = 20  # of one number; the rest is summed up
+MOST_OPERATIONS = 40  # of one model; the rest is counted
 NOTHING = "no number changed"
 
 
@@ -147,6 +157,22 @@ def _model_lines(change: ModelChange) -> Iterator[str]:
         yield line
         if not change.words:
             yield from aligned("    {:>}  {}   {}", list(_layer_rows(number)))
+    if sentence := _operations_sentence(change):
+        yield f"  operations: {sentence}"
+        yield from aligned("    {:<}  {:<}  {:<}  {}", list(operation_rows(change.operations[:MOST_OPERATIONS])))
+        yield from _left_out(change)
+
+
+def _operations_sentence(change: ModelChange) -> str:
+    """How many operations changed; "" where none did, and why nobody knows where a report does not say."""
+    if not change.is_aligned:
+        return "not compared: write both reports again with --model-budget-json"
+    return counted(change.operations)
+
+
+def _left_out(change: ModelChange) -> Iterator[str]:
+    if (left := len(change.operations) - MOST_OPERATIONS) > 0:
+        yield f"    and {left:,} more"
 
 
 def _layer_rows(number: NumberChange) -> Iterator[tuple[str, str, str]]:
@@ -202,3 +228,9 @@ def _model_markdown(change: ModelChange) -> Iterator[str]:
             for delta, scope, figures in _layer_rows(number):
                 yield f"| {delta} | {plain(scope)} | {figures} |"
             yield from ("", "</details>", "")
+    if sentence := _operations_sentence(change):
+        yield from (f"<details><summary>operations: {plain(sentence)}</summary>", "")
+        yield from ("| what | layer | operation | before -> after |", "|---|---|---|---|")
+        for row in operation_rows(change.operations[:MOST_OPERATIONS]):
+            yield f"| {' | '.join(map(plain, row))} |"
+        yield from (*_left_out(change), "", "</details>", "")

@@ -32,6 +32,7 @@ from pytest_modelbudget.budget.budget import EQUIVALENCE, Address, Level
 from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, rare, to_json
 from pytest_modelbudget.units import Number, room
 
@@ -106,6 +107,17 @@ class CountedOps(Entry):
     kind: str
     name: str
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedOps(Entry):
+    """Operations of one kind in one scope that are alike: their results and the weights they read ("float32 1x64")."""
+
+    scope: str
+    kind: str
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...] = rare(())
+    count: int = rare(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +258,8 @@ class Check(Addressed):
 class SubjectReport(Addressed):
     """A subject of limits: a model under one set of inputs, or a model after a transform.
 
-    error says why nothing of it was measured; seconds stand apart, in timings.
+    error says why nothing of it was measured; seconds stand apart, in timings. operations are those that cost
+    something, in execution order.
     """
 
     file: str = ""
@@ -257,6 +270,7 @@ class SubjectReport(Addressed):
     error: str = rare("")
     metrics: Mapping[str, MeasuredMetric | FailedMetric] = field(default_factory=dict)
     ops: tuple[CountedOps, ...] = ()
+    operations: tuple[ExecutedOps, ...] = rare(())
 
     def measured(self, metric: str) -> MeasuredMetric | None:
         """A metric of it; None where it could not be measured."""
@@ -363,7 +377,8 @@ class TransformReport(SubjectReport):
 class ModelReport(SubjectReport):
     """A model under one set of inputs, its limits, and what transforms made of it.
 
-    profile is there only where a page was asked for: JSON text, which no file but the page holds.
+    profile is there only where a page was asked for, and in shards: JSON text, which no file but the page, and a part
+    of a run, holds.
     """
 
     profile: str = rare("")
@@ -470,7 +485,8 @@ class Report(Entry):
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
     commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
-    test merge, the change that it merges. The same but for timings in every run.
+    test merge, the change that it merges. shard says that it is a part of a run, cut over machines, which
+    ``modelbudget merge`` joins with the others. The same but for timings in every run.
     """
 
     schema: Version
@@ -485,6 +501,7 @@ class Report(Entry):
     lock: tuple[LockReport, ...] = ()
     loosened: tuple[LoosenedLimit, ...] = ()
     redefined: tuple[RedefinedModel, ...] = ()
+    shard: Shard | None = rare(None)
     timings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -497,9 +514,9 @@ def report_text(report: Report) -> str:
     """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
     A model's ``profile`` is left out: it is there only if a page was asked for too, and what one
-    file says may not depend on which others are written.
+    file says may not depend on which others are written. A shard always has it: the page may be merged from its part.
     """
-    models = tuple(replace(model, profile="") for model in report.models)
+    models = report.models if report.shard else tuple(replace(model, profile="") for model in report.models)
     return json.dumps(to_json(replace(report, models=models)), indent=1, allow_nan=False) + "\n"
 
 

@@ -17,6 +17,7 @@ A report that has room for more than a line has the figures above the layers::
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import prod
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -64,7 +65,16 @@ def shapes(entry: record.OtherGrowth | record.Growth) -> str:
         return f"new {after}".rstrip()
     if entry.after is None:
         return f"gone {before}".rstrip()
-    return after if before == after else f"{before} -> {after}"
+    return f"{after}{_retyped(entry)}" if before == after else f"{before} -> {after}"
+
+
+def _retyped(entry: record.Growth) -> str:
+    """The width of a tensor's elements then and now, where its bytes are others and its shape is not."""
+    elements = prod(entry.shape_after or (0,))
+    if entry.name is None or entry.before is None or entry.after is None or not elements:
+        return ""
+    before, after = (Fraction(8 * nbytes, elements) for nbytes in (entry.before, entry.after))
+    return f" retyped: {before} -> {after} bits" if before.denominator == after.denominator == 1 else ""
 
 
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:

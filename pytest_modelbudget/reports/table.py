@@ -21,7 +21,8 @@ class FileReport(NamedTuple):
 
     profile names the module whose ``profile`` it wants of each model, worked out while the model's
     graph is there; its text is all that is kept. package is what the module needs
-    that is not installed with the project itself, extra the name under which it is.
+    that is not installed with the project itself, extra the name under which it is. is_of_whole: it speaks of a whole
+    run, and no shard writes it.
     """
 
     option: str
@@ -30,6 +31,7 @@ class FileReport(NamedTuple):
     profile: str = ""
     package: str = ""
     extra: str = ""
+    is_of_whole: bool = False
 
     @property
     def is_installed(self) -> bool:
@@ -43,13 +45,11 @@ class FileReport(NamedTuple):
         return renderer(report)
 
 
-SUMMARY = "--model-budget-summary"
+JSON, SUMMARY = "--model-budget-json", "--model-budget-summary"
 
 FILE_REPORTS: tuple[FileReport, ...] = (
     FileReport(
-        "--model-budget-json",
-        "all measurements and verdicts, for other programs",
-        "pytest_modelbudget.reports.record:report_text",
+        JSON, "all measurements and verdicts, for other programs", "pytest_modelbudget.reports.record:report_text"
     ),
     FileReport(
         "--model-budget-junit", "one JUnit test case for each limit, for dashboards", "pytest_modelbudget.reports.junit"
@@ -58,11 +58,13 @@ FILE_REPORTS: tuple[FileReport, ...] = (
         SUMMARY,
         "a summary in Markdown; by default, on GitHub, to the page of the run",
         "pytest_modelbudget.reports.markdown",
+        is_of_whole=True,
     ),
     FileReport(
         "--model-budget-comment",
         "the text of a comment on a pull request, in Markdown",
         "pytest_modelbudget.reports.markdown:comment",
+        is_of_whole=True,
     ),
     FileReport(
         "--model-budget-sarif", "what is not within, as SARIF, for code scanning", "pytest_modelbudget.reports.sarif"

@@ -19,9 +19,10 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import names_of, path_of
+from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.reports.cases import Case, cases_of, changes_counted, counts
+from pytest_modelbudget.reports.cases import LOOSENED, REDEFINED, Case, cases_of, changes_counted, counts
 from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
 from pytest_modelbudget.reports.sentences import costs, error_lines, grown_lines, largest_shares, reservations
 from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
@@ -31,6 +32,7 @@ WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
 BAR = 10  # characters of a bar between its ends; a full one is exactly at the limit
 NARROWEST_NAME = 16
+MOST_LINES = 20  # of loosened limits, or of redefined models
 NOBODY_KNOWS = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
 
@@ -100,6 +102,18 @@ def counted(report: Report) -> str:
         texts.append(several(len(report.broken), "broken file"))
     texts += changes_counted(report)
     return f"{several(sum(numbers.values()), 'limit')}: {', '.join(texts)}"
+
+
+def change_lines(report: Report) -> Iterator[str]:
+    """The base, what is odd about lock files, and what the change does to budgets, a line each."""
+    if report.base:
+        yield f"compared with {short(BaseRevision(report.base_name, report.base))}"
+    yield from (lock.text for lock in report.lock if not lock.is_fresh)
+    for word, some in ((LOOSENED, report.loosened), (REDEFINED, report.redefined)):
+        for change in some[:MOST_LINES]:
+            yield f"{change.sentence}   {change.file}:{change.line}"
+        if len(some) > MOST_LINES:
+            yield f"{len(some) - MOST_LINES} more {word}"
 
 
 def rows(model: ModelReport, detail: int) -> list[Row]:

@@ -14,6 +14,7 @@ from pytest_modelbudget.gate.from_python import model_source
 from pytest_modelbudget.lowering.lowered import Lowered, Lowering, lowered
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.registry import tables
+from tests.deployment.test_products import assert_same_macs
 
 pytestmark = pytest.mark.needs_torch
 
@@ -33,7 +34,7 @@ class Program:
         return int(measurement.value)
 
 
-def program(model: object, inputs: str, **lowering: object) -> Program:
+def program(model: object, inputs: str | None = None, **lowering: object) -> Program:
     here = Path.cwd()
     source = model_source(model, inputs, registry=tables(), base=here)
     costed = measuring.costed_model(source, tables(), root=here).costed
@@ -57,6 +58,25 @@ def test_mobilenet_v2_needs_what_devices_report(lowering: dict[str, object], pea
     assert lowered["macs"] == 300_774_272
     assert planned(buffers_of(lowered.lowered.graph), align=1).nbytes == peak
     assert not lowered.lowered.left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("densenet121", 2 * (58 + 3 + 1)),  # norms before 58 layers, 3 transitions and the head, each with its ReLU
+        ("mobilenet_v3_small", 0),
+        ("shufflenet_v2_x0_5", 0),
+        ("squeezenet1_1", 0),
+    ],
+)
+def test_lowering_changes_no_macs(name: str, left: int) -> None:
+    """What is left unlowered is listed; the products of what remains have all MACs."""
+    model = f"torchvision.models:{name}"
+    as_written, made = program(model, IMAGE, fold_batchnorm=False, fuse_activations=()), program(model, IMAGE)
+    assert made["macs"] == as_written["macs"]
+    assert len(made.lowered.left) == left
+    assert_same_macs(made.costed)
 
 
 def test_resnet18_in_int8_weighs_a_hand_count() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import sharded
 from tests.builders.project import Project
 
 KEPT = "  {name}: {{widths: net.widths, limits: {{params: 48}}}}\n"  # 4 * 8 + 8 * 2
@@ -254,6 +255,46 @@ def test_exit0_no_report_of_an_earlier_run_is_left(project: Project) -> None:
     project.configure("\nimport pytest\ndef pytest_collection_finish():\n    pytest.exit('enough', 3)\n")
     assert project.run("--model-budget-json=out.json").ret == 3
     assert not (project.path / "out.json").exists()
+
+
+def test_exit0_a_shard_says_that_it_is_one(project: Project) -> None:
+    """The one that does not have the broken limit is green for its own, which it counts."""
+    broken(project)
+    codes = [code for code, _ in sharded.run_shards(project, 2)]
+    assert codes == [1, 0]
+    line = "model budget: shard 2/2: 1 of 2 limits, and modelbudget merge judges the whole"
+    assert line in project.run("--model-budget-shard=2/2").outlines
+
+
+def test_exit0_a_lost_shard_is_red(project: Project) -> None:
+    """Whether or not the merge is told to go on without it."""
+    kept(project)
+    parts = [part for _, part in sharded.run_shards(project, 2)]
+    assert sharded.merge(project.path, parts)[0] == 0
+    assert sharded.merge(project.path, parts[:1])[0] == 2
+    assert sharded.merge(project.path, parts[:1], "--allow-missing")[0] == 1
+    assert sharded.merge(project.path, [*parts, parts[0]])[0] == 2
+
+
+def test_exit0_a_shard_that_is_cut_twice_is_red(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner of Bazel's that cuts by its own rule, before this one: a limit would be in neither shard."""
+    kept(project)
+    project.configure("\ndef pytest_collection_modifyitems(items):\n    del items[1]\n")
+    monkeypatch.setenv("TEST_TOTAL_SHARDS", "2")
+    monkeypatch.setenv("TEST_SHARD_INDEX", "0")
+    result = project.run()
+    assert result.ret == 1
+    assert "another plugin left out limits before this shard was cut" in result.stdout.str()
+    assert project.run("-k", "one").ret == 0  # which is asked for
+
+
+def test_exit0_locks_are_checked_by_the_merge(project: Project) -> None:
+    """A shard knows too few numbers, and one that writes no part cannot be merged."""
+    kept(project)
+    assert project.run("--model-budget-shard=1/2", "--model-budget-lock=check").ret == 4
+    runs = sharded.run_shards(project, 2, "--model-budget-lock=check")
+    assert [code for code, _ in runs] == [0, 0]
+    assert sharded.merge(project.path, [part for _, part in runs])[0] == 1
 
 
 def test_exit0_every_way_is_in_the_table() -> None:

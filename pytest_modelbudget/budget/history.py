@@ -1,0 +1,257 @@
+"""How locked numbers went from commit to commit: a pure walk over what git has of lock files.
+
+A number of one model that grew once, drawn once::
+
+    Series("budgets/vision.yaml", "net", "params", points=(
+        Point(Commit("1a2b...", date(2026, 1, 3), "Add a budget"), 3_500_000, "param", "net"),
+        Point(Commit("9f8e...", date(2026, 2, 1), "Widen the head"), 3_729_047, "param", "net")))
+
+A step is what a commit changed beside its first parent, so that a merge is one step, like a squash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import PurePosixPath
+
+from pytest_modelbudget.budget.budget import names_of, path_of
+from pytest_modelbudget.budget.lock_file import SCHEMA, Lock, LockedModel, LockError, budgets_of, read_lock
+from pytest_modelbudget.units import Number
+
+HEAD = 1000  # characters of a lock file in which its schema stands
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit by all digits of its name, the day of it in UTC, and its first line."""
+
+    digits: str
+    day: date
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A lock file after a commit: the name of its content, "" where it is gone, and the path that it had before."""
+
+    path: str
+    blob: str
+    renamed_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One commit and the lock files that it changed."""
+
+    commit: Commit
+    changes: tuple[FileChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A number from a commit on, under the name that its model had then; None where it is locked no more."""
+
+    commit: Commit
+    value: Number | None
+    unit: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One number's way: the budget file and the model's path as they are called last, and every change of it.
+
+    Of one that is cut, the first point is what it was before.
+    """
+
+    file: str
+    model: str
+    check: str
+    points: tuple[Point, ...]
+    is_cut: bool = False
+
+    @property
+    def id(self) -> str:
+        """The node id of its check: "budgets/vision.yaml::net::params"."""
+        return path_of(self.file, self.model, self.check)
+
+    def names(self) -> frozenset[str]:
+        """Every path that its model ever had."""
+        return frozenset((self.model, *(point.model for point in self.points)))
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A lock file that could not be read at one commit, and why."""
+
+    commit: Commit
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All series by file, model and check, and what was skipped, the oldest first."""
+
+    series: tuple[Series, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """One content of a file: its numbers, without their parts; or why there are none. is_lock tells others' files."""
+
+    lock: Lock | None
+    why_not: str = ""
+    is_lock: bool = True
+
+
+def content_of(text: str) -> Content:
+    """What a text holds that stands where a lock file may."""
+    is_lock = SCHEMA in text[:HEAD]
+    try:
+        lock = read_lock(text, "it")
+    except LockError as error:  # without the way out, which no commit takes any more
+        why, _, way_out = str(error).rpartition(": ")
+        return Content(None, re.sub(r"^it:(\d+)", r"line \1", why or way_out), is_lock)
+    models = {
+        path: {name: replace(value, parts=()) for name, value in model.items()} for path, model in lock.models.items()
+    }
+    return Content(Lock(models), "", is_lock)
+
+
+Group = tuple[str, str]  # a lock file, and a model's own name, for all that stands below it
+Groups = Mapping[Group, Mapping[str, LockedModel]]
+Key = tuple[str, str, str]  # of a number: the lock file, the path of its model, the name of its check
+
+
+def history(steps: Iterable[Step], contents: Mapping[str, Content]) -> History:
+    """The history of all numbers, from steps in their order, the oldest first; contents by the name of a blob."""
+    steps = list(steps)
+    walk = _Walk(_own_files(steps, contents))
+    for step in steps:
+        walk.take(step, contents)
+    series = [
+        Series(str(budgets_of(PurePosixPath(file))[0]), model, check, tuple(points))
+        for (file, model, check), points in sorted((*walk.ended, *walk.points.items()), key=lambda known: known[0])
+    ]
+    return History(tuple(series), tuple(walk.skipped))
+
+
+def _own_files(steps: Iterable[Step], contents: Mapping[str, Content]) -> frozenset[str]:
+    """The paths at which a lock file of ours ever stood: others end in .lock.json, too."""
+    changes = (change for step in steps for change in step.changes)
+    return frozenset(change.path for change in changes if change.blob and contents[change.blob].is_lock)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The locks as they are after some steps, and the points of each number so far."""
+
+    own: frozenset[str]
+    locks: dict[str, Mapping[str, LockedModel]] = field(default_factory=dict)
+    points: dict[Key, list[Point]] = field(default_factory=dict)
+    ended: list[tuple[Key, list[Point]]] = field(default_factory=list)  # whose key another number has taken
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def take(self, step: Step, contents: Mapping[str, Content]) -> None:
+        """One step: files renamed, models moved, then the numbers that are others."""
+        changes = [change for change in step.changes if change.path in self.own or change.renamed_from in self.own]
+        for change in changes:
+            if change.renamed_from in self.locks:
+                self.locks[change.path] = self.locks.pop(change.renamed_from)
+                self._rename({key: (change.path, *key[1:]) for key in self.points if key[0] == change.renamed_from})
+        before = {change.path: self.locks.get(change.path, {}) for change in changes}
+        for change in changes:
+            self._read(step.commit, change, contents)
+        after = {change.path: self.locks.get(change.path, {}) for change in changes}
+        moves = _moves(_groups(before), _groups(after))
+        self._rename({key: _moved(key, moves) for key in self.points if _group(key) in moves})
+        for file in after:
+            self._note(step.commit, file)
+
+    def _read(self, commit: Commit, change: FileChange, contents: Mapping[str, Content]) -> None:
+        """The lock of a file as the commit has it; as it was where that cannot be read, which is said."""
+        if not change.blob:
+            self.locks.pop(change.path, None)
+            return
+        content = contents[change.blob]
+        if content.lock is None:
+            self.skipped.append(Skipped(commit, change.path, content.why_not))
+        else:
+            self.locks[change.path] = content.lock.models
+
+    def _rename(self, renamed: Mapping[Key, Key]) -> None:
+        """Let the points of numbers stand under their new keys."""
+        taken = set(renamed.values()) & (self.points.keys() - renamed.keys())
+        self.ended += [(key, self.points.pop(key)) for key in sorted(taken)]
+        self.points = {renamed.get(key, key): points for key, points in self.points.items()}
+
+    def _note(self, commit: Commit, file: str) -> None:
+        """A point for each number of a file that is another one, or gone."""
+        numbers = {
+            (file, path, name): value
+            for path, model in self.locks.get(file, {}).items()
+            for name, value in model.items()
+        }
+        for key, value in numbers.items():
+            points = self.points.setdefault(key, [])
+            if not points or (points[-1].value, points[-1].unit) != (value.value, value.unit):
+                points.append(Point(commit, value.value, value.unit, key[1]))
+        for key, points in self.points.items():
+            if key[0] == file and key not in numbers and points[-1].value is not None:
+                points.append(replace(points[-1], commit=commit, value=None))
+
+
+def _group(key: Key) -> Group:
+    """The model that a number belongs to, whichever variant or transform of it."""
+    return key[0], names_of(key[1])[0]
+
+
+def _groups(locks: Mapping[str, Mapping[str, LockedModel]]) -> dict[Group, dict[str, LockedModel]]:
+    """The numbers of each model with its variants and transforms, by what stands below its own name."""
+    groups: dict[Group, dict[str, LockedModel]] = {}
+    for file, models in locks.items():
+        for path, numbers in models.items():
+            name, *below = names_of(path)
+            groups.setdefault((file, name), {})[path_of(*below)] = numbers
+    return groups
+
+
+def _moves(before: Groups, after: Groups) -> dict[Group, Group]:
+    """Models that are gone, and where each stands now: under its name in one other file, else with all its numbers.
+
+    Where there are several that it may be, nobody can tell.
+    """
+    gone = {key for key in before if key not in after}
+    new = {key for key in after if key not in before}
+    same_name = {(old, now) for old in gone for now in new if old[1] == now[1]}
+    moves = _one_to_one(same_name)
+    gone, new = gone - moves.keys(), new - set(moves.values())
+    same_numbers = {(old, now) for old in gone for now in new if before[old] == after[now]}
+    return moves | _one_to_one(same_numbers)
+
+
+def _one_to_one(pairs: Iterable[tuple[Group, Group]]) -> dict[Group, Group]:
+    """The pairs whose sides stand in no other pair."""
+    pairs = list(pairs)
+    olds, news = Counter(old for old, _ in pairs), Counter(now for _, now in pairs)
+    return {old: now for old, now in pairs if olds[old] == news[now] == 1}
+
+
+def _moved(key: Key, moves: Mapping[Group, Group]) -> Key:
+    """A number's key after some moves."""
+    file, name = moves[_group(key)]
+    return file, path_of(name, *names_of(key[1])[1:]), key[2]
+
+
+def since(series: Iterable[Series], commits: frozenset[str]) -> Iterator[Series]:
+    """Series with the points of some commits alone, and the last one before them to tell the change from."""
+    for each in series:
+        first = next((place for place, point in enumerate(each.points) if point.commit.digits in commits), None)
+        if first is not None:
+            yield replace(each, points=each.points[max(0, first - 1) :], is_cut=first > 0)

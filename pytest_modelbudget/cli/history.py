@@ -1,0 +1,95 @@
+"""``modelbudget history``: when locked numbers changed, by how much, in which commit."""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from pytest_modelbudget.budget.budget import Address, names_of
+from pytest_modelbudget.budget.commits import BranchHistory, branch_history
+from pytest_modelbudget.budget.history import Series, since
+from pytest_modelbudget.budget.yaml_text import suggestion
+from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.reports import history as reports
+from pytest_modelbudget.reports.text import printable
+from pytest_modelbudget.units import several
+
+PIPE_WIDTH = 120  # where no terminal says how wide it is
+FORMATS = ("table", "json", "svg")
+
+
+def add_history(command: argparse.ArgumentParser) -> None:
+    """The options of ``history``: which numbers, since when, and how to show them."""
+    add = command.add_argument
+    add("model", metavar="MODEL", nargs="?", help="a model by its name, or its id: budgets/a.yaml::net (default: all)")
+    add("--metric", metavar="M", help="a metric, or a check such as params@layer4.*")
+    add("--since", metavar="REV", help="only what changed after this revision")
+    add("--format", choices=FORMATS, default="table", help="what to print")
+    command.set_defaults(command=print_history)
+
+
+def print_history(options: argparse.Namespace) -> bool:
+    """Print it; incomplete where a commit was skipped, or the clone is shallow."""
+    branch = branch_history(Path.cwd(), options.since or "")
+    series = _asked(branch, options)
+    skipped = [each for each in branch.history.skipped if branch.asked is None or each.commit.digits in branch.asked]
+    remarks = [printable(line) for line in reports.remarks(skipped, branch.depth)]
+    if options.format == "json":
+        print(json.dumps(reports.history_record(series, skipped, branch.depth), indent=1, allow_nan=False))
+    elif options.format == "svg":
+        print(reports.charts(series))
+    else:
+        is_all = options.model is None and options.metric is None and options.since is None
+        _print_table(series, only_changed=is_all)
+    for line in remarks:
+        print(f"modelbudget: {line}", file=sys.stderr)
+    return not remarks
+
+
+def _print_table(series: Sequence[Series], *, only_changed: bool) -> None:
+    """The numbers that ever changed, and how many did not; all of them where somebody asked for them."""
+    shown = [each for each in series if len(each.points) > 1 or not only_changed]
+    if shown:
+        print(reports.table(shown, shutil.get_terminal_size((PIPE_WIDTH, 0)).columns))
+    if left := len(series) - len(shown):
+        print(f"{several(left, 'number')} never changed")
+    if not series:
+        print("nothing changed")
+
+
+def _asked(branch: BranchHistory, options: argparse.Namespace) -> list[Series]:
+    """The series that a command line asks for. Raises InputError where it names none that ever was."""
+    series: Sequence[Series] = branch.history.series
+    if not series:
+        raise InputError(
+            "no commit has a lock file below this folder: write one with pytest --model-budget "
+            "--model-budget-update=create, and commit it"
+        )
+    if options.model is not None:
+        known = {name for each in series for name in _names(each)}
+        series = _of(series, lambda each: options.model in _names(each), "model", options.model, known)
+    if options.metric is not None:
+        known = {name for each in series for name in _checks(each)}
+        series = _of(series, lambda each: options.metric in _checks(each), "number", options.metric, known)
+    return list(since(series, branch.asked) if branch.asked is not None else series)
+
+
+def _of(
+    series: Sequence[Series], fits: Callable[[Series], bool], what: str, word: str, known: Iterable[str]
+) -> list[Series]:
+    if found := [each for each in series if fits(each)]:
+        return found
+    raise InputError(f"no commit has a {what} '{word}' in a lock file: {suggestion(word, sorted(known))}")
+
+
+def _names(series: Series) -> set[str]:
+    """What a model may be called: its own name, its path, and its id, as they are and were."""
+    paths = series.names()
+    own = {names_of(path)[0] for path in paths}
+    return {*paths, *own, *(str(Address(series.file) / path) for path in (*paths, *own))}
+
+
+def _checks(series: Series) -> tuple[str, str]:
+    return series.check, Address.parse(series.check).metric

@@ -1,0 +1,83 @@
+"""``modelbudget merge``: from the parts of its shards, the reports and the exit code that one run would have given."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from pytest_modelbudget.errors import InputError, MissingExtraError
+from pytest_modelbudget.gate.merging import Merged, merged, part_of
+from pytest_modelbudget.gate.report_files import remove_reports, write_report
+from pytest_modelbudget.reports import annotations, cases, record, terminal, typed_json
+from pytest_modelbudget.reports.table import FILE_REPORTS, FileReport
+from pytest_modelbudget.reports.text import printable
+
+SESSION, COMMAND = "--model-budget-", "--"  # how options of reports begin here and there
+
+
+def add_merge(command: argparse.ArgumentParser) -> None:
+    """The options of ``merge``: the parts, and every report that a session can write."""
+    add = command.add_argument
+    add("parts", metavar="PART", nargs="+", help="what --model-budget-json wrote in each shard")
+    for report in FILE_REPORTS:
+        option = report.option.replace(SESSION, COMMAND, 1)
+        add(option, metavar="FILE", dest=report.option, help=f"write to FILE {report.describes}")
+    add("--annotations", action="store_true", help="print GitHub's annotations on the lines of budgets")
+    add("--allow-missing", action="store_true", help="merge the parts that are there; the exit code is not 0")
+    command.set_defaults(command=merge_parts)
+
+
+def merge_parts(options: argparse.Namespace) -> int:
+    """Write what is asked for, print what a session prints at its end, and return its exit code.
+
+    Whatever happens, no report of an earlier merge is left.
+    """
+    files = [(report, name) for report in FILE_REPORTS if (name := getattr(options, report.option))]
+    for report, name in files:
+        option = report.option.replace(SESSION, COMMAND, 1)
+        if os.path.realpath(name) in map(os.path.realpath, options.parts):
+            raise InputError(f"{option} {name} is one of the parts: name another file")
+        if not report.is_installed:
+            raise MissingExtraError(f"{option} {name}", package=report.package, extra=report.extra)
+    remove_reports(Path(name) for _, name in files)
+    parts = [part_of(name, read_report(name)) for name in options.parts]
+    whole = merged(parts, allow_missing=options.allow_missing)
+    for report, name in files:
+        _write(report, whole.report, name)
+    _print(whole)
+    if options.annotations:
+        for command in annotations.commands(whole.report, root=parts[0].shard.root):
+            print(command)
+    return whole.exit
+
+
+def _write(kind: FileReport, report: record.Report, name: str) -> None:
+    try:
+        write_report(kind, report, Path(name), name)
+    except OSError as error:
+        raise InputError(f"cannot write {name}: {error.strerror or error}") from error
+
+
+def _print(whole: Merged) -> None:
+    """The table, and what is to be said of the run."""
+    report = whole.report
+    for text, _ in terminal.lines(report, terminal.Detail.TIGHTEST):
+        print(text)
+    remarks = [f"shard {name} is missing: its limits were not measured" for name in whole.missing]
+    for remark in filter(None, [*remarks, *terminal.change_lines(report), cases.unmeasured(report)]):
+        print(printable(f"model budget: {remark}"))
+    print(terminal.counted(report))
+
+
+def read_report(name: str) -> record.Report:
+    """The report of a file that --model-budget-json wrote; raises InputError for any other."""
+    try:
+        document = json.loads(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name} is no JSON: write it with --model-budget-json") from error
+    try:
+        return typed_json.from_json(record.Report, document)
+    except InputError as error:
+        raise InputError(f"{name} is no report of this version: write it with --model-budget-json ({error})") from error

@@ -1,0 +1,123 @@
+"""A session that is one of several machines': which models are its own, and what it leaves to ``modelbudget merge``.
+
+Models are dealt out whole, heaviest first, each to the shard that has least to do so far::
+
+    macs locked   a 900   b 500   c 400   d -        what d takes is what others do on average: 600
+    shard 1/2     a, c                               order: a 900, d 600, b 500, c 400
+    shard 2/2     d, b
+"""
+
+from collections.abc import Generator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pytest_modelbudget.budget.budget import Address, names_of
+from pytest_modelbudget.budget.lock_file import Baselines
+from pytest_modelbudget.pytest_plugin import options
+from pytest_modelbudget.pytest_plugin.items import BudgetItem, baselines_of
+from pytest_modelbudget.reports import table
+
+COST = "macs"  # the check whose locked number tells what a model costs to measure
+
+
+class Cut(NamedTuple):
+    """A collection that was cut: so many limits, of which other shards have some; the hash of all ids."""
+
+    limits: int = 0
+    elsewhere: int = 0
+    collection: str = ""
+
+
+class SessionShard:
+    """The part of a session's limits that is its own.
+
+    Raises pytest.UsageError for what only the whole run can say, or write.
+    """
+
+    def __init__(self, config: pytest.Config, asked: options.AskedShard) -> None:
+        self.config = config
+        self.asked = asked
+        self.cut = Cut()
+        _must_not_ask_for_the_whole(config, asked)
+        options.touch_shard_status()
+
+    @property
+    def name(self) -> str:
+        """The shard as people write it: "2/3"."""
+        return f"{self.asked.number}/{self.asked.of}"
+
+    def is_cut_again(self, left_out: int) -> bool:
+        """Whether a runner of Bazel's may have cut too: limits are left out, and nobody asked so."""
+        return left_out > 0 and not self.config.getoption(options.SHARD) and not options.selection(self.config)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
+        """Leave to others what is theirs, after every other selection: each shard cuts the same collection."""
+        yield
+        limits = {item: _model(item.nodeid) for item in items if isinstance(item, BudgetItem)}
+        files = {model: item.path for item, model in limits.items()}
+        owners = dealt(_costs(files, baselines_of(self.config)), self.asked.of)
+        theirs = [item for item, model in limits.items() if owners[model] != self.asked.number]
+        ids = sorted(item.nodeid for item in limits)
+        self.cut = Cut(len(ids), len(theirs), sha256("\n".join(ids).encode()).hexdigest())
+        if theirs:
+            gone = set(theirs)
+            items[:] = [item for item in items if item not in gone]
+            self.config.hook.pytest_deselected(items=theirs)
+
+
+def dealt(costs: Mapping[str, int | None], shards: int) -> dict[str, int]:
+    """The number of the shard, from 1, that each model belongs to.
+
+    A model of unknown cost costs what the others do on average. That is added to each, since measuring a model takes
+    its time whatever it costs.
+    """
+    known = [cost for cost in costs.values() if cost is not None]
+    usual = max(1, sum(known) // len(known)) if known else 1
+    loads = dict.fromkeys(range(1, shards + 1), 0)
+    owners = {}
+    for cost, model in sorted((-(usual if cost is None else cost), model) for model, cost in costs.items()):
+        owner = min(loads, key=lambda shard: (loads[shard], shard))
+        loads[owner] += usual - cost
+        owners[model] = owner
+    return owners
+
+
+def _model(node_id: str) -> str:
+    """The model that an item belongs to, with all its variants and transforms: "budgets/a.yaml::net"."""
+    address = Address.parse(node_id)
+    return str(Address(address.file, address.names[:1]))
+
+
+def _costs(files: Mapping[str, Path], baselines: Baselines) -> dict[str, int | None]:
+    """The locked MACs of each model, of all its variants together; None where no lock knows them."""
+    costs: dict[str, int | None] = {}
+    for model, path in files.items():
+        (name,) = Address.parse(model).names
+        lock = baselines.in_working_tree(path).lock
+        of_model = (checks for below, checks in (lock.models if lock else {}).items() if names_of(below)[0] == name)
+        macs = [int(checks[COST].value) for checks in of_model if COST in checks]
+        costs[model] = sum(macs) if macs else None
+    return costs
+
+
+def _must_not_ask_for_the_whole(config: pytest.Config, asked: options.AskedShard) -> None:
+    """Refuse options whose answer a part does not know."""
+    if config.getoption(options.UPDATE):
+        raise pytest.UsageError(
+            f"{options.UPDATE} needs all limits, and {asked.source} measures a part of them: update without shards"
+        )
+    for report, path in options.report_files(config):
+        if report.is_of_whole:
+            raise pytest.UsageError(
+                f"{report.option} {path} speaks of all limits, and {asked.source} measures a part of them: "
+                f"give {table.JSON}, and let modelbudget merge write it"
+            )
+    if config.getoption(options.LOCK) and not config.getoption(table.JSON):
+        raise pytest.UsageError(
+            f"{options.LOCK} is judged by modelbudget merge, and {asked.source} measures a part: "
+            f"give {table.JSON}, which it merges"
+        )

@@ -1,0 +1,272 @@
+"""``modelbudget merge``: what one run would have written, or a sentence that names the part which does not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import sharded
+from tests.builders.project import Project
+from tests.builders.repository import Repository
+
+CHECKED = ("--model-budget-base=main", "--model-budget-lock=check")
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 7])
+def test_merged_reports_are_those_of_one_run(project: Project, of: int) -> None:
+    """Over, warned of, unknown, unloadable, broken, loosened, redefined, moved and stale: byte for byte."""
+    sharded.changed_project(project)
+    whole = sharded.one_run(project, *CHECKED)
+    parts = [part for _, part in sharded.run_shards(project, of, *CHECKED)]
+    assert sharded.merge(project.path, parts) == whole
+    code, texts = whole
+    assert (code, set(texts)) == (1, {f"report.{kind}" for kind in sharded.REPORTS})
+    report = json.loads(texts["report.json"])
+    told = {f"{lock['state']} {lock['file']}" for lock in report["lock"]}
+    assert {"stale budgets/a.lock.json", "missing budgets/c.lock.json", "moved budgets/e.lock.json"} <= told
+    raised = [limit["id"] for limit in report["loosened"] if limit["what"] == "baseline raised"]
+    assert [name.split("::")[1] for name in raised] == ["raised", "raised", "here", "here"]  # grown is what is measured
+    assert "1 accepted" in texts["report.comment"]
+    assert "shard" not in report
+
+
+RUNS = {
+    "all within": (),
+    "-k": ("-k", "net1 or net4"),
+    "--deselect": ("--deselect", "budgets/a.yaml::net2"),
+    "-k of nothing": ("-k", "no_such_name"),
+    "a node id": ("budgets/a.yaml::net3::params",),
+    "no lock to check": ("-k", "not net1", "--model-budget-lock=check"),
+}
+
+
+@pytest.mark.parametrize("args", RUNS.values(), ids=RUNS)
+def test_merged_runs_end_as_one_run(project: Project, args: tuple[str, ...]) -> None:
+    """Exit code and reports are the same, green ones and selections too."""
+    project.write("budgets/a.yaml", sharded.KEPT)
+    whole = sharded.one_run(project, *args)
+    parts = [part for _, part in sharded.run_shards(project, 3, *args)]
+    assert sharded.merge(project.path, parts) == whole
+
+
+def test_no_budget_at_all_is_no_success(project: Project) -> None:
+    """Exit code 5, of each shard, of one run and of the merge."""
+    runs = sharded.run_shards(project, 2)
+    assert [code for code, _ in runs] == [5, 5]
+    assert sharded.merge(project.path, [part for _, part in runs]) == sharded.one_run(project)
+
+
+def test_an_ordinary_test_that_fails_in_a_shard_fails_the_merge(project: Project) -> None:
+    """Every shard runs it, and one run would have ended with its exit code."""
+    project.write("budgets/a.yaml", sharded.KEPT)
+    project.write("test_it.py", "def test_it(): assert 0\n")
+    parts = [part for _, part in sharded.run_shards(project, 2)]
+    whole = sharded.one_run(project)
+    assert whole[0] == 1
+    assert sharded.merge(project.path, parts) == whole
+
+
+def test_annotations_are_those_of_one_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Told once, by the merge, from where the project stands in its checkout; shards print none, and no summary."""
+    project.budget(
+        "  one: {widths: net.widths, limits: {params: 47}}\n  two: {widths: net.widths, limits: {params: 46}}\n"
+    )
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path.parent))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path / "page.md"))
+    args = ("-p", "no:pytest_github_actions_annotate_failures")
+    parts = []
+    for number in (1, 2):
+        part = project.path / f"{number}.json"
+        result = project.run(f"--model-budget-shard={number}/2", f"--model-budget-json={part}", *args)
+        assert "::error" not in result.stdout.str()
+        parts.append(part)
+    assert not (project.path / "page.md").exists()
+    expected = [line for line in project.run(*args).outlines if line.startswith("::")]
+    monkeypatch.delenv("GITHUB_WORKSPACE")
+    capsys.readouterr()
+    sharded.merge(project.path, parts, "--annotations")
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
+    assert printed == expected
+    assert printed[0].startswith(f"::error file={project.path.name}/budgets/a.yaml,line=5,")
+
+
+def test_parts_of_two_checkouts_merge_alike(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths are seen from the project, wherever a machine has it."""
+    sharded.changed_project(project)
+    whole = sharded.one_run(project, *CHECKED)
+    _, first = sharded.run_shard(project, "1/2", *CHECKED)
+    other = project.path.parent / "elsewhere"
+    shutil.copytree(project.path, other, ignore=shutil.ignore_patterns("parts", "whole"))
+    monkeypatch.chdir(other)
+    result = project.run("--model-budget-shard=2/2", "--model-budget-json=2.json", f"--rootdir={other}", *CHECKED)
+    assert result.ret == 1
+    assert sharded.merge(project.path, [other / "2.json", first]) == whole
+
+
+# What is refused.
+
+
+def edited(part: Path, edit: Callable[[Any], None]) -> None:
+    record = json.loads(part.read_text())
+    edit(record)
+    part.write_text(json.dumps(record))
+
+
+def of_shard(**fields: object) -> Callable[[Path], None]:
+    return lambda part: edited(part, lambda record: record["shard"].update(fields))
+
+
+def of_report(**fields: object) -> Callable[[Path], None]:
+    return lambda part: edited(part, lambda record: record.update(fields))
+
+
+def of_day(day: str) -> Callable[[Path], None]:
+    """An exception in the first part, and one of another day in the second."""
+
+    def damage(part: Path) -> None:
+        for path, today in ((part.parent / "1of3.json", "2026-12-30"), (part, day)):
+            exempt = {"to": 60, "until": "2027-01-31", "reason": "why", "today": today, "text": "why", "line": 4}
+            edited(path, lambda record, exempt=exempt: record["models"][0]["checks"][0].update(accept=exempt))
+
+    return damage
+
+
+def cut_off(part: Path) -> None:
+    part.write_text(part.read_text()[:-100])
+
+
+def with_models_of_the_first(part: Path) -> None:
+    others = json.loads((part.parent / "1of3.json").read_text())["models"]
+    edited(part, lambda record: record["models"].extend(others))
+
+
+NO_REPORT = "{2} is no report of this version: write it with --model-budget-json (Report.schema cannot be 'model-budg"
+OTHER = "{2} (shard 2/3) has another"
+REFUSED = {
+    "truncated": (cut_off, "{2} is no JSON: write it with --model-budget-json"),
+    "gone": (Path.unlink, "{2} cannot be read: No such file or directory"),
+    "a list": (lambda part: part.write_text("[]"), "{2} is no report of this version"),
+    "a later version": (of_report(schema="model-budget-report/2"), NO_REPORT),
+    "a whole run's": (
+        lambda part: edited(part, lambda record: record.pop("shard")),
+        "{2} is the report of a whole run, and no shard's: write it with --model-budget-shard",
+    ),
+    "of another commit": (of_shard(commit="abc"), f"{OTHER} commit than {{1}} (shard 1/3): abc, not none"),
+    "of four": (
+        of_shard(of=4), "{2} (shard 2/4) has another number of shards than {1} (shard 1/3): 4, not 3",
+    ),
+    "of another collection": (
+        of_shard(collection="f" * 64),
+        f"{OTHER} collection of limits than {{1}} (shard 1/3): 10 limits, ffffffffffff, not 10 limits, ",
+    ),
+    "of another environment": (
+        of_report(environment={"python": "2.7"}), f"{OTHER} environment than {{1}} (shard 1/3): python 2.7, not ",
+    ),
+    "of another base": (
+        of_report(base="1234567890", base_name="main"), f"{OTHER} base than {{1}} (shard 1/3): main (1234567), not none"
+    ),
+    "of locks that are checked": (
+        of_shard(checks_locks=True), f"{OTHER} check of lock files than {{1}} (shard 1/3): check, not no check"
+    ),
+    "of another day": (
+        of_day("2026-12-31"),
+        "{2} (shard 2/3) held exceptions against 2026-12-31, and {1} (shard 1/3) against 2026-12-30: give all --m",
+    ),
+    "no such shard": (of_shard(number=9), "{2} (shard 9/3) is no shard of 3: its file was changed"),
+    "no number": (of_shard(number="2"), "{2} is no report of this version"),
+    "doubled": (of_shard(number=3), "{3} and {2} are both shard 3/3: give one of them"),
+    "of other locks": (
+        with_models_of_the_first,
+        "budgets/a.yaml::net1::macs is in {1} (shard 1/3) and in {2} (shard 2/3): they were cut by other lock files",
+    ),
+    "a limit less": (of_shard(answered=3), "the parts have 9 of 10 limits: another plugin cut them too, or their"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def texts_of_parts() -> dict[str, str]:
+    """The parts of one run, which is made once."""
+    return {}
+
+
+@pytest.fixture
+def parts(project: Project, texts_of_parts: dict[str, str]) -> list[Path]:
+    """Three parts: 5 models of 2 limits, dealt 2, 2, 1."""
+    if not texts_of_parts:
+        project.write("budgets/a.yaml", sharded.KEPT)
+        texts_of_parts.update({part.name: part.read_text() for _, part in sharded.run_shards(project, 3)})
+    return [project.write(f"parts/{name}", text) for name, text in texts_of_parts.items()]
+
+
+@pytest.mark.parametrize(("damage", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_part_of_this_run_is_named(
+    project: Project,
+    parts: list[Path],
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], object],
+    words: str,
+) -> None:
+    """One sentence, exit code 2, and no report: that of an earlier merge is gone, too."""
+    assert sharded.merge(project.path, parts)[0] == 0
+    damage(parts[1])
+    assert words.format("", *parts) in sharded.refusal(capsys, project.path, parts)
+
+
+def test_a_missing_part_is_named_and_never_green(
+    project: Project, parts: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Allowed or not: the limits of the missing shard, of 2 models, are unanswered."""
+    words = sharded.refusal(capsys, project.path, parts[::2])
+    assert words == "shard 2/3 is missing: give what --model-budget-json wrote there, or --allow-missing"
+    assert sharded.refusal(capsys, project.path, parts[1:2]).startswith("shards 1/3, 3/3 are missing")
+    code, texts = sharded.merge(project.path, parts[::2], "--allow-missing")
+    assert code == 1
+    assert json.loads(texts["report.json"])["unanswered"] == 2 * 2
+    assert "4 not measured (6 limits)" in texts["report.comment"]
+    assert "model budget: shard 2/3 is missing: its limits were not measured" in capsys.readouterr().out
+
+
+def test_a_missing_part_without_limits_is_not_green_either(project: Project) -> None:
+    """Nobody knows what would have been said in it."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    _, part = sharded.run_shard(project, "1/2")
+    code, texts = sharded.merge(project.path, [part], "--allow-missing")
+    assert code == 1
+    assert json.loads(texts["report.json"])["unanswered"] == 0
+
+
+def test_a_report_that_is_a_part_is_refused(parts: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """What would be overwritten is what is to be read."""
+    part, text = parts[0], parts[0].read_text()
+    assert sharded.main(["merge", str(part), "--json", str(part)]) == 2
+    assert capsys.readouterr().err == f"modelbudget: error: --json {part} is one of the parts: name another file\n"
+    assert part.read_text() == text
+
+
+def test_parts_of_two_commits_are_refused(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commit is the one that is checked out."""
+    project.write("budgets/a.yaml", sharded.KEPT)
+    repository = Repository(project)
+    before = repository.commit()
+    _, first = sharded.run_shard(project, "1/2")
+    after = repository.commit()
+    _, second = sharded.run_shard(project, "2/2")
+    words = sharded.refusal(capsys, project.path, [first, second])
+    assert words == f"{second} (shard 2/2) has another commit than {first} (shard 1/2): {after}, not {before}"
+
+
+def test_what_a_hook_adds_is_kept(project: Project) -> None:
+    """Of a key that parts fill in differently, the first part's value counts."""
+    project.write("budgets/a.yaml", sharded.KEPT)
+    project.configure("\ndef pytest_model_budget_report(report):\n    report['job'] = len(report['models'])\n")
+    parts = [part for _, part in sharded.run_shards(project, 2)]
+    _, texts = sharded.merge(project.path, parts)
+    assert json.loads(texts["report.json"])["job"] == 3  # of 5 models, dealt 3 and 2
