@@ -212,6 +212,7 @@ class Gate:
             report.location = (file, failure.place.line - 1, heading)
         if call.when == "call" and isinstance(item, items.BudgetItem) and item.statement:
             setattr(report, STATEMENT, str(item.statement))
+            item.statement = None
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -361,11 +362,12 @@ class Gate:
         The hook has it as JSON, to which it may add: the table shows what was measured, whatever
         it does. Returns the exit code that a failure asks for, or 0.
         """
-        document = typed_json.to_json(report)
         try:
-            with user_code("the hook pytest_model_budget_report", ExtensionError):
-                self.config.hook.pytest_model_budget_report(config=self.config, report=document)
-                report = typed_json.from_json(record.Report, document)
+            if (hook := self.config.hook.pytest_model_budget_report).get_hookimpls():
+                with user_code("the hook pytest_model_budget_report", ExtensionError):
+                    document = typed_json.to_json(report)
+                    hook(config=self.config, report=document)
+                    report = typed_json.from_json(record.Report, document)
             for file_report, file in options.report_files(self.config):
                 path = options.absolute(self.config.invocation_params.dir, file)
                 write_report(file_report, report, path, file)

@@ -3,6 +3,7 @@
 Registered in the process that reports, where GITHUB_ACTIONS says so.
 """
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.pytest_plugin.gate import STATEMENT
-from pytest_modelbudget.reports import assembly, markdown, record, table, typed_json
+from pytest_modelbudget.reports import markdown, record, table, typed_json
 from pytest_modelbudget.reports.annotations import commands, path_in_checkout
 
 OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # the name of its entry point
@@ -66,15 +67,17 @@ class Progress:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Say how long a slow model took; its first limit brings its time, from any worker."""
-        statement = assembly.Statement.parse(getattr(report, STATEMENT, "{}"))
-        model = statement.model
-        if model is None or self.config.get_verbosity() < 0:
+        """Say how long a slow model took; its first limit brings its time, from any worker.
+
+        Everybody has read the item's words by now: pytest keeps the report to its end, and would keep them with it.
+        """
+        statement = json.loads(vars(report).pop(STATEMENT, "{}"))
+        if "model" not in statement or self.config.get_verbosity() < 0:
             return
-        seconds = float(statement.seconds)
-        if seconds >= SLOW_SECONDS and model.id not in self.shown:
-            self.shown.add(model.id)
-            self._write(f"{model.id} measured in {seconds:.1f} s")
+        seconds, model_id = float(statement["seconds"]), statement["model"]["id"]
+        if seconds >= SLOW_SECONDS and model_id not in self.shown:
+            self.shown.add(model_id)
+            self._write(f"{model_id} measured in {seconds:.1f} s")
 
     def _write(self, line: str) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")

@@ -1,7 +1,7 @@
 """``--model-budget-openmetrics``: every number as a gauge, for Prometheus and GitLab's metrics report.
 
     # TYPE model_budget_measured gauge
-    # HELP model_budget_measured A number of a model, exact.
+    # HELP model_budget_measured A number of a model, or of a part of it where a limit asks for one.
     model_budget_measured{file="budgets/a.yaml",model="net",variant="",metric="params",scope="",unit="param"} 3729047
     # EOF
 
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 FAMILIES = {
-    "measured": "A number of a model, or of a part of it where a limit asks for one; exact.",
+    "measured": "A number of a model, or of a part of it where a limit asks for one.",
     "measured_at_least": "The same where operations have no rule: the number is this or more.",
     "limit": "The most that a limit lets pass, growth since the baseline included.",
     "minimum": "The least that a limit asks for.",
