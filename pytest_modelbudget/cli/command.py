@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_modelbudget.budget.read_budget import schema_text
+from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.errors import InputError, ModelBudgetError
@@ -55,6 +56,8 @@ def parser() -> argparse.ArgumentParser:
     add_show(commands.add_parser("show", help="a model's layer table and totals"))
     add_explain(commands.add_parser("explain", help="an operation's formula with its numbers"))
     add_init(commands.add_parser("init", help="a budget with what a model measures as limits"))
+    add_fit(commands.add_parser("fit", help="whether a model fits a device"))
+    add_devices(commands.add_parser("devices", help="devices and their figures, each with its source"))
     add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
     add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
     add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))

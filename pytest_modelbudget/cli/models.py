@@ -209,6 +209,12 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     )
 
 
+def plain_values(option: str, words: Sequence[str], registry: Tables) -> Mapping[str, object]:
+    """Plain values by name, from an option's KEY=VALUE pairs or JSON objects; raises InputError."""
+    base = Path.cwd()
+    return Words(grammar.Reading(base, base, registry)).mapped(option, words)
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """The command line's values, read as the same words in a budget file are.
