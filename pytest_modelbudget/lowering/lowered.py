@@ -150,10 +150,18 @@ class _Program:
         yield from (*self.inputs, *self.outputs, *(weight.tensor for weight in self.weights))
 
     def drop_unread(self, tensors: Iterable[Tensor]) -> None:
-        """Take stored tensors out that nothing reads any more."""
+        """Take those of some stored tensors out that nothing reads any more."""
         read = {tensor.storage for _, op in self.running() for tensor in op.tensors()}
         gone = {tensor.storage for tensor in tensors} - read
         self.weights = [weight for weight in self.weights if weight.tensor.storage not in gone]
+
+    def stored_by_scope(self) -> Mapping[str, list[Tensor]]:
+        """Stored tensors of each module; not those of none."""
+        scopes: dict[str, list[Tensor]] = defaultdict(list)
+        for weight in self.weights:
+            if scope := weight.scope:
+                scopes[scope].append(weight.tensor)
+        return scopes
 
     def graph(self) -> Graph:
         """The graph as it stands."""
@@ -235,7 +243,8 @@ class _Feeders:
 
 
 def _fold_batchnorms(program: _Program) -> None:
-    feeders = _Feeders(program)
+    feeders, stored = _Feeders(program), program.stored_by_scope()
+    folded: list[Tensor] = []
     for position, op in program.running():
         if program.kind(op) == "batch_norm":
             pair = feeders.pair(position, op, FEEDERS)
@@ -244,8 +253,10 @@ def _fold_batchnorms(program: _Program) -> None:
                 program.left.append(Step(op.name, op.scope, f"not folded: {why}"))
             else:
                 _fold(program, feeders, pair)
+                folded += (*op.tensors()[1:], *stored.get(op.scope, ()))
                 continue
         feeders.wrote(position, op)
+    program.drop_unread(folded)
 
 
 def _why_not_folded(program: _Program, pair: _Pair) -> str:
@@ -266,8 +277,6 @@ def _fold(program: _Program, feeders: _Feeders, pair: _Pair) -> None:
     if program.operands(pair.feeder).get("bias") is None:
         changes["operands"] = _with_bias(program, pair)
     feeders.merge(pair, **changes)
-    counters = (weight.tensor for weight in program.weights if pair.op.scope and weight.scope == pair.op.scope)
-    program.drop_unread([*pair.op.tensors()[1:], *counters])
     program.done.append(Step(pair.op.name, pair.op.scope, f"folded into '{pair.feeder.scope}'"))
 
 
@@ -289,16 +298,18 @@ def _with_bias(program: _Program, pair: _Pair) -> tuple[Operand, ...]:
 def _fuse_activations(program: _Program, asked: frozenset[str]) -> None:
     kinds = asked | CLAMPS if "clamp" in asked else asked
     feeders = _Feeders(program)
+    fused: list[Tensor] = []
     for position, op in program.running():
         if program.kind(op) in kinds:
             pair = feeders.pair(position, op, FUSING)
             if isinstance(pair, _Pair):
                 feeders.merge(pair)
-                program.drop_unread(op.tensors()[1:])
+                fused += op.tensors()[1:]
                 program.done.append(Step(op.name, op.scope, f"computed inside '{pair.feeder.scope}'"))
                 continue
             program.left.append(Step(op.name, op.scope, f"not fused: {pair}"))
         feeders.wrote(position, op)
+    program.drop_unread(fused)
 
 
 # Results that take the memory of what they are made from.
@@ -358,12 +369,13 @@ def _in_place(op: Op, moved: Op) -> Op:
 
 def _retype(program: _Program, lowering: Lowering) -> None:
     """Store floating values in another type; quantised weights bring a scale for each output channel."""
-    types = dict(_types(program, lowering))
+    before = _dtype_of(program)
+    types = dict(_types(program, lowering, before))
     if lowering.dtype in QUANTISED:
         channels, biases = _channels(program)
         types.update(dict.fromkeys(biases & types.keys(), BIAS))
         program.weights.extend(_scales(program, types, channels))
-    memories = {storage: _as_type(storage, _dtype_of(program)[storage], dtype) for storage, dtype in types.items()}
+    memories = {storage: _as_type(storage, before[storage], dtype) for storage, dtype in types.items()}
     tensors: dict[Tensor, Tensor] = {}
 
     def new(tensor: Tensor) -> Tensor:
@@ -387,10 +399,10 @@ def _dtype_of(program: _Program) -> Mapping[Storage, DType]:
     return {storage: dtype for storage, dtype in single.items() if dtype.name in FLOATS}
 
 
-def _types(program: _Program, lowering: Lowering) -> Iterator[tuple[Storage, DType]]:
+def _types(program: _Program, lowering: Lowering, floating: Mapping[Storage, DType]) -> Iterator[tuple[Storage, DType]]:
     """The type that each floating activation and weight gets. Buffers, scales and shapes keep theirs."""
     edges = {tensor.storage for tensor in (*program.inputs, *program.outputs)}
-    for storage in _dtype_of(program):
+    for storage in floating:
         wanted = (lowering.io_dtype or lowering.dtype) if storage in edges else lowering.dtype
         if wanted and storage.kind in {StorageKind.ACTIVATION, StorageKind.PARAMETER, StorageKind.CONSTANT}:
             yield storage, TYPES[wanted]
