@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -13,33 +12,17 @@ from pytest_modelbudget.budget.budget import DeploymentCheck, Place
 from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
 from pytest_modelbudget.budget.read_budget import budget_text
-from pytest_modelbudget.cli.models import PIPE_WIDTH, add_source, plain_values, source_of
+from pytest_modelbudget.cli.models import add_deployment, add_source, deployment_of, source_of, terminal_width
 from pytest_modelbudget.deployment.arena import as_json, as_offline_plan
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.gate import measuring
-from pytest_modelbudget.gate.asked_device import asked_deployment
-from pytest_modelbudget.metrics.table import DeployedModel, Deployment
-from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.metrics.table import DeployedModel
+from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import fit
 from pytest_modelbudget.reports.text import printable
 
 HERE = Place("the command line", 1)
-
-
-def add_deployment(command: argparse.ArgumentParser, *, required: bool) -> None:
-    """The options that name a device, and what its compiler does to a program."""
-    add = command.add_argument
-    text = "a shipped device (modelbudget devices lists them), or hardware.yaml::name"
-    add("--device", metavar="NAME", required=required, help=text)
-    text = "what its compiler does, such as dtype=int8; repeat it, or give a JSON object"
-    add("--lower", metavar="KEY=VALUE", action="append", default=[], help=text)
-
-
-def deployment_of(options: argparse.Namespace, registry: Tables) -> Deployment | None:
-    """The device and the lowering of the command's words; None where they name neither."""
-    lower: Mapping[str, object] | None = plain_values("--lower", options.lower, registry) if options.lower else None
-    return asked_deployment(lower, options.device, registry, base=Path.cwd())
 
 
 def add_fit(command: argparse.ArgumentParser) -> None:
@@ -70,7 +53,7 @@ def print_fit(options: argparse.Namespace) -> bool:
     if options.format == "json":
         print(json.dumps(fit.fit_record(model, verdict), indent=1, allow_nan=False))
     else:
-        print(printable(fit.fit_text(str(source.target), model, verdict, _width())))
+        print(printable(fit.fit_text(str(source.target), model, verdict, terminal_width())))
     return not verdict.fails
 
 
@@ -105,7 +88,7 @@ def print_devices(options: argparse.Namespace) -> bool:
         records = {device.name: {**device_texts(device), "source": device.source} for device in devices}
         print(json.dumps(records, indent=1, ensure_ascii=False))
     else:
-        print(printable("\n\n".join(fit.device_text(device, _width()) for device in devices)))
+        print(printable("\n\n".join(fit.device_text(device, terminal_width()) for device in devices)))
     return True
 
 
@@ -116,7 +99,3 @@ def _known(file: str | None) -> Mapping[str, Device]:
         return read_devices(budget_text(Path(file), file), file)
     except yaml_text.BudgetFileError as error:
         raise InputError(str(error)) from error
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((PIPE_WIDTH, 0)).columns

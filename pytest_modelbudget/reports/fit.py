@@ -1,34 +1,34 @@
 """One model on one device as text: how full its memories are, what lives at the peak, and what takes the time."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from textwrap import wrap
 
 from pytest_modelbudget.budget.deployment_forms import lower_texts
 from pytest_modelbudget.budget.fit_verdict import FitVerdict
 from pytest_modelbudget.deployment.device import Device
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
+from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.on_device import Timed
 from pytest_modelbudget.metrics.table import DeployedModel
+from pytest_modelbudget.reports.assembly import metric_report
 from pytest_modelbudget.reports.deployments import deployment_notes, peak_lines, peak_report
 from pytest_modelbudget.reports.text import aligned
 from pytest_modelbudget.reports.typed_json import to_json
 from pytest_modelbudget.units import exact, percentage, readable, several
 
-SAYS = {"within": "it fits", "over": "it does not fit", "unknown": "whether it fits is unknown"}
+SAYS = {Outcome.WITHIN: "it fits", Outcome.OVER: "it does not fit", Outcome.UNKNOWN: "whether it fits is unknown"}
+ARRAY_KEYS = frozenset({"array_cycles", "array_utilisation", "array_mapping", "array_traffic"})
 
 
 def fit_text(title: str, model: DeployedModel, verdict: FitVerdict, width: int) -> str:
     """Memories, the operation at the peak, the order and the arena, time by what takes it, notes, and the verdict."""
-    parts = [_title(title, model), *_measured(model), *_notes(model, width), *wrap(_verdict(verdict), width)]
-    return "\n".join(parts)
-
-
-def _title(title: str, model: DeployedModel) -> str:
     deployment = model.deployment
     settings = ", ".join(f"{key} {text}" for key, text in lower_texts(deployment.lowering).items())
-    return f"{title} on {deployment.device.name}\nlowered: {settings}\n"
+    head = [f"{title} on {deployment.device.name}", *wrap(f"lowered: {settings}", width, subsequent_indent="  "), ""]
+    return "\n".join([*head, *_measured(model), *_notes(model, width), *_verdict(verdict, width)])
 
 
 def _measured(model: DeployedModel) -> Iterator[str]:
@@ -38,6 +38,8 @@ def _measured(model: DeployedModel) -> Iterator[str]:
         yield from (*_memory_lines(model.fitting), "")
     yield from (*peak_lines(peak_report(model.fitting)), *_placing(model), "")
     if model.timed is not None and (lines := list(_time_lines(model.timed))):
+        yield from (*lines, "")
+    if lines := list(_array_lines(model.measured.measurements)):
         yield from (*lines, "")
 
 
@@ -50,7 +52,7 @@ def _memory_row(use: MemoryUse) -> tuple[str, ...]:
     """A memory without what is reserved of it: what is used is a lower bound where something is unmeasured."""
     memory, sign = use.memory, ">= " if use.unmeasured else ""
     share = percentage(Fraction(use.headroom, memory.room)) if memory.room else ""
-    amounts = (sign + exact(use.used, "B"), exact(memory.room, "B"), exact(use.headroom, "B"))
+    amounts = (sign + exact(use.used, "B"), readable(memory.room, "B"), exact(use.headroom, "B"))
     return (memory.name, " and ".join(memory.holds), *amounts, share)
 
 
@@ -81,6 +83,15 @@ def _time_lines(timed: Timed) -> Iterator[str]:
     yield from (f"  {several(number, 'operation')} without a bound: {why}" for why, number in reasons.items())
 
 
+def _array_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:
+    """What the device's array has to do; nothing where it has none."""
+    numbers = [(key, number) for key, number in measurements.items() if key in ARRAY_KEYS]
+    rows = [
+        (readable(number.value, number.unit) + ("" if number.complete else " or more"), key) for key, number in numbers
+    ]
+    yield from aligned("  {:>}  {}", rows)
+
+
 def _notes(model: DeployedModel, width: int) -> Iterator[str]:
     notes = [*deployment_notes(model), *model.measured.notes]
     for note in notes:
@@ -89,8 +100,10 @@ def _notes(model: DeployedModel, width: int) -> Iterator[str]:
         yield ""
 
 
-def _verdict(verdict: FitVerdict) -> str:
-    return f"{SAYS[verdict.outcome.value]}: {verdict.reason}"
+def _verdict(verdict: FitVerdict, width: int) -> Iterator[str]:
+    yield SAYS[verdict.outcome]
+    for reason in verdict.reason.split("; "):
+        yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ")
 
 
 def fit_record(model: DeployedModel, verdict: FitVerdict) -> dict[str, object]:
@@ -109,10 +122,7 @@ def fit_record(model: DeployedModel, verdict: FitVerdict) -> dict[str, object]:
             for use in uses
         ],
         "peak": to_json(peak) if peak else None,
-        "metrics": {
-            key: {"value": to_json(number.value), "unit": number.unit, "complete": number.complete}
-            for key, number in model.measured.measurements.items()
-        },
+        "metrics": {key: to_json(metric_report(number)) for key, number in model.measured.measurements.items()},
         "notes": [*deployment_notes(model), *model.measured.notes],
     }  # fmt: skip
 
