@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_modelbudget.budget.read_budget import schema_text
+from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
@@ -59,6 +60,8 @@ def parser() -> argparse.ArgumentParser:
     add_show(commands.add_parser("show", help="a model's layer table and totals"))
     add_explain(commands.add_parser("explain", help="an operation's formula with its numbers"))
     add_init(commands.add_parser("init", help="a budget with what a model measures as limits"))
+    add_fit(commands.add_parser("fit", help="whether a model fits a device"))
+    add_devices(commands.add_parser("devices", help="devices and their figures, each with its source"))
     add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
     add_activations(commands.add_parser("activations", help="values on a model's way, and their statistics"))
     add_weights(commands.add_parser("weights", help="a model's stored values, and their statistics"))

@@ -19,7 +19,7 @@ from shlex import quote
 
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.read_budget import read_budget
-from pytest_modelbudget.errors import InputError, UnitError
+from pytest_modelbudget.errors import DeviceError, InputError, UnitError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
@@ -30,8 +30,10 @@ from pytest_modelbudget.formats.source import (
     ModelSource,
 )
 from pytest_modelbudget.gate import from_python, measuring
+from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
+from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
 from pytest_modelbudget.reports.text import printable
@@ -49,6 +51,7 @@ def add_show(command: argparse.ArgumentParser) -> None:
     add("--depth", metavar="N", type=_depth, help="unfold this many levels (default: all)")
     add("--format", choices=("table", "json"), default="table", help="what to print")
     add("--ops", action="store_true", help="operations instead of layers: census and attributes")
+    add_deployment(command)
     command.set_defaults(command=show_model)
 
 
@@ -61,21 +64,27 @@ def _depth(text: str) -> int:
 def show_model(options: argparse.Namespace) -> bool:
     """Print a model's layers (or operations) and totals."""
     registry = tables()
-    model = measure_source(source_of(options, registry), registry)
+    model = measure_source(source_of(options, registry), registry, deployment_of(options, registry))
     print(_show_json(model, options) if options.format == "json" else printable(_show_table(model, options)))
     return model.is_complete
 
 
+def terminal_width() -> int:
+    """Columns of the terminal, or what a pipe is given."""
+    return shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
+
+
 def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> str:
     """Layers or operations, then totals, then how the numbers came about."""
-    width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
+    width = terminal_width()
     if options.ops:
         shown = [show.census_text(model.costed), show.ops_text(model.costed)]
     else:
         shown = [show.layer_text(show.layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
     notes = [note for note in model.loaded.notes if not unbound_symbols(note)]  # the totals end in how to bind them
-    remarks = "\n".join(filter(None, [traced, *notes]))
+    lacking = [f"{key} unknown: {failure}" for key, failure in model.failures.items()]
+    remarks = "\n".join(filter(None, [traced, *lacking, *notes]))
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 
 
@@ -93,6 +102,7 @@ def add_explain(command: argparse.ArgumentParser) -> None:
     add_source(command)
     scope_help = f"a module's path, such as layer4.0.conv1, or '{MODEL}' for all of it"
     command.add_argument("scope", metavar="SCOPE", help=scope_help)
+    add_deployment(command)
     command.set_defaults(command=explain_metric)
 
 
@@ -106,7 +116,9 @@ def explain_metric(options: argparse.Namespace) -> bool:
     source = source_of(options, registry)
     if metric.trained and not source.training:
         source = replace(source, training=USUAL_OPTIMISER)
-    model = measure_source(source, registry)
+    model = measure_source(source, registry, deployment_of(options, registry))
+    if metric.key not in model.measurements:
+        raise model.failures.get(metric.key) or InputError(f"{metric.key} is of a model on a device: add --device NAME")
     scope = None if options.scope in ("", MODEL) else options.scope
     known = verdict.known_scopes(model.measurements.values()) - {""}
     if scope and not any(is_in_scope(name, scope) for name in known):
@@ -191,13 +203,37 @@ def add_source(command: argparse.ArgumentParser) -> None:
     add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 
 
-def measure_source(source: ModelSource, registry: Tables) -> measuring.CostedModel:
-    """The model behind a source, fully measured; what its code prints goes to standard error."""
+def measure_source(
+    source: ModelSource, registry: Tables, deployment: Deployment | None = None
+) -> measuring.CostedModel:
+    """The model behind a source, fully measured, on a device as far as that says enough.
+
+    What its code prints goes to standard error.
+    """
     with redirect_stdout(sys.stderr):
         model = measuring.costed_model(source, registry, root=source.base)
+    if deployment is not None:
+        _, model = measuring.lowered_for(deployment, model, registry)
     for failure in model.failures.values():
-        raise failure
+        if not isinstance(failure, DeviceError):
+            raise failure
     return model
+
+
+def add_deployment(command: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """The options that name a device, and what its compiler does to a program."""
+    add = command.add_argument
+    text = "a shipped device (modelbudget devices lists them), or hardware.yaml::name"
+    add("--device", metavar="NAME", required=required, help=text)
+    text = "what its compiler does, such as dtype=int8; repeat it, or give a JSON object"
+    add("--lower", metavar="KEY=VALUE", action="append", default=[], help=text)
+
+
+def deployment_of(options: argparse.Namespace, registry: Tables) -> Deployment | None:
+    """The device and the lowering of the command's words; None where they name neither."""
+    base = Path.cwd()
+    lower = Words(grammar.Reading(base, base, registry)).mapped("--lower", options.lower) if options.lower else None
+    return asked_deployment(lower, options.device, registry, base=base)
 
 
 def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:

@@ -20,7 +20,7 @@ from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSourc
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import is_in_scope
-from pytest_modelbudget.lowering.lowered import lowered
+from pytest_modelbudget.lowering.lowered import Lowered, lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
@@ -193,22 +193,29 @@ def deployed(
     model: CostedModel, deployment: Deployment, registry: Tables, *, with_parts: bool = False
 ) -> DeployedModel:
     """A model on a device: lowered, measured, and placed in its memories; or why it could not be."""
-    began, loaded = perf_counter(), model.loaded
+    began = perf_counter()
     try:
-        with user_code(f"lowering for {deployment.name}", ExtensionError):
-            program = lowered(loaded.graph, registry.ops, deployment.lowering)
-            on_device = LoadedModel(program.graph, loaded.format, loaded.traced, loaded.layers, loaded.notes)
-            source = ModelSource(loaded.format, on_device, qdq=AS_WRITTEN)  # read, and not trained there
-            costed_on_device = costed(on_device, registry, source, device=deployment.device)
-            fit = costed_on_device.costed.once(fitting)
+        program, on_device = lowered_for(deployment, model, registry)
+        graph = on_device.costed
+        fit = graph.once(fitting)
     except ModelBudgetError as error:
         seconds = perf_counter() - began
-        return DeployedModel(deployment, MeasuredModel(loaded.format, failure=error, seconds=seconds))
-    measured = without_graph(costed_on_device, began, registry, with_parts=with_parts)
-    measured = replace(measured, reservation=program.reservation)
-    graph = costed_on_device.costed
+        return DeployedModel(deployment, MeasuredModel(model.loaded.format, failure=error, seconds=seconds))
+    measured = replace(
+        without_graph(on_device, began, registry, with_parts=with_parts), reservation=program.reservation
+    )
     found = graph.once(arena), graph.once(order), fit, graph.once(timed)
     return DeployedModel(deployment, measured, program.done, program.left, *found)
+
+
+def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) -> tuple[Lowered, CostedModel]:
+    """The program that a device runs, and its numbers; raises ModelBudgetError where it cannot be lowered."""
+    loaded = model.loaded
+    with user_code(f"lowering for {deployment.name}", ExtensionError):
+        program = lowered(loaded.graph, registry.ops, deployment.lowering)
+    on_device = LoadedModel(program.graph, loaded.format, loaded.traced, loaded.layers, loaded.notes)
+    read_and_not_trained = ModelSource(loaded.format, on_device, qdq=AS_WRITTEN)
+    return program, costed(on_device, registry, read_and_not_trained, device=deployment.device)
 
 
 @contextmanager

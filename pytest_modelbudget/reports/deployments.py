@@ -49,7 +49,7 @@ def deployment_report(subject: dict[str, Any], check: DeploymentCheck, model: De
         left=left,
         arena=_arena(model.arena) if model.arena else None,
         memories=tuple(_memories(model.fitting)) if model.fitting else (),
-        peak=_peak(model.fitting) if model.fitting else None,
+        peak=peak_report(model.fitting) if model.fitting else None,
     )
 
 
@@ -68,7 +68,8 @@ def _memories(fit: Fitting) -> Iterator[record.FilledMemory]:
         )  # fmt: skip
 
 
-def _peak(fit: Fitting) -> record.PeakReport:
+def peak_report(fit: Fitting) -> record.PeakReport:
+    """The operation during which most activations live, and those."""
     alive = tuple(
         record.LivingTensor(name=each.storage.name, scope=each.scope, nbytes=each.storage.nbytes)
         for each in fit.moment.alive
@@ -94,7 +95,7 @@ def fit_failure_lines(verdict: FitVerdict) -> tuple[str, ...]:
     place = verdict.check.fits
     lines = [f"{one_line(verdict.reason)}   {place}"]
     if verdict.fitting is not None:
-        lines += peak_lines(_peak(verdict.fitting))
+        lines += peak_lines(peak_report(verdict.fitting))
     device = verdict.check.deployment.device.name
     return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
 

@@ -1,0 +1,101 @@
+"""``modelbudget fit`` and ``devices``: whether a model fits a device, and which devices are known."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from pytest_modelbudget.budget import yaml_text
+from pytest_modelbudget.budget.budget import DeploymentCheck, Place
+from pytest_modelbudget.budget.fit_verdict import judge_fit
+from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
+from pytest_modelbudget.budget.read_budget import budget_text
+from pytest_modelbudget.cli.models import add_deployment, add_source, deployment_of, source_of, terminal_width
+from pytest_modelbudget.deployment.arena import as_json, as_offline_plan
+from pytest_modelbudget.deployment.device import Device
+from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.gate import measuring
+from pytest_modelbudget.metrics.table import DeployedModel
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports import fit
+from pytest_modelbudget.reports.text import printable
+
+HERE = Place("the command line", 1)
+
+
+def add_fit(command: argparse.ArgumentParser) -> None:
+    """The options of ``fit``: whether one model fits one device."""
+    add_source(command)
+    add_deployment(command, required=True)
+    add = command.add_argument
+    add("--format", choices=("table", "json"), default="table", help="what to print")
+    text = "write the offsets of the arena: TFLM's offline plan as a JSON list (*.json: names and lives, too)"
+    add("--plan", metavar="FILE", help=text)
+    command.set_defaults(command=print_fit)
+
+
+def print_fit(options: argparse.Namespace) -> bool:
+    """Print how full each memory is, and the verdict; incomplete where it does not fit, or nobody knows."""
+    registry = tables()
+    deployment = deployment_of(options, registry)
+    assert deployment is not None, "a device is required"
+    source = source_of(options, registry)
+    with redirect_stdout(sys.stderr):
+        measured = measuring.measure_model(source, registry, root=source.base, deployments=[deployment])
+    model = measured.on(deployment)
+    if model.measured.failure is not None:
+        raise model.measured.failure
+    verdict = judge_fit(DeploymentCheck(HERE, deployment, fits=HERE), model)
+    if options.plan:
+        _write_plan(Path(options.plan), model)
+    if options.format == "json":
+        print(json.dumps(fit.fit_record(model, verdict), indent=1, allow_nan=False))
+    else:
+        print(printable(fit.fit_text(str(source.target), model, verdict, terminal_width())))
+    return not verdict.fails
+
+
+def _write_plan(path: Path, model: DeployedModel) -> None:
+    """The offsets of the arena: all of each buffer as JSON, or for any other file as TFLM reads them."""
+    assert model.arena is not None, "a model that could be measured has one"
+    plan = as_json(model.arena) if path.suffix == ".json" else as_offline_plan(model.arena)
+    try:
+        path.write_text(json.dumps(plan) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def add_devices(command: argparse.ArgumentParser) -> None:
+    """The options of ``devices``: those that are shipped, or of a file."""
+    add = command.add_argument
+    add("names", metavar="NAME", nargs="*", help="devices to show (default: all)")
+    add("--hardware", metavar="FILE", help="a hardware file (default: the devices that are shipped)")
+    add("--format", choices=("table", "json"), default="table", help="what to print")
+    command.set_defaults(command=print_devices)
+
+
+def print_devices(options: argparse.Namespace) -> bool:
+    """Print every figure of each device, with where it is from."""
+    known = _known(options.hardware)
+    for name in options.names:
+        if name not in known:
+            where = f"{options.hardware} has no device" if options.hardware else "no shipped device is called"
+            raise InputError(f"{where} '{name}': {yaml_text.suggestion(name, known)}")
+    devices = [known[name] for name in options.names or known]
+    if options.format == "json":
+        records = {device.name: {**device_texts(device), "source": device.source} for device in devices}
+        print(json.dumps(records, indent=1, ensure_ascii=False))
+    else:
+        print(printable("\n\n".join(fit.device_text(device, terminal_width()) for device in devices)))
+    return True
+
+
+def _known(file: str | None) -> Mapping[str, Device]:
+    if file is None:
+        return shipped_devices()
+    try:
+        return read_devices(budget_text(Path(file), file), file)
+    except yaml_text.BudgetFileError as error:
+        raise InputError(str(error)) from error

@@ -1,0 +1,146 @@
+"""One model on one device as text: how full its memories are, what lives at the peak, and what takes the time."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from textwrap import wrap
+
+from pytest_modelbudget.budget.deployment_forms import lower_texts
+from pytest_modelbudget.budget.fit_verdict import FitVerdict
+from pytest_modelbudget.deployment.device import Device
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.on_device import Timed
+from pytest_modelbudget.metrics.table import DeployedModel
+from pytest_modelbudget.reports.assembly import metric_report
+from pytest_modelbudget.reports.deployments import deployment_notes, peak_lines, peak_report
+from pytest_modelbudget.reports.text import aligned
+from pytest_modelbudget.reports.typed_json import to_json
+from pytest_modelbudget.units import exact, percentage, readable, several
+
+SAYS = {Outcome.WITHIN: "it fits", Outcome.OVER: "it does not fit", Outcome.UNKNOWN: "whether it fits is unknown"}
+ARRAY_KEYS = frozenset({"array_cycles", "array_utilisation", "array_mapping", "array_traffic"})
+
+
+def fit_text(title: str, model: DeployedModel, verdict: FitVerdict, width: int) -> str:
+    """Memories, the operation at the peak, the order and the arena, time by what takes it, notes, and the verdict."""
+    deployment = model.deployment
+    settings = ", ".join(f"{key} {text}" for key, text in lower_texts(deployment.lowering).items())
+    head = [f"{title} on {deployment.device.name}", *wrap(f"lowered: {settings}", width, subsequent_indent="  "), ""]
+    return "\n".join([*head, *_measured(model), *_notes(model, width), *_verdict(verdict, width)])
+
+
+def _measured(model: DeployedModel) -> Iterator[str]:
+    if model.fitting is None:
+        return
+    if model.fitting.uses:
+        yield from (*_memory_lines(model.fitting), "")
+    yield from (*peak_lines(peak_report(model.fitting)), *_placing(model), "")
+    if model.timed is not None and (lines := list(_time_lines(model.timed))):
+        yield from (*lines, "")
+    if lines := list(_array_lines(model.measured.measurements)):
+        yield from (*lines, "")
+
+
+def _memory_lines(fit: Fitting) -> Iterator[str]:
+    head = ("memory", "holds", "used", "of", "left", "")
+    yield from aligned("{:<}  {:<}  {:>}  {:>}  {:>}  {}", [head, *map(_memory_row, fit.uses)])
+
+
+def _memory_row(use: MemoryUse) -> tuple[str, ...]:
+    """A memory without what is reserved of it: what is used is a lower bound where something is unmeasured."""
+    memory, sign = use.memory, ">= " if use.unmeasured else ""
+    share = percentage(Fraction(use.headroom, memory.room)) if memory.room else ""
+    amounts = (sign + exact(use.used, "B"), readable(memory.room, "B"), exact(use.headroom, "B"))
+    return (memory.name, " and ".join(memory.holds), *amounts, share)
+
+
+def _placing(model: DeployedModel) -> Iterator[str]:
+    """What lives at once in the best order and as written, and what placing it takes."""
+    if model.order is None or model.arena is None:
+        return
+    word = "proved" if model.order.proved else f"not proved: none needs less than {exact(model.order.bound, 'B')}"
+    yield f"  {exact(model.order.nbytes, 'B')} in the best order of operations ({word})"
+    arena = model.arena
+    yield f"  {exact(arena.nbytes, 'B')} in an arena by {arena.planner}, aligned to {exact(arena.align, 'B')}"
+
+
+def _time_lines(timed: Timed) -> Iterator[str]:
+    """The least time, by the side that binds each operation; a bound of those alone that could be bounded."""
+    seconds: defaultdict[str, Fraction] = defaultdict(Fraction)
+    count: defaultdict[str, int] = defaultdict(int)
+    for op in timed.ops:
+        seconds[op.bound.binds] += op.bound.seconds
+        count[op.bound.binds] += 1
+    if timed.ops:
+        yield f"  {readable(sum(seconds.values(), Fraction(0)), 's')} at the least, one operation after another"
+        rows = [(readable(seconds[side], "s"), side, several(count[side], "operation")) for side in seconds]
+        yield from aligned("  {:>}  bound by {:<}  {:>}", rows)
+    reasons: defaultdict[str, int] = defaultdict(int)
+    for _, _, why in timed.missing:
+        reasons[why] += 1
+    yield from (f"  {several(number, 'operation')} without a bound: {why}" for why, number in reasons.items())
+
+
+def _array_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:
+    """What the device's array has to do; nothing where it has none."""
+    numbers = [(key, number) for key, number in measurements.items() if key in ARRAY_KEYS]
+    rows = [
+        (readable(number.value, number.unit) + ("" if number.complete else " or more"), key) for key, number in numbers
+    ]
+    yield from aligned("  {:>}  {}", rows)
+
+
+def _notes(model: DeployedModel, width: int) -> Iterator[str]:
+    notes = [*deployment_notes(model), *model.measured.notes]
+    for note in notes:
+        yield from wrap(note, width, subsequent_indent="  ")
+    if notes:
+        yield ""
+
+
+def _verdict(verdict: FitVerdict, width: int) -> Iterator[str]:
+    yield SAYS[verdict.outcome]
+    for reason in verdict.reason.split("; "):
+        yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ")
+
+
+def fit_record(model: DeployedModel, verdict: FitVerdict) -> dict[str, object]:
+    """The same as plain JSON values; amounts in bytes and seconds."""
+    deployment, fit = model.deployment, model.fitting
+    uses = fit.uses if fit else ()
+    peak = peak_report(fit) if fit else None
+    return {
+        "device": deployment.device.name,
+        "lower": lower_texts(deployment.lowering),
+        "outcome": verdict.outcome.value,
+        "reason": verdict.reason,
+        "memories": [
+            {"name": use.memory.name, "holds": list(use.memory.holds), "used": use.used, "size": use.memory.size,
+             "reserve": use.memory.reserve, "headroom": use.headroom, "complete": not use.unmeasured}
+            for use in uses
+        ],
+        "peak": to_json(peak) if peak else None,
+        "metrics": {key: to_json(metric_report(number)) for key, number in model.measured.measurements.items()},
+        "notes": [*deployment_notes(model), *model.measured.notes],
+    }  # fmt: skip
+
+
+def device_text(device: Device, width: int) -> str:
+    """A device's figures, one a line, each with where it is from."""
+    rows = []
+    for memory in device.memories:
+        reserve = f", {readable(memory.reserve, 'B')} of it reserved" if memory.reserve else ""
+        speed = f", {readable(memory.bandwidth, 'B/s')}" if memory.bandwidth else ""
+        rows.append((memory.name, f"{readable(memory.size, 'B')} for {' and '.join(memory.holds)}{reserve}{speed}"))
+    rows += [(f"macs of {name}", readable(rate, "MAC/s")) for name, rate in device.macs.items()]
+    if device.array is not None:
+        array, clock = device.array, f", {readable(device.clock, 'Hz')}" if device.clock else ""
+        rows.append(("array", f"{array.rows} x {array.columns}, {array.dataflow}{clock}"))
+    rules = device.arena
+    place = "inside" if rules.io_inside else "outside"
+    rows.append(("arena", f"{rules.planner}, aligned to {rules.align} B, inputs and outputs {place}"))
+    sources = [device.source, *(f"{memory.name}: {memory.source}" for memory in device.memories if memory.source)]
+    lines = [line for source in sources for line in wrap(source, width, initial_indent="  ", subsequent_indent="    ")]
+    return "\n".join([device.name, *aligned("  {:<}  {}", rows), *lines])
