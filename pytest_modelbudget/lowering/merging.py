@@ -155,26 +155,33 @@ def fold_batchnorms(program: Program) -> None:
     _Folding(program).run()
 
 
-def _not_alone(program: Program, pair: _Pair) -> str:
+def _not_alone(program: Program, pair: _Pair, fixed: set[Storage]) -> str:
     """Why an operation is no activation of what its feeder makes, and of nothing else; "" where it is one."""
     rule = program.rule(pair.op)
     assert rule is not None  # its kind is known
     if rule.macs is not nothing or pair.op.outputs[0].shape != pair.feeder.outputs[0].shape:
         return f"{rule.kind} is no activation: its results are not those of single elements"
-    needed = (StorageKind.ACTIVATION, StorageKind.PARAMETER)
-    names = [tensor.name for tensor in pair.op.tensors()[1:] if tensor.storage.kind in needed]
-    return f"it reads {names[0]} besides" if names else ""
+    needed = (each for each in pair.op.tensors()[1:] if _varies(each, fixed))
+    return next((f"it reads {tensor.name} besides" for tensor in needed), "")
+
+
+def _varies(tensor: Tensor, fixed: set[Storage]) -> bool:
+    """Whether a tensor is none that a compiler knows: one that is trained, or computed from more than constants."""
+    kind = tensor.storage.kind
+    return kind is StorageKind.PARAMETER or (tensor.storage.is_activation and tensor.storage not in fixed)
 
 
 def fuse_activations(program: Program, asked: frozenset[str]) -> None:
     """Have activations of these kinds vanish into what makes their input; "clamp" means all that cut off."""
     kinds = asked | CLAMPS if "clamp" in asked else asked
-    feeders = _Feeders(program)
+    feeders, fixed = _Feeders(program), set[Storage]()
     fused: list[Tensor] = []
     for position, op in program.running():
+        if not any(_varies(tensor, fixed) for tensor in op.tensors()):
+            fixed.update(output.storage for output in op.outputs)
         if program.kind(op) in kinds:
             pair = feeders.pair(position, op, FUSING)
-            why = pair if isinstance(pair, str) else _not_alone(program, pair)
+            why = pair if isinstance(pair, str) else _not_alone(program, pair, fixed)
             if isinstance(pair, _Pair) and not why:
                 feeders.merge(pair)
                 fused += op.tensors()[1:]

@@ -84,6 +84,28 @@ def test_a_clip_whose_bounds_are_inputs_is_fused(tmp_path: Path) -> None:
     assert (names(made), reasons(made)) == (["Conv", "Add"], [])
 
 
+def test_a_clip_whose_bounds_are_computed_from_constants_is_fused(tmp_path: Path) -> None:
+    """As exporters write it that fold no constants: both bounds run through a Cast."""
+    nodes = [
+        node("Cast", "six", "high", to=TensorProto.FLOAT), node("Conv", "x w", "c"), node("Clip", "c low high", "y"),
+    ]  # fmt: skip
+    weights = [stored("w", 4, 4, 1, 1), scalar("low", 0.0), scalar("six", 6, np.int64)]
+    made = program(saved(model(nodes, [value("x", 1, 4, 8, 8)], [value("y", 1, 4, 8, 8)], weights), tmp_path))
+    assert (names(made), reasons(made)) == (["Cast", "Conv"], [])
+    assert made["peak_activation"] == 2 * 4 * 4 * 64
+
+
+def test_a_folded_norm_leaves_nothing_that_only_views_read(tmp_path: Path) -> None:
+    """Exporters store equal tensors once, and name them through an Identity: 16 weights and 4 biases are left."""
+    nodes = [
+        node("Identity", "ones", "variance"), node("Identity", "zeros", "mean"), node("Conv", "x w", "c"),
+        node("BatchNormalization", "c ones zeros mean variance", "y"),
+    ]  # fmt: skip
+    weights = [stored("w", 4, 4, 1, 1), stored("ones", 4), stored("zeros", 4)]
+    made = program(saved(model(nodes, [value("x", 1, 4, 8, 8)], [value("y", 1, 4, 8, 8)], weights), tmp_path))
+    assert (made["params"], reasons(made)) == (16 + 4, [])
+
+
 def test_a_residual_sum_in_place_and_its_relu_are_one() -> None:
     """x of 1 KiB, conv's result of 1 KiB that the sum lands in: as torchvision's ResNet writes it."""
 
