@@ -41,7 +41,7 @@ from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Pr
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import USUAL_OPTIMISER, ModelSource
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.metrics.measurement import Metric, Stage
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.table import transform_table
@@ -322,7 +322,7 @@ def _budget(
     statistics, measured = tuple(values["statistics"].values()), values["measured"]
     if source and (limits or transforms or statistics or measured or on_devices):
         held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
-        if not source.training and any(reading.tables.metrics[metric].trained for metric in held):
+        if not source.training and any(reading.tables.metrics[metric].stage is Stage.TRAINED for metric in held):
             source = replace(source, training=USUAL_OPTIMISER)
         place, name = values.key.place, variant.text if variant else None
         yield ModelBudget(

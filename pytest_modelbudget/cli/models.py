@@ -33,6 +33,7 @@ from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
+from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
@@ -114,7 +115,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
         raise InputError(f"there is no metric '{options.metric}': {guess}")
     metric = registry.metrics[options.metric]
     source = source_of(options, registry)
-    if metric.trained and not source.training:
+    if metric.stage is Stage.TRAINED and not source.training:
         source = replace(source, training=USUAL_OPTIMISER)
     model = measure_source(source, registry, deployment_of(options, registry))
     if metric.key not in model.measurements:
@@ -124,7 +125,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     if scope and not any(is_in_scope(name, scope) for name in known):
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print(printable(explain.explanation(metric, measurement, model.program_of(metric), scope)))
+    print(printable(explain.explanation(metric, measurement, model.programs[metric.stage], scope)))
     return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 

@@ -11,6 +11,7 @@ from pytest_modelbudget.metrics.measurement import (
     ByWeight,
     Measurement,
     Metric,
+    Stage,
     Term,
     summed,
     unmeasured_ops,
@@ -43,7 +44,7 @@ TRAINING_MACS = Metric(
     "macs of one training step: forward in train mode, and backward",
     macs,
     ByFormula((Term("macs"),)),
-    trained=True,
+    stage=Stage.TRAINED,
 )
 TRAINING_MEMORY = Metric(
     "training_memory",
@@ -51,5 +52,5 @@ TRAINING_MEMORY = Metric(
     "parameters, gradients, optimiser states, and what is saved for the backward pass",
     training_memory,
     ByWeight(stored_nbytes),
-    trained=True,
+    stage=Stage.TRAINED,
 )
