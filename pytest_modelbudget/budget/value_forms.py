@@ -16,7 +16,7 @@ from pytest_modelbudget.budget.source_forms import SOME_TEXT
 from pytest_modelbudget.budget.transform_forms import GIVEN_FORM, SEEDS_FORM, exact_number, number_form
 from pytest_modelbudget.budget.yaml_text import Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.stopwatch import REPEATS, THREADS, WARMUP, Device, Plan
+from pytest_modelbudget.formats.stopwatch import REPEATS, THREADS, WARMUP, Plan, Processor
 from pytest_modelbudget.units import Number, quantity, quantity_pattern
 from pytest_modelbudget.values.capture import CHANNELS, SEEDS, SIGMAS, NamedInputs, Selection
 from pytest_modelbudget.values.judgement import FIGURES
@@ -136,13 +136,13 @@ ABOUT_RUNS = {
     "peak_memory": "the most memory that one call may hold, weights and inputs among it",
 }
 DEVICE: Form[Any] = grammar.one_word(
-    [device.value for device in Device], "device: cpu or cuda", "{word} is no device: {guess}", meaning=Device
+    [device.value for device in Processor], "device: cpu or cuda", "{word} is no device: {guess}", meaning=Processor
 )
 MEASURED_GRAMMAR = Grammar(
     "measured",
     (
         *(Field(key, form, ABOUT_RUNS[key]) for key, form in RUN_LIMITS.items()),
-        Field("device", DEVICE, "where it runs; cpu", default=Device.CPU),
+        Field("device", DEVICE, "where it runs; cpu", default=Processor.CPU),
         Field("repeats", _count(1, MOST_REPEATS), "calls that are counted; 20", default=REPEATS),
         Field("warmup", _count(0, MOST_REPEATS), "calls before them; 3", default=WARMUP),
         Field("threads", _count(1, MOST_THREADS), "threads of the CPU; 1", default=THREADS),
@@ -155,7 +155,7 @@ MEASURED_GRAMMAR = Grammar(
 
 
 def _measured(values: Values, reading: Reading) -> MeasuredCheck:
-    device: Device = values["device"]
+    device: Processor = values["device"]
     limits = tuple(
         Limit(key, values.place(key), values[key][0], level=values["level"], scope=device.value, written=values[key][1])
         for key in values.entries

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.formats.source import TensorSpec
-from pytest_modelbudget.formats.stopwatch import Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor
 
@@ -302,7 +302,7 @@ class RunnableModel(ABC):
     def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
         """All outputs, in their order. Raises TransformError where the model cannot run."""
 
-    def timed(self, inputs: Arrays, plan: Plan) -> Stopped:
+    def timed(self, inputs: Arrays, plan: Plan) -> Timing:
         """What its calls take on a device, as nothing but itself runs.
 
         Raises MissingDeviceError where that device is not there, TransformError where the model cannot run so.

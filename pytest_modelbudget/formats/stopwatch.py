@@ -16,7 +16,7 @@ from pytest_modelbudget.errors import ModelBudgetError
 REPEATS, WARMUP, THREADS = 20, 3, 1
 
 
-class Device(str, Enum):
+class Processor(str, Enum):
     """Where a model is measured."""
 
     CPU = "cpu"
@@ -34,7 +34,7 @@ class Plan:
     memory asks for the peak as well, which one more call gives; trace is where a Chrome trace of yet another one goes.
     """
 
-    device: Device = Device.CPU
+    device: Processor = Processor.CPU
     repeats: int = REPEATS
     warmup: int = WARMUP
     threads: int = THREADS
@@ -43,7 +43,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class Timing:
     """The seconds that each counted call took, and the most bytes that one call held.
 
     machine names what it ran on. peak_memory is in bytes of the framework's own allocator: weights, inputs, and all

@@ -31,7 +31,7 @@ from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
 from pytest_modelbudget.reports.cases import cases, cases_of
-from pytest_modelbudget.reports.history import told
+from pytest_modelbudget.reports.history import point_text
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
 from pytest_modelbudget.units import readable_pair
 
@@ -222,7 +222,7 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
 
 
 def _past(point: Point) -> record.PastNumber:
-    return record.PastNumber(value=point.value, text=told(point))
+    return record.PastNumber(value=point.value, text=point_text(point))
 
 
 # Loosened limits, and redefined models.

@@ -20,7 +20,7 @@ from pytest_modelbudget.equivalence.products import multiplies, products_of
 from pytest_modelbudget.errors import TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
-from pytest_modelbudget.formats.stopwatch import Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
@@ -276,9 +276,9 @@ class TorchModel(models.RunnableModel):
         except TraceError as error:
             raise TransformError(str(error)) from error
 
-    def timed(self, inputs: Arrays, plan: Plan) -> Stopped:
+    def timed(self, inputs: Arrays, plan: Plan) -> Timing:
         """A copy of its own, called as its user would, after one run that puts it into eval mode."""
-        from pytest_modelbudget.torch_models.stopwatch import stopped  # which loads torch's profiler
+        from pytest_modelbudget.torch_models.stopwatch import time_calls  # which loads torch's profiler
 
         subject, specs = self.source.build()
         call = call_of(specs, inputs)
@@ -287,7 +287,7 @@ class TorchModel(models.RunnableModel):
         with isolation.untouched_globals(start=left), isolation.silenced(), user_code("running it", TransformError):
             with torch.inference_mode():
                 subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
-            return stopped(subject.model, plain, call, plan)
+            return time_calls(subject.model, plain, call, plan)
 
     def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
         modules = module_tree(self.subject.model)
