@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.units import several
+from pytest_modelbudget.units import several, some_of
 
 if TYPE_CHECKING:
     from pytest_modelbudget.units import Number
@@ -42,9 +42,8 @@ def _channel_of_max(one: Statistics) -> str:
 
 
 def _dead(one: Statistics) -> str:
-    named = ", ".join(map(str, one.dead[:MOST_CHANNELS]))
-    more = f" and {len(one.dead) - MOST_CHANNELS} more" if len(one.dead) > MOST_CHANNELS else ""
-    return f"channel{'s' * (len(one.dead) > 1)} {named}{more} of {one.channels}, zero throughout"
+    named = some_of(map(str, one.dead), MOST_CHANNELS)
+    return f"channel{'s' * (len(one.dead) > 1)} {named} of {one.channels}, zero throughout"
 
 
 def _ends(one: Statistics) -> str:
