@@ -23,8 +23,8 @@ from pytest_modelbudget.errors import DeviceError, InputError, UnitError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
-    OPTIMISERS,
-    USUAL_OPTIMISER,
+    OPTIMIZERS,
+    USUAL_OPTIMIZER,
     InputSpec,
     InputSpecs,
     ModelSource,
@@ -116,7 +116,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     metric = registry.metrics[options.metric]
     source = source_of(options, registry)
     if metric.stage is Stage.TRAINED and not source.training:
-        source = replace(source, training=USUAL_OPTIMISER)
+        source = replace(source, training=USUAL_OPTIMIZER)
     model = measure_source(source, registry, deployment_of(options, registry))
     if metric.key not in model.measurements:
         raise model.failures.get(metric.key) or InputError(f"{metric.key} is of a model on a device: add --device NAME")
@@ -200,7 +200,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
     several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
-    add("--training", choices=tuple(OPTIMISERS), default="", help="measure a training step, too, with this optimizer")
+    add("--training", choices=tuple(OPTIMIZERS), default="", help="measure a training step, too, with this optimizer")
     add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 
 

@@ -353,15 +353,15 @@ class RunnableModel(ABC):
         """What this model is known to share with the one that it was made from."""
         return NOTHING_SHARED
 
-    def training_step(self, optimiser: str) -> Graph:
-        """Its training step with one of ``OPTIMISERS``; raises TraceError where none is known."""
+    def training_step(self, optimizer: str) -> Graph:
+        """Its training step with one of ``OPTIMIZERS``; raises TraceError where none is known."""
         raise no_training_step(self.format)
 
     def release(self) -> None:  # noqa: B027  # most models hold nothing that can be made again
         """Forget what can be made again: weights that were built, sessions."""
 
 
-def training_step(model: Model, optimiser: str) -> Graph:
+def training_step(model: Model, optimizer: str) -> Graph:
     """The program of one training step of a model: forward and backward, its weights all that the step holds.
 
     Raises TraceError where none is known.
@@ -369,7 +369,7 @@ def training_step(model: Model, optimiser: str) -> Graph:
     if model.graph.operations_unknown:
         raise TraceError(model.graph.operations_unknown)
     if isinstance(model, RunnableModel):
-        return model.training_step(optimiser)
+        return model.training_step(optimizer)
     raise no_training_step(model.format)
 
 

@@ -99,7 +99,7 @@ class TorchSource(Protocol):
     def trace(self, model: TorchModel) -> models.LoadedModel:
         """The graph of a model of this source."""
 
-    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+    def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         """The training step of a model of this source; raises TraceError where none is known."""
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
@@ -150,10 +150,10 @@ class TorchModel(models.RunnableModel):
         """
         return self.source.trace(self) if self._copy_of is None else self._copy_of.measured
 
-    def training_step(self, optimiser: str) -> Graph:
+    def training_step(self, optimizer: str) -> Graph:
         if self.rewrite is not None:
             raise TraceError("a transform has replaced operations, of which no gradient is known")
-        return self.source.training_step(self, optimiser)
+        return self.source.training_step(self, optimizer)
 
     @property
     def is_copy(self) -> bool:
