@@ -26,7 +26,7 @@ from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
 from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
-from pytest_modelbudget.torch_models.probing import Taken, probing
+from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
@@ -333,8 +333,8 @@ class TorchModel(models.RunnableModel):
             if rewriting is not None:
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             if watch.probe is not None:
-                taken = Taken(watch.probe, array)
-                enter(probing(taken, subject.model, scopes, self.rules, weight_names(subject.model)))
+                values, names = ProbedValues(watch.probe, array), weight_names(subject.model)
+                enter(probing(values, subject.model, scopes, self.rules, names))
             if self.is_exact:  # above a rewrite, which then works on float64 alone
                 torch.set_default_dtype(torch.float64)
                 enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
