@@ -19,10 +19,8 @@ from datetime import date
 from pathlib import PurePosixPath
 
 from pytest_modelbudget.budget.budget import names_of, path_of
-from pytest_modelbudget.budget.lock_file import SCHEMA, Lock, LockedModel, LockError, budgets_of, read_lock
+from pytest_modelbudget.budget.lock_file import HEAD, SCHEMA, Lock, LockedModel, LockError, budgets_of, read_lock
 from pytest_modelbudget.units import Number
-
-HEAD = 1000  # characters of a lock file in which its schema stands
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from pytest_modelbudget.budget.budget import Limit, MeasuredCheck, StatisticsCheck
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.formats.stopwatch import Processor, Timing
+from pytest_modelbudget.formats.stopwatch import LATENCY, RUN_FIGURES, Processor, Timing
 from pytest_modelbudget.units import Number, readable, readable_pair, several
 from pytest_modelbudget.values.capture import Captured
 from pytest_modelbudget.values.judgement import FIGURES, figure_over, nine_digits
@@ -71,25 +71,21 @@ def rule_on_values(limit: Limit, check: StatisticsCheck, observation: Observatio
     return _held(limit, figure.value, unit, on, (*evidence, *notes))
 
 
-RUN_UNITS = {"latency": "s", "peak_memory": "B"}
-
-
 def rule_on_run(limit: Limit, check: MeasuredCheck, observation: Observation[Timing]) -> Ruling:
     """Hold the time or the memory of calls to a limit."""
-    unit, plan = RUN_UNITS[limit.metric], check.plan
+    unit, plan = RUN_FIGURES[limit.metric].unit, check.plan
     if observation.value is None:
         on = f"to be measured on {plan.device.value}"
         return Ruling(limit, Outcome.UNKNOWN, f"{limit.name} unknown: {observation.failure}", on, unit)
     timing = observation.value
     threads = f", {several(plan.threads, 'thread')}" if plan.device is Processor.CPU else ""
     on = f"measured on {timing.machine}{threads}: {several(plan.repeats, 'call')} after {plan.warmup}"
-    if limit.metric == "latency":
-        value: Number = nine_digits(timing.median)
-        on += f", quartiles {readable(Fraction(timing.spread), unit)} apart"
-    else:
-        assert timing.peak_memory is not None, "a plan for such a limit asks for memory"
-        value, on = timing.peak_memory, f"measured on {timing.machine}: the peak of one call"
-    return _held(limit, value, unit, on)
+    if limit.metric == LATENCY:
+        return _held(
+            limit, nine_digits(timing.median), unit, f"{on}, quartiles {readable(Fraction(timing.spread), unit)} apart"
+        )
+    assert timing.peak_memory is not None, "a plan for such a limit asks for memory"
+    return _held(limit, timing.peak_memory, unit, f"measured on {timing.machine}: the peak of one call")
 
 
 def _held(limit: Limit, value: Number, unit: str, on: str, evidence: tuple[str, ...] = ()) -> Ruling:

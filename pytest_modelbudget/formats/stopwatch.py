@@ -6,6 +6,7 @@ that was written for one device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,22 @@ from statistics import median, quantiles
 from pytest_modelbudget.errors import ModelBudgetError
 
 REPEATS, WARMUP, THREADS = 20, 3, 1
+LATENCY, PEAK_MEMORY = "latency", "peak_memory"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigure:
+    """A figure of a run that may be limited: its unit, what it is the most of, and an amount as an example."""
+
+    unit: str
+    about: str
+    example: str
+
+
+RUN_FIGURES: Mapping[str, RunFigure] = {
+    LATENCY: RunFigure("s", "the largest median time of one call", "20 ms"),
+    PEAK_MEMORY: RunFigure("B", "the most memory that one call may hold, weights and inputs among it", "60 MB"),
+}
 
 
 class Processor(str, Enum):

@@ -13,6 +13,7 @@ from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenin
 from pytest_modelbudget.budget.commits import branch_history
 from pytest_modelbudget.budget.history import Point
 from pytest_modelbudget.budget.lock_file import (
+    HEAD,
     SCHEMA,
     SUFFIX,
     UPDATE,
@@ -38,7 +39,6 @@ from pytest_modelbudget.units import readable_pair
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 MOST_NAMED = 3  # stale numbers that one line names
-HEAD = 1000  # bytes of a lock file in which its schema stands
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
 

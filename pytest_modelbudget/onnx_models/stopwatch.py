@@ -17,7 +17,7 @@ from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.running import CPU, FATAL_ONLY
 
 PROVIDERS = {Processor.CPU: CPU, Processor.CUDA: "CUDAExecutionProvider"}
-UNTOLD = "ONNX Runtime does not say how much memory a call holds: limit peak_activation and weight_memory instead"
+NO_MEMORY = "ONNX Runtime does not say how much memory a call holds: limit peak_activation and weight_memory instead"
 
 
 def time_calls(model: onnx.ModelProto, inputs: Feeds, plan: Plan) -> Timing:
@@ -29,7 +29,7 @@ def time_calls(model: onnx.ModelProto, inputs: Feeds, plan: Plan) -> Timing:
     if provider not in onnxruntime.get_available_providers():
         raise MissingDeviceError(f"the installed ONNX Runtime has no {provider}")
     if plan.memory:
-        raise TransformError(UNTOLD)
+        raise TransformError(NO_MEMORY)
     session = _session(model, provider, plan.threads)
     if provider not in session.get_providers():  # built in, and not usable here
         raise MissingDeviceError(f"ONNX Runtime's {provider} finds no device here")
