@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -105,20 +105,22 @@ class _Run:
     selection: Selection
     types: dict[str, None] = field(default_factory=dict)
     scopes: dict[str, None] = field(default_factory=dict)
+    seen: dict[str, None] = field(default_factory=dict)  # scopes of the layers that gave numbers
 
     def over(self, calls: Iterable[Mapping[str, Any]], take: Take) -> int:
-        """The number of calls. Raises InputError where no layer was chosen, TransformError where the model fails."""
-        seen = number = 0
+        """The number of calls. Raises InputError where a glob chose no layer, TransformError where the model fails."""
+        number = 0
 
         def taken(value: LayerValue) -> None:
-            nonlocal seen
-            seen += 1
+            self.seen.setdefault(value.scope)
             take(value)
 
         for number, inputs in enumerate(calls, 1):  # noqa: B007  # it is returned
             self.model.run(inputs, Watch(probe=Probe(self._wants, taken)))
-        if not seen:
-            raise InputError(f"no layer {self.selection.text} gave numbers: {self._guess()}")
+        for glob in self.selection.layers:
+            if not any(is_in_scope(scope, glob) for scope in self.seen):
+                asked = replace(self.selection, layers=(glob,))
+                raise InputError(f"no layer {asked.text} gave numbers: {self._guess(asked)}")
         return number
 
     def _wants(self, scope: str, types: Collection[str], holds_others: bool) -> bool:
@@ -126,8 +128,8 @@ class _Run:
         self.scopes.setdefault(scope)
         return self.selection.wants(scope, types, holds_others)
 
-    def _guess(self) -> str:
-        for asked, known in ((self.selection.types, self.types), (self.selection.layers, self.scopes)):
+    def _guess(self, selection: Selection) -> str:
+        for asked, known in ((selection.types, self.types), (selection.layers, self.scopes)):
             close = [found for word in asked for found in get_close_matches(word, known, 1)]
             if close and close[0] not in asked:
                 return f"did you mean '{close[0]}'?"
@@ -155,8 +157,8 @@ def statistics_of(
 ) -> Captured:
     """The statistics of the chosen layers over all inputs; take gets the values, too.
 
-    Raises InputError for inputs that are not the model's and where no layer is chosen, TransformError for a model that
-    does not run, or gives other values when it is run again.
+    Raises InputError for inputs that are not the model's and where a glob chose no layer, TransformError for a model
+    that does not run, or gives other values when it is run again.
     """
     from pytest_modelbudget.values.statistics import NOT_REPEATED, Moments, Ranks, Statistics
 
@@ -190,7 +192,7 @@ def weights_of(
 ) -> Captured:
     """The statistics of stored tensors from rank 1 on, by a glob on their names; channels lie on their first axis.
 
-    Raises InputError where there is none of such a name, TransformError where values cannot be read.
+    Raises InputError where there is none of a name, TransformError where values cannot be read.
     """
     from pytest_modelbudget.values.statistics import Moments, Ranks
 
@@ -210,10 +212,9 @@ def weights_of(
         ranks = Ranks(moments, sigmas=sigmas)
         ranks.add(values)
         rows.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
-    if not rows:
-        close = [guess for word in layers for guess in get_close_matches(word, tables, 1)]
-        raise InputError(
-            f"no stored tensor of numbers is called {', '.join(map(repr, layers))}"
-            + (f": did you mean '{close[0]}'?" if close else "")
-        )
+    for glob in layers:
+        if not any(is_in_scope(each.scope, glob) for each in rows):
+            close = get_close_matches(glob, tables, 1)
+            guess = f": did you mean '{close[0]}'?" if close else ""
+            raise InputError(f"no stored tensor of numbers is called {glob!r}{guess}")
     return Captured(tuple(rows), 1)
