@@ -460,7 +460,8 @@ class FitItem(BudgetItem):
         self.statement = self.deployment.statement(check)
         self._note(check)
         if verdict.fails:
-            raise BrokenLimitError(deployments.fit_failure_lines(verdict))
+            place = self.deployment.failing_at or self.place
+            raise BrokenLimitError(deployments.fit_failure_lines(verdict, place), place)
 
 
 def declared_limits(config: pytest.Config) -> int:
