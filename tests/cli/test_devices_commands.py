@@ -14,7 +14,9 @@ import onnx
 import pytest
 
 from pytest_modelbudget.budget.hardware_file import shipped_devices
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.command import main
+from pytest_modelbudget.registry import tables
 from tests.builders.onnx_graphs import model, node, stored, value
 
 WEIGHTS, ACTIVATIONS = 32 + 16 + 4 * (8 + 2), 4 + 8
@@ -87,8 +89,8 @@ def test_exactly_full_fits(capsys: pytest.CaptureFixture[str]) -> None:
         "      70 B  array_traffic",
         "",
         "it fits",
-        "  flash 88 B = 88 B   0 B left (0.0%)",
-        "  sram 12 B = 12 B   0 B left (0.0%)",
+        "  flash 88 B = 88 B   exactly at the limit",
+        "  sram 12 B = 12 B   exactly at the limit",
     ]
 
 
@@ -213,6 +215,39 @@ def test_explain_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert "array_cycles 23 cycle of 46 cycle (50.0%)" in capsys.readouterr().out
     assert main(["explain", "array_cycles", "net.onnx", "h"]) == 2
     assert "array_cycles is of a model on a device: add --device NAME" in capsys.readouterr().err
+
+
+# Init.
+
+
+def test_init_drafts_a_deployment() -> None:
+    """The budget holds what it was drafted from: the device's file, the lowering, and the arena with room on top."""
+    assert main(["init", "net.onnx", *ON_BOARD, "--headroom", "50%", "--output", "budgets/net.yaml"]) == 0
+    path = Path("budgets/net.yaml")
+    assert path.read_text().splitlines()[-6:] == [
+        "    deployments:",
+        "      board:",
+        "        device: board",
+        "        lower: {dtype: int8}",
+        "        fits: true",
+        "        limits: {activation_arena: 18 B}  # 12 B",
+    ]
+    (drafted,) = read_budget(path, tables(), root=Path.cwd()).models
+    (check,) = drafted.deployments
+    assert check.deployment.device.memories[0].size == WEIGHTS
+
+
+def test_init_claims_no_fit_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """What does not fit, or nobody knows, is a comment with the reason; without a device the way to one is."""
+    write_hardware(flash=WEIGHTS - 1)
+    assert main(["init", "net.onnx", *ON_BOARD]) == 0
+    assert "        # fits: true  # flash 88 B > 87 B   over by 1 B" in capsys.readouterr().out
+    assert main(["init", "net.onnx", "--device", "lab_array"]) == 0
+    assert "        # fits: true  # fits unknown: lab_array names no memory" in capsys.readouterr().out
+    assert main(["init", "net.onnx"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("    # deployments: add --device NAME")
+    assert main(["init", "net.onnx", "--lower", "dtype=int8"]) == 2
+    assert "add --device NAME" in capsys.readouterr().err
 
 
 # Devices.
