@@ -18,6 +18,7 @@ from pathlib import Path
 from shlex import quote
 
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
+from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.errors import DeviceError, InputError, UnitError
 from pytest_modelbudget.formats.source import (
@@ -135,6 +136,7 @@ def add_init(command: argparse.ArgumentParser) -> None:
     command.add_argument("--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%")
     command.add_argument("--name", metavar="NAME", help="what the budget calls the model")
     command.add_argument("--output", metavar="FILE", help="write the budget there, where nothing is yet")
+    add_deployment(command)
     command.set_defaults(command=write_draft)
 
 
@@ -149,7 +151,13 @@ def write_draft(options: argparse.Namespace) -> bool:
         headroom = Fraction(quantity(options.headroom, "%"))
     except UnitError as error:
         raise InputError(f"--headroom: {error}") from error
+    deployment = deployment_of(options, registry)
+    if options.lower and not options.device:
+        raise InputError("--lower is what the compiler of a device does: add --device NAME")
     model = measure_source(source, registry)
+    on_device = measuring.deployed(model, deployment, registry) if deployment else None
+    if on_device is not None and on_device.measured.failure is not None:
+        raise on_device.measured.failure
     text = draft_budget.budget_text(
         options.name or _name(str(source.target)),
         source,
@@ -158,6 +166,8 @@ def write_draft(options: argparse.Namespace) -> bool:
         model.measurements,
         headroom=headroom,
         versions=registry.versions(source.format),
+        deployed=on_device,
+        hardware=_seen_from(path, source, options.device.rpartition(BETWEEN)[0]) if options.device else "",
     )
     read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
@@ -179,9 +189,12 @@ def _name(target: str) -> str:
 def _target(source: ModelSource, path: Path, registry: Tables) -> str:
     """The model's target, a file's path as seen from the budget."""
     target = str(source.target)
-    if not registry.formats[source.format].suffixes:
-        return target
-    return Path(os.path.relpath(source.base / target, source.base / path.parent)).as_posix()
+    return _seen_from(path, source, target) if registry.formats[source.format].suffixes else target
+
+
+def _seen_from(path: Path, source: ModelSource, file: str) -> str:
+    """A file's path as seen from the budget; "" of none."""
+    return Path(os.path.relpath(source.base / file, source.base / path.parent)).as_posix() if file else ""
 
 
 # Naming a model.

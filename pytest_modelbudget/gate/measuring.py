@@ -19,7 +19,8 @@ from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
-from pytest_modelbudget.graph.graph import is_in_scope
+from pytest_modelbudget.graph.graph import Graph, is_in_scope
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.lowered import Lowered, lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
@@ -140,16 +141,27 @@ def on_integers(loaded: Model, registry: Tables) -> Model:
     read = read_qdq(loaded.graph, registry.ops)
     if read.graph is loaded.graph:
         return loaded
-    layers = (
+    return _rewritten(loaded, read.graph, read.became, read.notes)
+
+
+def _rewritten(
+    loaded: Model, graph: Graph, became: Mapping[Tensor, Tensor], notes: tuple[str, ...] = ()
+) -> LoadedModel:
+    """A model as another program, with its layers there: one whose operations are all part of others gives nothing."""
+    gone = {op.scope for op in loaded.graph.ops} - {op.scope for op in graph.ops}
+
+    def there(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(became.get(tensor, tensor) for tensor in tensors)
+
+    layers = tuple(
         replace(
             layer,
-            inputs=tuple(read.became.get(tensor, tensor) for tensor in layer.inputs),
-            outputs=tuple(read.became.get(tensor, tensor) for tensor in layer.outputs),
+            inputs=there(layer.inputs),
+            outputs=() if layer.leaf and layer.scope in gone else there(layer.outputs),
         )
         for layer in loaded.layers
     )
-    notes = (*loaded.notes, *read.notes)
-    return LoadedModel(read.graph, loaded.format, loaded.traced, tuple(layers), notes, files_of(loaded))
+    return LoadedModel(graph, loaded.format, loaded.traced, layers, (*loaded.notes, *notes), files_of(loaded))
 
 
 def files_of(loaded: Model) -> tuple[str, ...]:
@@ -205,7 +217,7 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
     loaded = model.loaded
     with user_code(f"lowering for {deployment.name}", ExtensionError):
         program = lowered(loaded.graph, registry.ops, deployment.lowering)
-    on_device = LoadedModel(program.graph, loaded.format, loaded.traced, loaded.layers, loaded.notes)
+    on_device = _rewritten(loaded, program.graph, program.became)
     read_and_not_trained = ModelSource(loaded.format, on_device, qdq=AS_WRITTEN)
     return program, costed(on_device, registry, read_and_not_trained, device=deployment.device)
 

@@ -46,11 +46,10 @@ def prepare_processes(session: pytest.Session) -> None:
     formats: set[tuple[str, str]] = set()  # with transforms on models of them
     targets: set[str] = set()
     for item in session.items:
-        node = item.parent
-        owner = node.parent if isinstance(node, (TransformNode, DeploymentNode)) else node
-        if isinstance(owner, ModelNode) and owner.process is not None:
-            formats.add((owner.source.format, node.check.transform if isinstance(node, TransformNode) else ""))
-            targets.add(str(owner.source.target))
+        model, changed = item.getparent(ModelNode), item.getparent(TransformNode)
+        if model is not None and model.process is not None:
+            formats.add((model.source.format, changed.check.transform if changed is not None else ""))
+            targets.add(str(model.source.target))
     if formats:
         modules = _modules(models_of(session.config).registry, sorted(formats))
         own = sorted(target.partition(":")[0] for target in targets if names_attribute(target))
@@ -211,12 +210,14 @@ class TransformNode(pytest.Collector):
         self._transformed: transforming.TransformedModel | None = None
         self._is_reported = False
 
-    def collect(self) -> Iterator[pytest.Item]:
-        """Limits in the order of the file, then the equivalence."""
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """Limits in the order of the file, then the equivalence, then devices."""
         for limit in self.check.limits:
             yield LimitItem.from_parent(self, name=limit.name, limit=limit)
         if self.check.equivalence is not None:
             yield EquivalenceItem.from_parent(self, name=budgets.EQUIVALENCE, equivalence=self.check.equivalence)
+        for deployment in self.check.deployments:
+            yield DeploymentNode.from_parent(self, name=deployment.name, check=deployment)
 
     @property
     def budget_path(self) -> str:
@@ -227,7 +228,7 @@ class TransformNode(pytest.Collector):
         """The changed model, made and measured at the first call in this process."""
         if self._transformed is None:
             models = models_of(self.config)
-            with_parts = keeps_parts(self.config, self.path, self.budget_path)
+            with_parts = keeps_parts(self.config, self.path, self.budget_path, self.check.deployments)
             source, process = self.parent.source, self.parent.process
             with self.config.stash[WATCH].naming(self.nodeid):
                 if process is not None:
@@ -292,9 +293,9 @@ class EquivalenceItem(BudgetItem):
 
 
 class DeploymentNode(pytest.Collector):
-    """One model on a device: limits on it there, and whether it fits."""
+    """One model, or what a transform made of it, on a device: limits on it there, and whether it fits."""
 
-    parent: ModelNode
+    parent: ModelNode | TransformNode
 
     def __init__(self, *, check: budgets.DeploymentCheck, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -352,7 +353,8 @@ class FitItem(BudgetItem):
         self.statement = self.deployment.statement(check)
         self._note(check)
         if verdict.fails:
-            raise BrokenLimitError(deployments.fit_failure_lines(verdict))
+            place = self.deployment.failing_at or self.place
+            raise BrokenLimitError(deployments.fit_failure_lines(verdict, place), place)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -449,8 +451,7 @@ class ModelNode(pytest.Collector):
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
             checks, models = self.budget.deployments, models_of(self.config)
-            paths = (self.budget_path, *(budgets.path_of(self.budget_path, check.name) for check in checks))
-            with_parts = any(keeps_parts(self.config, self.path, path) for path in paths)
+            with_parts = keeps_parts(self.config, self.path, self.budget_path, checks)
             on_devices = tuple(check.deployment for check in checks)
             with self.config.stash[WATCH].naming(self.nodeid):
                 model = models.of(self.source, deployments=on_devices, with_parts=with_parts, elsewhere=self.process)
@@ -516,6 +517,6 @@ class VariantNode(ModelNode):
 def promises(model: budgets.ModelBudget, *, measured: bool) -> int:
     """How many items of a model's budget want an answer: its limits, and what is held of it elsewhere."""
     changed = sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)
-    deployed = sum(len(check.limits) + (check.fits is not None) for check in model.deployments)
+    deployed = sum(len(check.limits) + (check.fits is not None) for _, check in model.deployed())
     run = (check for check in model.run_checks if measured or not isinstance(check, budgets.MeasuredCheck))
     return len(model.limits) + changed + deployed + sum(len(check.limits) for check in run)

@@ -85,9 +85,12 @@ def baselines_of(config: pytest.Config) -> lock_file.Baselines:
     return config.stash.setdefault(BASELINES, lock_file.Baselines(config.rootpath))
 
 
-def keeps_parts(config: pytest.Config, path: Path, budget_path: str) -> bool:
-    """Whether the parts of a model's numbers are needed: a lock knows it, or is to be written."""
-    return baselines_of(config).knows(path, budget_path) or bool(config.getoption(UPDATE))
+def keeps_parts(
+    config: pytest.Config, path: Path, budget_path: str, on_devices: Iterable[budgets.DeploymentCheck]
+) -> bool:
+    """Whether the parts of a model's numbers are needed: a lock knows it, there or on a device, or is to be written."""
+    paths = (budget_path, *(budgets.path_of(budget_path, check.name) for check in on_devices))
+    return bool(config.getoption(UPDATE)) or any(baselines_of(config).knows(path, each) for each in paths)
 
 
 def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> isolation.OwnProcess | None:

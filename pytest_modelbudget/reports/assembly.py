@@ -346,15 +346,19 @@ class Assembly:
         checks: dict[str, list[record.Check]] = defaultdict(list)
         for check in sorted(self._checks.values(), key=lambda check: (check.line or 0, check.id)):
             checks[str(check.address.above)].append(check)
-        transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
-        for transform in sorted(self._transforms.values(), key=place_in_order):
-            evidence = self._equivalences.get(transform.id)
-            judged = replace(transform, checks=tuple(checks[transform.id]), equivalence=evidence)
-            transforms[str(transform.address.above)].append(judged)
         deployed: dict[str, list[record.DeploymentReport]] = defaultdict(list)
         for deployment in sorted(self._deployments.values(), key=place_in_order):
             judged_there = replace(deployment, checks=tuple(checks[deployment.id]))
             deployed[str(deployment.address.above)].append(judged_there)
+        transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
+        for transform in sorted(self._transforms.values(), key=place_in_order):
+            judged = replace(
+                transform,
+                checks=tuple(checks[transform.id]),
+                equivalence=self._equivalences.get(transform.id),
+                deployments=tuple(deployed[transform.id]),
+            )
+            transforms[str(transform.address.above)].append(judged)
         lost = {  # nothing arrived of these models; their checks say why
             key: record.ModelReport(id=key, file=Address.parse(key).file)
             for key in checks.keys() - self._transforms.keys() - self._deployments.keys()

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.graph_diff import OperationChange, counted_changes, operation_changes, operation_rows
@@ -88,11 +87,9 @@ def changes(before: Report, after: Report) -> tuple[ModelChange, ...]:
 
 
 def _subjects(report: Report) -> Iterator[tuple[str, SubjectReport]]:
-    """Every model, every transform of it, and it on every device, by id."""
+    """Every model, every transform of it, and both on every device, by id."""
     for model in report.models:
-        yield model.id, model
-        yield from ((str(Address.parse(model.id) / each.name), each) for each in model.transforms)
-        yield from ((str(Address.parse(model.id) / each.name), each) for each in model.deployments)
+        yield from ((subject.id, subject) for subject in model.subjects())
 
 
 def _numbers(then: SubjectReport, now: SubjectReport) -> tuple[NumberChange, ...]:

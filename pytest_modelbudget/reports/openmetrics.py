@@ -59,7 +59,7 @@ def render(report: Report) -> str:
 def _samples(report: Report) -> Iterator[Sample]:
     """What was measured of each subject and held, then what became of the whole."""
     for model in report.models:
-        for subject in (model, *model.transforms, *model.deployments):
+        for subject in model.subjects():
             yield from _measured(subject)
     for case in cases(report):
         yield from _held(case)

@@ -22,7 +22,7 @@ each is what it says there.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
@@ -370,17 +370,6 @@ class EquivalenceReport(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformReport(SubjectReport):
-    """A model after a transform: the name that the file gives it, and the transform's own."""
-
-    name: str
-    transform: str = ""
-    changes: tuple[ChangedLayer, ...] = ()
-    checks: tuple[Check, ...] = ()
-    equivalence: EquivalenceReport | None = rare(None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeftStep(Entry):
     """An operation that was not lowered, and why."""
 
@@ -469,6 +458,18 @@ class DeploymentReport(SubjectReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransformReport(SubjectReport):
+    """A model after a transform, and that on devices: the name that the file gives it, and the transform's own."""
+
+    name: str
+    transform: str = ""
+    changes: tuple[ChangedLayer, ...] = ()
+    checks: tuple[Check, ...] = ()
+    equivalence: EquivalenceReport | None = rare(None)
+    deployments: tuple[DeploymentReport, ...] = rare(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PastNumber(Entry):
     """A locked number from some commit on, and that commit in words; None where it is locked no more."""
 
@@ -489,6 +490,14 @@ class ModelReport(SubjectReport):
     checks: tuple[Check, ...] = ()
     transforms: tuple[TransformReport, ...] = ()
     deployments: tuple[DeploymentReport, ...] = rare(())
+
+    def subjects(self) -> Iterator["ModelReport | TransformReport | DeploymentReport"]:
+        """It, each transform of it with that one's deployments, and its own."""
+        yield self
+        for transform in self.transforms:
+            yield transform
+            yield from transform.deployments
+        yield from self.deployments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ A limit that is over, drawn once::
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import path_of
@@ -341,6 +341,14 @@ def deployment_view(model: record.ModelReport, deployment: record.DeploymentRepo
     )
 
 
+def _deployment_views(model: record.ModelReport) -> Iterator[DeploymentView]:
+    """The model on each device, and what its transforms made of it on theirs: "tiled / array"."""
+    for each in model.subjects():
+        if isinstance(each, record.DeploymentReport):
+            below = each.address.names[len(model.address.names) :]
+            yield deployment_view(model, replace(each, name=" / ".join(below)))
+
+
 @dataclass(frozen=True, slots=True)
 class ModelView:
     """One model. lacking are (operation, count, scope, why, the metrics that do not cover them)."""
@@ -386,7 +394,7 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
             for (op, count, scope, why), keys in uncovered(measured).items()
         ),
         transforms=tuple(transform_view(model, transform) for transform in model.transforms),
-        deployments=tuple(deployment_view(model, deployment) for deployment in model.deployments),
+        deployments=tuple(_deployment_views(model)),
     )
 
 
