@@ -15,6 +15,7 @@ from pytest_modelbudget.budget.revision import BaseError, run_git
 # First parents, so that each commit is the branch as it was; a merge is shown by what it brought.
 LOG = (
     "-c", "log.showSignature=false", "-c", "i18n.logOutputEncoding=UTF-8",
+    "-c", "log.showRoot=true", "-c", "log.diffMerges=separate",
     "log", "-z", "--raw", "--no-abbrev", "-M", "--first-parent", "-m", "--reverse", "--relative", "--no-color",
     "--format=tformat:%H%x00%ct%x00%s",
 )  # fmt: skip

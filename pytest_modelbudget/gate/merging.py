@@ -136,6 +136,8 @@ def _must_not_be_doubled(parts: Sequence[RunPart]) -> None:
         if other is not part:
             raise InputError(f"{part.file} and {other.file} are both shard {part.shard.name}: give one of them")
         for case in cases(part.report):
+            if not case.name or case.file != case.model.file:
+                raise InputError(f"{part} has '{case.id}' in the budget '{case.model.file}': {CHANGED}")
             other = by_id.setdefault(case.id, part)
             if other is not part:
                 raise InputError(f"{case.id} is in {other} and in {part}: they were cut by other lock files")

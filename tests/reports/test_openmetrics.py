@@ -84,6 +84,19 @@ def test_a_limit_stands_beside_its_number() -> None:
     assert samples(record, "measured") == [("measured", params, 40), ("measured", head, 125)]
 
 
+def test_figures_of_runs_are_told_apart_by_what_they_are_of() -> None:
+    """Two groups of layers and two devices: Prometheus refuses a file in which two lines have the same labels."""
+    names = ("zeros@body", "zeros@head", "latency@cpu", "latency@cuda")
+    figures = [check(name, metric=name.partition("@")[0], actual=n, complete=True) for n, name in enumerate(names)]
+    record = report(model(*figures, metrics={}))
+    for family in ("measured", "limit", "check"):
+        told = [labels for _, labels, _ in samples(record, family)]
+        assert ["@".join((labels["metric"], labels["scope"])) for labels in told] == list(names)
+    assert {labels["scope"]: value for _, labels, value in samples(record, "measured")} == {
+        "body": 0, "head": 1, "cpu": 2, "cuda": 3,
+    }  # fmt: skip
+
+
 def test_an_exception_has_its_own_gauge() -> None:
     """How far it goes beyond the limit, and that it was needed; outcomes that are not there count 0."""
     record = report(model(accepted()))
