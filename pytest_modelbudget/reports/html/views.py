@@ -317,13 +317,17 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentView:
-    """A model on a device. figures are metrics that exist there alone, memories (name, used, room, what is left)."""
+    """A model on a device. figures are metrics that exist there alone, memories (name, used, room, what is left).
+
+    has_array says whether there is an array to be drawn.
+    """
 
     report: record.DeploymentReport
     lower: str
     changes: tuple[Change, ...]
     figures: tuple[Figure, ...]
     memories: tuple[tuple[str, str, str, str], ...]
+    has_array: bool
 
 
 def deployment_view(model: record.ModelReport, deployment: record.DeploymentReport) -> DeploymentView:
@@ -338,6 +342,7 @@ def deployment_view(model: record.ModelReport, deployment: record.DeploymentRepo
             (each.name, exact(each.used, "B"), exact(each.room, "B"), exact(each.room - each.used, "B"))
             for each in deployment.memories
         ),
+        has_array=deployment.measured("array_cycles") is not None,
     )
 
 
