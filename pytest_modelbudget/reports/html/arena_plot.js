@@ -40,10 +40,10 @@ function arenaPlot(figure, arena, width) {
         insetRight: 0.5,
         className: "pieces",
       }),
-      Plot.ruleX([arena.step + 0.5], { stroke: "var(--text)", strokeDasharray: "2 3" }),
+      Plot.text(["▾"], { x: arena.step + 0.5, y: whole, dy: -7, fill: "var(--text)" }),
       nameMarks(
         buffers.map((buffer) => ({
-          name: bufferName(buffer),
+          name: buffer.op ? layerName(buffer.scope) : "input",
           x: (buffer.first + buffer.last + 1) / 2,
           y: Number(buffer.offset) + Number(buffer.bytes) / 2,
           wide: (buffer.last + 1 - buffer.first) * across,
@@ -53,7 +53,7 @@ function arenaPlot(figure, arena, width) {
     ],
   });
   const key = [
-    [`lives at step ${arena.step}, when most do`, "var(--series)"],
+    [`lives at step ${arena.step} ▾, when most do`, "var(--series)"],
     ["lives at other steps", "var(--muted)"],
   ];
   fill(figure, caption, [drawing], key);
@@ -81,15 +81,11 @@ function arenaCaption(arena, drawn) {
     .join(" ");
 }
 
-function bufferName(buffer) {
-  return buffer.op ? layerName(buffer.scope) : "input of the model";
-}
-
 function bufferWords(buffer) {
   const end = Number(buffer.offset) + Number(buffer.bytes);
   const made = buffer.op ? `, made by ${buffer.op}` : "";
   return (
-    `${bufferName(buffer)}${made}: ${shapes([buffer.shape])} ${buffer.dtype}, ${counted(buffer.bytes)} B ` +
+    `${ownerName(buffer, Infinity)}${made}: ${shapes([buffer.shape])} ${buffer.dtype}, ${counted(buffer.bytes)} B ` +
     `at ${counted(buffer.offset)} to ${counted(end)}, ${lifetime(buffer)}`
   );
 }

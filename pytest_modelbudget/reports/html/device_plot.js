@@ -131,6 +131,7 @@ function deviceCaption(roofline, points, drawn) {
   const whole = d3.sum(Object.values(roofline.seconds));
   const sides = Object.entries(roofline.seconds)
     .filter(([, time]) => time > 0)
+    .sort(([, a], [, b]) => b - a)
     .map(([side, time]) => `${side} decides ${percent(time, whole)}`);
   const { count, seconds: waiting } = roofline.still;
   return [
@@ -146,7 +147,7 @@ function deviceCaption(roofline, points, drawn) {
     roofline.rest
       ? `So are the ${several(roofline.rest, "operation")} that take least.`
       : "",
-    ...roofline.missing.map(([why, number]) => `Not in it: ${several(number, "operation")}: ${why}.`),
+    ...roofline.missing.map(([why, number]) => `Without a bound: ${several(number, "operation")}, for ${why}.`),
   ]
     .filter(Boolean)
     .join(" ");
@@ -201,6 +202,8 @@ function arrayPlot(figure, array, width) {
     first += cycles;
     return { ...row, name: layerName(row.scope), cycles, used, x1: first - cycles, x2: first };
   });
+  const most = d3.max(pieces, (piece) => piece.used);
+  const full = most > 0.2 ? 1 : most * 1.3 || 1; // what is hardly used is seen all the same
   const caption = arrayCaption(array);
   if (!first) return fill(figure, caption, []);
   const [height, left, right, top, bottom] = [width < NARROW ? 230 : 280, 64, 16, 26, 38];
@@ -216,7 +219,7 @@ function arrayPlot(figure, array, width) {
     ariaLabel: "Utilisation of the array over its cycles",
     ariaDescription: caption,
     x: { label: "cycles, in execution order", domain: [0, first], tickFormat: "~s", ticks: width / 100 },
-    y: { label: "utilisation", domain: [0, 1], ticks: 5, tickFormat: "~%", grid: true },
+    y: { label: "utilisation", domain: [0, full], ticks: 5, tickFormat: "~%", grid: true },
     marks: [
       Plot.rect(pieces, {
         x1: "x1",
@@ -228,12 +231,12 @@ function arrayPlot(figure, array, width) {
         insetRight: 0.5,
       }),
       Plot.ruleY([array.used], { stroke: "var(--text)", strokeDasharray: "2 3" }),
-      Plot.rect(pieces, { x1: "x1", x2: "x2", y1: 0, y2: 1, fill: "transparent", className: "pieces" }),
+      Plot.rect(pieces, { x1: "x1", x2: "x2", y1: 0, y2: full, fill: "transparent", className: "pieces" }),
       nameMarks(
         pieces.map((piece) => ({
           name: piece.name,
           x: (piece.x1 + piece.x2) / 2,
-          y: 0.06,
+          y: nameHeight(piece.used, array.used, full),
           wide: (piece.x2 - piece.x1) * across,
           high: 18,
         })),
@@ -244,10 +247,22 @@ function arrayPlot(figure, array, width) {
   explore(figure, drawing, pieces.map(arrayWords), "layer");
 }
 
+/** A name stands on its layer, above the dashed line where that would run through it; in it where it is full. */
+function nameHeight(used, average, full) {
+  const line = 0.055 * full;
+  if (used + 2 * line > full) return used - line;
+  return (average > used && average < used + 2 * line ? average : used) + line;
+}
+
+/** A part of the array in three digits: what is hardly used, too. */
+function usedPart(part) {
+  return `${d3.format(".3~r")(100 * part)}%`;
+}
+
 function arrayCaption({ cells: [rows, columns], dataflow, cycles, macs, used, rest, missing }) {
   return [
     `An array of ${rows} × ${columns}, ${dataflow.replace("_", " ")}, takes ${counted(cycles)} cycles for ${counted(macs)} MACs:`,
-    `${percent(used, 1)} of what it could multiply, the dashed line.`,
+    `${usedPart(used)} of what it could multiply, the dashed line.`,
     "Each layer is as wide as its cycles, and filled as high as it uses the array.",
     rest.count
       ? `The ${several(rest.count, "operation")} with fewest cycles, ${counted(rest.cycles)} in all, are not drawn.`
@@ -265,7 +280,7 @@ function productWords({ products, more }) {
 
 function arrayWords(piece) {
   return (
-    `${piece.name}: ${percent(piece.used, 1)} of the array in ${counted(piece.cycles)} cycles, ` +
+    `${piece.name}: ${usedPart(piece.used)} of the array in ${counted(piece.cycles)} cycles, ` +
     `${counted(piece.macs)} MACs; M×K×N ${productWords(piece)}`
   );
 }
@@ -282,7 +297,7 @@ function arrayTable(place, array) {
     counted(row.macs),
     counted(row.cycles),
     percent(row.cycles, array.cycles),
-    percent(Number(row.macs), Number(row.cycles) * rows * columns),
+    usedPart(Number(row.macs) / (Number(row.cycles) * rows * columns)),
   ]);
   const headings = ["Most cycles", "M×K×N", "MACs", "Cycles", "Part", "Utilisation"];
   if (cells.length)

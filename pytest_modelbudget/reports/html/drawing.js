@@ -37,18 +37,20 @@ function leftMargin(names, width) {
   return { width: room, label: (name) => shortened(name, Math.floor((room - 14) / LETTER)) };
 }
 
-/** Names inside the rectangles that have room for them. */
+/** Names inside the rectangles that have room for them, upright ones where a rectangle is narrow and tall. */
 function nameMarks(places) {
-  const room = ({ wide }) => Math.floor((wide - 8) / LETTER);
-  const named = places.filter((place) => place.high >= 18 && room(place) >= 7);
-  return Plot.text(named, {
-    x: "x",
-    y: "y",
-    text: (place) => shortened(place.name, room(place)),
-    fill: "var(--text)",
-    fontSize: 11,
-    pointerEvents: "none",
-  });
+  const room = (length) => Math.floor((length - 8) / LETTER);
+  const isRead = (length, thickness, name) =>
+    thickness >= 16 && room(length) >= Math.min(7, name.length);
+  const across = places.filter(({ wide, high, name }) => isRead(wide, high, name));
+  const up = places.filter(
+    (place) => !across.includes(place) && isRead(place.high, place.wide, place.name),
+  );
+  const look = { x: "x", y: "y", fill: "var(--text)", fontSize: 11, pointerEvents: "none" };
+  return [
+    Plot.text(across, { ...look, text: ({ wide, name }) => shortened(name, room(wide)) }),
+    Plot.text(up, { ...look, rotate: -90, text: ({ high, name }) => shortened(name, room(high)) }),
+  ];
 }
 
 /** One rectangle after another by pointer, touch or arrow keys; a line below the drawing says what it is. */
