@@ -94,6 +94,11 @@ class MeasuredMetric(Entry):
     at_least: int | None = rare(None)
     shares: tuple[ScopeShare, ...] = ()
 
+    @property
+    def bounds(self) -> str:
+        """How the number itself lies to the value: "=", or "≥" and "≤" where only a bound is known."""
+        return "=" if self.complete else "≥" if self.at_least is None else "≤"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMetric(Entry):

@@ -36,6 +36,7 @@ function arenaPlot(figure, arena, width) {
         y2: (buffer) => Number(buffer.offset) + Number(buffer.bytes),
         fill: (buffer) => (livesAt(buffer, arena.step) ? "var(--series-soft)" : "var(--track)"),
         stroke: (buffer) => (livesAt(buffer, arena.step) ? "var(--series)" : "var(--muted)"),
+        strokeWidth: buffers.length > 150 ? 0.5 : 1,
         insetTop: 0.5,
         insetRight: 0.5,
         className: "pieces",
@@ -53,7 +54,7 @@ function arenaPlot(figure, arena, width) {
     ],
   });
   const key = [
-    [`lives at step ${arena.step} ▾, when most do`, "var(--series)"],
+    [`lives at step ${arena.step} (▾), when most do`, "var(--series)"],
     ["lives at other steps", "var(--muted)"],
   ];
   fill(figure, caption, [drawing], key);

@@ -145,9 +145,9 @@ function deviceCaption(roofline, points, drawn) {
       ? `What multiplies nothing (${several(count, "operation")}, ${seconds(waiting)}) is in that time, and not drawn.`
       : "",
     roofline.rest
-      ? `So are the ${several(roofline.rest, "operation")} that take least.`
+      ? `Nor are the ${several(roofline.rest, "operation")} that take least.`
       : "",
-    ...roofline.missing.map(([why, number]) => `Without a bound: ${several(number, "operation")}, for ${why}.`),
+    ...roofline.missing.map(([why, number]) => `Without a bound: ${several(number, "operation")} (${why}).`),
   ]
     .filter(Boolean)
     .join(" ");
@@ -267,7 +267,7 @@ function arrayCaption({ cells: [rows, columns], dataflow, cycles, macs, used, re
     rest.count
       ? `The ${several(rest.count, "operation")} with fewest cycles, ${counted(rest.cycles)} in all, are not drawn.`
       : "",
-    missing ? `${several(missing, "operation")} cannot be told as products, and not in it.` : "",
+    missing ? `${several(missing, "operation")} of unknown products: not in it.` : "",
   ]
     .filter(Boolean)
     .join(" ");

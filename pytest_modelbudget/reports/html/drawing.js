@@ -44,7 +44,7 @@ function nameMarks(places) {
     thickness >= 16 && room(length) >= Math.min(7, name.length);
   const across = places.filter(({ wide, high, name }) => isRead(wide, high, name));
   const up = places.filter(
-    (place) => !across.includes(place) && isRead(place.high, place.wide, place.name),
+    ({ wide, high, name }) => wide < high && !isRead(wide, high, name) && isRead(high, wide, name),
   );
   const look = { x: "x", y: "y", fill: "var(--text)", fontSize: 11, pointerEvents: "none" };
   return [

@@ -165,7 +165,8 @@ def _figures(check: record.Check) -> tuple[str, str]:
     if check.measured is not None:
         return check.measured, ABSENT if check.allowed is None else str(check.allowed)
     unit, actual, least, most = check.unit, check.actual, check.min, check.maximum
-    sign = "≥ " if check.is_lower_bound else ""
+    is_upper = check.outcome is Outcome.UNKNOWN and check.at_least is not None
+    sign = "≥ " if check.is_lower_bound else "≤ " if is_upper else ""
     shown = ABSENT if actual is None else sign + readable(actual, unit)
     if check.ops:
         return shown, "; ".join(_ops_words(check.ops)) or ABSENT
@@ -320,7 +321,7 @@ class Figure:
     definition: str
     rounded: str
     exact: str
-    is_lower_bound: bool = False
+    bound: str = ""  # "≥ " or "≤ " where it is one
     parts: str = ""
     error: str = ""
 
@@ -420,6 +421,6 @@ def _figure(key: str, metric: record.MeasuredMetric | record.FailedMetric) -> Fi
         definition,
         readable(metric.value, metric.unit),
         "{:,} / {:,}".format(*metric.exact) if metric.exact else exact(metric.value, metric.unit),
-        is_lower_bound=not metric.complete,
+        bound="" if metric.complete else f"{metric.bounds} ",
         parts=", ".join(f"{name} {value:,}" for name, value in metric.parts.items()),
     )
