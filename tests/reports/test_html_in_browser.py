@@ -266,9 +266,7 @@ def test_a_buffer_is_found_by_keys_and_pointer(browser: Browser, everything: Pat
     chosen = f"""return document.querySelector("{ARENA} svg").getAttribute("aria-valuetext")"""
     assert browser.run(chosen) == words
     browser.press("\ue010")
-    assert browser.words(f"{ARENA} .says") == [
-        "block0.fc1, made by aten::linear: 1×2 float32, 8 B at 32 to 40, step 1"
-    ]
+    assert browser.words(f"{ARENA} .says") == ["block0.fc1, made by aten::linear: 1×2 float32, 8 B at 32 to 40, step 1"]
     browser.run(f"""document.querySelector("{ARENA} .pieces rect").dispatchEvent(new PointerEvent("pointerover"))""")
     assert browser.run(chosen) == "input of the model: 1×4 float32, 16 B at 32 to 48, step 0"
 

@@ -48,7 +48,7 @@ def _point(op: TimedOp, bandwidths: dict[str, Fraction]) -> Record:
 def array_profile(costed: CostedGraph) -> Record:
     """Operations on the array in their order, those with most cycles; rest are the others together."""
     work = costed.once(on_array)
-    cells = work.array.rows * work.array.columns
+    cycles, macs = sum(each.counts.cycles for each in work.ops), sum(each.macs for each in work.ops)
     longest = set(sorted(range(len(work.ops)), key=lambda at: -work.ops[at].counts.cycles)[:MOST_POINTS])
     rest = [op for at, op in enumerate(work.ops) if at not in longest]
     rows = [
@@ -60,8 +60,7 @@ def array_profile(costed: CostedGraph) -> Record:
     ]  # fmt: skip
     return {
         "rows": rows, "cells": [work.array.rows, work.array.columns], "dataflow": work.array.dataflow,
-        "cycles": sum(each.counts.cycles for each in work.ops), "macs": sum(each.macs for each in work.ops),
-        "used": sum(each.macs for each in work.ops) / (cells * sum(each.counts.cycles for each in work.ops) or 1),
+        "cycles": cycles, "macs": macs, "used": macs / (work.array.rows * work.array.columns * cycles or 1),
         "rest": {"count": len(rest), "cycles": sum(each.counts.cycles for each in rest)},
         "missing": len(work.missing),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Activations as a page draws them: how many bytes live at each step, what lives at the peak, where an arena has them."""
+"""Activations as a page draws them: bytes alive at each step, what lives at the peak, where an arena has them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -68,7 +68,9 @@ def render(report: Report) -> str:
 def _views(models: Sequence[ModelView]) -> Iterator[str]:
     """The view of each model: its markup and the numbers of its plots, compressed, as base64.
 
-    {"markup": "<header>...", "limit": 1500000, "divergence": [[]], "profile": {...}, "deployments": [{...}]}; null is no profile
+    {"markup": "<header>...", "limit": 1500000, "divergence": [[]], "profile": {...}, "deployments": [{...}]}
+
+    null stands for a profile that is not there.
     """
     template = _templates().get_template("model.html")
     for before, model, after in zip((None, *models), models, (*models[1:], None), strict=False):
