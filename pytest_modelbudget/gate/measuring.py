@@ -177,7 +177,7 @@ def measure_model(
     """The numbers of a model, and of it on devices, or why there are none; its graph is gone.
 
     with_parts keeps what each number is made of, for a lock file to be written or compared. profile
-    is called while the graph is there, and the text that it makes of it is kept.
+    is called while the graph is there, and on each device, and the text that it makes of it is kept.
     """
     began = perf_counter()
     with undisturbed(registry.formats[source.format]) as left:
@@ -188,14 +188,17 @@ def measure_model(
         else:
             measured = without_graph(model, began, registry, with_parts=with_parts)
             measured = replace(measured, profile=profile(model.loaded, model.costed)) if profile else measured
-            on_devices = (deployed(model, each, registry, with_parts=with_parts) for each in deployments)
+            on_devices = (
+                deployed(model, each, registry, with_parts=with_parts, profile=profile) for each in deployments
+            )
             measured = replace(measured, deployments=tuple(on_devices))
     return with_leftovers(measured, left)
 
 
 def deployed(
-    model: CostedModel, deployment: Deployment, registry: Tables, *, with_parts: bool = False
-) -> DeployedModel:
+    model: CostedModel, deployment: Deployment, registry: Tables, *, with_parts: bool = False,
+    profile: Profile | None = None,
+) -> DeployedModel:  # fmt: skip
     """A model on a device: lowered, measured, and placed in its memories; or why it could not be."""
     began = perf_counter()
     try:
@@ -206,7 +209,9 @@ def deployed(
         seconds = perf_counter() - began
         return DeployedModel(deployment, MeasuredModel(model.loaded.format, failure=error, seconds=seconds))
     measured = replace(
-        without_graph(on_device, began, registry, with_parts=with_parts), reservation=program.reservation
+        without_graph(on_device, began, registry, with_parts=with_parts),
+        reservation=program.reservation,
+        profile=profile(on_device.loaded, graph) if profile else None,
     )
     found = graph.once(arena), graph.once(order), fit, graph.once(timed)
     return DeployedModel(deployment, measured, program.done, program.left, *found)

@@ -36,6 +36,7 @@ class Sample(NamedTuple):
 FAMILIES = {
     "measured": "A number of a model, or of a part or a run of it where a limit asks for one.",
     "measured_at_least": "The same where operations have no rule: the number is this or more.",
+    "measured_at_most": "The same where nothing better is proved: the number is this or less.",
     "limit": "The most that a limit lets pass, growth since the baseline included.",
     "minimum": "The least that a limit asks for.",
     "accepted": "How far an exception lets a limit be broken.",
@@ -43,6 +44,9 @@ FAMILIES = {
     "checks": "How many limits there are of each outcome.",
     "findings": "How many things a session found amiss: an error fails it.",
 }
+
+
+MEASURED = {"=": "measured", "≥": "measured_at_least", "≤": "measured_at_most"}
 
 
 def render(report: Report) -> str:
@@ -73,9 +77,8 @@ def _measured(subject: SubjectReport) -> Iterator[Sample]:
     """All numbers of a model, under its inputs or after a transform."""
     for metric in subject.metrics:
         if number := subject.measured(metric):
-            family = "measured" if number.complete else "measured_at_least"
             labels = {**_subject(subject.address), "metric": metric, "scope": "", "unit": number.unit}
-            yield Sample(family, labels, number.value)
+            yield Sample(MEASURED[number.bounds], labels, number.value)
 
 
 def _held(case: Case) -> Iterator[Sample]:

@@ -73,6 +73,15 @@ def test_a_lower_bound_is_a_gauge_of_another_name() -> None:
     assert (labels["outcome"], value) == ("unknown", 1)
 
 
+def test_an_upper_bound_is_a_gauge_of_its_own() -> None:
+    """A best order that is not proved: none needs more, and nobody knows whether one needs less."""
+    most = {"value": 40, "unit": "B", "complete": False, "at_least": 30}
+    record = report(model(metrics={"peak_activation_best": most}))
+    assert samples(record, "measured_at_least") == []
+    ((_, labels, value),) = samples(record, "measured_at_most")
+    assert (labels["metric"], value) == ("peak_activation_best", 40)
+
+
 def test_a_limit_stands_beside_its_number() -> None:
     """The most that it lets pass is the smaller of its maximum and what growth allows: 45 of 50 and 45."""
     grown = check(baseline=40, allowed=45, grow="0.125", min=30, complete=True)
