@@ -29,7 +29,7 @@ from pytest_modelbudget.deployment.arena import PLANNERS
 from pytest_modelbudget.deployment.array import DATAFLOWS, Array
 from pytest_modelbudget.deployment.device import HOLDS, ArenaRules, Device, Memory
 from pytest_modelbudget.errors import BudgetError, DeviceError
-from pytest_modelbudget.lowering.lowered import TYPES
+from pytest_modelbudget.lowering.retyping import TYPES
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.units import Number, exact, quantity, quantity_pattern

@@ -16,7 +16,7 @@ from pytest_modelbudget.budget.revision import head_commit
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
-from pytest_modelbudget.pytest_plugin import items, locks, options, progress, shards
+from pytest_modelbudget.pytest_plugin import items, locks, options, progress, session_models, shards
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.reports.annotations import path_in_checkout
@@ -142,7 +142,7 @@ def _yaml_files(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
 
 
-STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words
+STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words; text in transit
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
 COLOURS = {
@@ -164,13 +164,14 @@ class Gate:
         options.require_amounts(config)
         options.require_day(config)
         self.config = config
+        self.pid = os.getpid()
         config.stash[progress.WATCH] = progress.Watch()
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
         asked = options.asked_shard(config)
         self.shard = shards.SessionShard(config, asked) if asked else None
-        self.cut = shards.Cut()
+        self.cut = shards.CutCollection()
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.remarks: list[str] = []
@@ -211,15 +212,28 @@ class Gate:
             file, _, heading = report.location
             report.location = (file, failure.place.line - 1, heading)
         if call.when == "call" and isinstance(item, items.BudgetItem) and item.statement:
-            setattr(report, STATEMENT, str(item.statement))
+            setattr(report, STATEMENT, item.statement if os.getpid() == self.pid else str(item.statement))
             item.statement = None
         return report
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self, report: object) -> Generator[None, dict[str, Any] | None, object]:
+        """Write an item's words as text, for another process or a file."""
+        written = yield
+        if written and STATEMENT in written:
+            written[STATEMENT] = str(written[STATEMENT])
+        return written
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in an item's words; a budget's item that fails without any is unknown."""
+        """Take in an item's words, where they are told; a budget's item that fails without any is unknown."""
+        if hasattr(self.config, "workerinput"):
+            return
         statement = getattr(report, STATEMENT, None)
+        if isinstance(statement, str):
+            statement = assembly.Statement.parse(statement)
+            setattr(report, STATEMENT, statement)
         if statement:
-            self.assembly.add(assembly.Statement.parse(statement))
+            self.assembly.add(statement)
         elif (
             report.failed
             and self.report is None
@@ -238,14 +252,14 @@ class Gate:
         if counts:
             self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, damaged, cut = counts
             self.damaged.update(damaged)
-            self.cut = shards.Cut(*cut)
+            self.cut = shards.CutCollection(*cut)
 
     # The end of the session.
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        if reused := self.config.stash.get(items.REUSED, None):
+        if reused := self.config.stash.get(session_models.REUSED, None):
             self.damaged |= reused.damaged
         found = (self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, [*self.damaged])
         if hasattr(self.config, "workerinput"):

@@ -34,10 +34,10 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
+from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
-from pytest_modelbudget.reports.typed_json import Entry, from_json, number_json, rare, to_json
+from pytest_modelbudget.reports.typed_json import Entry, as_written, from_json, number_json, rare, to_json
 
 E = TypeVar("E", bound=Entry)
 
@@ -56,11 +56,14 @@ def metric_report(measurement: Measurement) -> record.MeasuredMetric:
     return _like(
         record.MeasuredMetric,
         measurement,
+        value=as_written(measurement.value),
         unmeasured=tuple(_like(record.UncoveredOps, ops) for ops in measurement.unmeasured),
         parts=dict(measurement.parts),
         exact=measurement.unreduced,
         convention=measurement.convention or "",
-        shares=tuple([record.ScopeShare(scope=share.scope, value=share.value) for share in measurement.shares]),
+        shares=tuple(
+            [record.ScopeShare(scope=share.scope, value=as_written(share.value)) for share in measurement.shares]
+        ),
     )
 
 
@@ -112,21 +115,24 @@ def transform_report(
     )
 
 
+UNITS = {metric.key: metric.unit for metric in METRICS}  # of limits on what could not be measured, too
+
+
 def check_report(node_id: str, verdict: Verdict) -> record.Check:
     """One limit and what became of it."""
     limit, measurement, locked = verdict.limit, verdict.measurement, verdict.baseline.locked
     check = record.Check(
         id=node_id,
         metric=limit.metric,
-        actual=measurement.value if measurement else None,
-        baseline=locked.value if locked else None,
+        actual=as_written(measurement.value) if measurement else None,
+        baseline=as_written(locked.value) if locked else None,
         outcome=verdict.outcome,
         level=limit.level,
         line=limit.place.line,
         reason=verdict.reason,
         allowed=verdict.allowed,
         blame=blame_report(verdict.blame),
-        unit=measurement.unit if measurement else "",
+        unit=measurement.unit if measurement else UNITS.get(limit.metric, ""),
         complete=measurement.complete if measurement else None,
         scope=limit.scope,
         at_least=measurement.at_least if measurement else None,
@@ -134,8 +140,11 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
     )
     if isinstance(limit, OpsLimit):
         return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
-    grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
-    return replace(check, limit=limit.max, min=limit.min, accept=_exemption(verdict), **grown)
+    grown: Mapping[str, Any] = (
+        {} if limit.grow is None else {"grow": as_written(Fraction(limit.grow)), "floor": limit.floor}
+    )
+    ends = {"limit": as_written(limit.max), "min": as_written(limit.min)}
+    return replace(check, **ends, accept=_exemption(verdict), **grown)
 
 
 def _exemption(verdict: Verdict) -> record.Exemption | None:
@@ -144,7 +153,7 @@ def _exemption(verdict: Verdict) -> record.Exemption | None:
     if accept is None or verdict.today is None:
         return None
     days = {"until": accept.until.isoformat(), "today": verdict.today.isoformat()}
-    return _like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
+    return _like(record.Exemption, accept, to=as_written(accept.to), **days, text=accept.words, line=accept.place.line)
 
 
 def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
@@ -153,8 +162,8 @@ def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
     return record.Check(
         id=node_id,
         metric=limit.metric,
-        limit=limit.max,
-        actual=ruling.value,
+        limit=as_written(limit.max),
+        actual=as_written(ruling.value),
         outcome=ruling.outcome,
         level=limit.level,
         line=limit.place.line,
@@ -346,15 +355,19 @@ class Assembly:
         checks: dict[str, list[record.Check]] = defaultdict(list)
         for check in sorted(self._checks.values(), key=lambda check: (check.line or 0, check.id)):
             checks[str(check.address.above)].append(check)
-        transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
-        for transform in sorted(self._transforms.values(), key=place_in_order):
-            evidence = self._equivalences.get(transform.id)
-            judged = replace(transform, checks=tuple(checks[transform.id]), equivalence=evidence)
-            transforms[str(transform.address.above)].append(judged)
         deployed: dict[str, list[record.DeploymentReport]] = defaultdict(list)
         for deployment in sorted(self._deployments.values(), key=place_in_order):
             judged_there = replace(deployment, checks=tuple(checks[deployment.id]))
             deployed[str(deployment.address.above)].append(judged_there)
+        transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
+        for transform in sorted(self._transforms.values(), key=place_in_order):
+            judged = replace(
+                transform,
+                checks=tuple(checks[transform.id]),
+                equivalence=self._equivalences.get(transform.id),
+                deployments=tuple(deployed[transform.id]),
+            )
+            transforms[str(transform.address.above)].append(judged)
         lost = {  # nothing arrived of these models; their checks say why
             key: record.ModelReport(id=key, file=Address.parse(key).file)
             for key in checks.keys() - self._transforms.keys() - self._deployments.keys()

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 SEEDS = (0, 1, 2)
 SIGMAS = 3.0  # deviations around the mean that a range spans
 CHANNELS = 1  # the axis of channels in the outputs of convolutions, and of a batch of rows
-OTHERWISE = "it gives other values when it is run again: make it deterministic"
 MOST_NAMED = 8  # types that a message names
 Take = Callable[[LayerValue], None]
 
@@ -161,7 +160,7 @@ def statistics_of(
     Raises InputError for inputs that are not the model's and where a glob chose no layer, TransformError for a model
     that does not run, or gives other values when it is run again.
     """
-    from pytest_modelbudget.values.statistics import Moments, Ranks, Statistics
+    from pytest_modelbudget.values.statistics import NOT_REPEATED, Moments, Ranks, Statistics
 
     model = runnable(model)
     calls, notes = inputs.calls(model)
@@ -179,7 +178,7 @@ def statistics_of(
 
     def second(value: LayerValue) -> None:
         if value.name not in ranks:
-            raise TransformError(OTHERWISE)
+            raise TransformError(NOT_REPEATED)
         ranks[value.name].add(value.values)
 
     number = run.over(calls(), first)
@@ -199,7 +198,7 @@ def weights_of(
 
     model = runnable(model)
     declared = {weight.tensor.name: weight.tensor for weight in model.graph.weights}
-    tables, found = model.tables(), list[LayerStatistics]()
+    tables, rows = model.tables(), list[LayerStatistics]()
     for name, read in tables.items():
         values = read() if any(is_in_scope(name, glob) for glob in layers) else None
         if values is None or values.dtype.kind not in "fiu" or not values.ndim:
@@ -212,10 +211,10 @@ def weights_of(
         moments.add(values)
         ranks = Ranks(moments, sigmas=sigmas)
         ranks.add(values)
-        found.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
+        rows.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
     for glob in layers:
-        if not any(is_in_scope(each.scope, glob) for each in found):
+        if not any(is_in_scope(each.scope, glob) for each in rows):
             close = get_close_matches(glob, tables, 1)
             guess = f": did you mean '{close[0]}'?" if close else ""
             raise InputError(f"no stored tensor of numbers is called {glob!r}{guess}")
-    return Captured(tuple(found), 1)
+    return Captured(tuple(rows), 1)
