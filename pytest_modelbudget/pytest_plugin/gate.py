@@ -174,6 +174,7 @@ class Gate:
         self.cut = shards.CutCollection()
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
+        self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
         self.remarks: list[str] = []
         self.damaged: set[str] = set()  # entries of the cache, here or in a worker
         self.report: record.Report | None = None
@@ -191,10 +192,12 @@ class Gate:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
         ours = [item for item in session.items if isinstance(item, items.BudgetItem)]
-        idle = sum(item.is_idle for item in ours)
-        self.collected = len(ours) - idle
-        if idle:
-            self.paths.remarks.append(f"{several(idle, 'limit')} on measured runs skipped: give {options.MEASURED}")
+        self.idle = sum(item.is_idle for item in ours)
+        self.collected = len(ours) - self.idle
+        if self.idle:
+            self.paths.remarks.append(
+                f"{several(self.idle, 'limit')} on measured runs skipped: give {options.MEASURED}"
+            )
         self.cut = self.shard.cut if self.shard else self.cut
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         items.prepare_processes(session)
@@ -250,7 +253,8 @@ class Gate:
         """Learn from an xdist worker how much there was to select from."""
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
-            self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, damaged, cut = counts
+            self.budgets, self.declared, self.collected, self.idle, *paths, damaged, cut = counts
+            self.paths.remarks, self.paths.unfit = paths
             self.damaged.update(damaged)
             self.cut = shards.CutCollection(*cut)
 
@@ -261,9 +265,10 @@ class Gate:
         """Write the reports, and see to it that a session without a verdict is not green."""
         if reused := self.config.stash.get(session_models.REUSED, None):
             self.damaged |= reused.damaged
-        found = (self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, [*self.damaged])
+        counted = (self.budgets, self.declared, self.collected, self.idle)
         if hasattr(self.config, "workerinput"):
-            self.config.workeroutput[COUNTS] = (*found, tuple(self.cut))  # type: ignore[attr-defined]  # xdist's own
+            counts = (*counted, self.paths.remarks, self.paths.unfit, [*self.damaged], tuple(self.cut))
+            self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
         is_started = self.assembly.answered or exitstatus not in NEVER_STARTED
         if self.config.getoption("collectonly") or not is_started:
@@ -350,7 +355,7 @@ class Gate:
         if self.cut.elsewhere:
             return pytest.ExitCode.OK  # an empty part of what others measure
         left_out = self.declared or (self.budgets and self.config.getoption("lf", False))
-        if left_out or options.has_node_ids(self.config):
+        if not self.idle and (left_out or options.has_node_ids(self.config)):
             return exitstatus
         self.remarks.append("nothing measured" if self.budgets else f"nothing measured\n{self.paths.why_nothing()}")
         return pytest.ExitCode.NO_TESTS_COLLECTED

@@ -130,6 +130,18 @@ def test_a_run_that_nobody_asked_for_is_skipped_and_said(runs: Project, workers:
     assert "1 limit: 0 over, 0 warn, 1 within, 0 unknown" in text
 
 
+@pytest.mark.parametrize("words", [("-k", "latency"), ("budgets/a.yaml::net::latency@cpu",)], ids=["-k", "node id"])
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+def test_runs_alone_that_nobody_asked_for_are_no_green_session(
+    runs: Project, workers: str, words: tuple[str, ...]
+) -> None:
+    """What is held besides was left out, and nothing was judged."""
+    runs.budget(f"{MODEL}    limits: {{params: 0}}\n    measured: {{latency: 1 us}}\n")
+    result = runs.run_apart(workers, "-p", "no:cacheprovider", *words)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "model budget: nothing measured" in result.stdout.str()
+
+
 def test_a_device_that_is_not_there_is_skipped_and_red(runs: Project) -> None:
     """It was asked for, and nobody measured it; what is selected away is left out in words."""
     runs.budget(f"{MODEL}    limits: {{params: 0}}\n    measured: {{latency: 20 ms, device: cuda}}\n")
