@@ -46,7 +46,8 @@ CASES: dict[str, tuple[Op, str, int, int | None]] = {  # op, types, MACs, and bi
     ),
     "points that it makes in the type of theta": (
         Op("aten::affine_grid_generator", (tensor("theta", 2, 2, 3, dtype=HALF),),
-           (tensor("g", 2, 5, 7, 2, dtype=HALF),), {"size": (2, 1, 5, 7)}), "float16×float16", 2 * 5 * 7 * 2 * 3, 16 * 16,
+           (tensor("g", 2, 5, 7, 2, dtype=HALF),), {"size": (2, 1, 5, 7)}),
+        "float16×float16", 2 * 5 * 7 * 2 * 3, 16 * 16,
     ),
     "a matrix by itself": (
         Op("aten::linalg_inv", (tensor("a", 6, 6),), (tensor("i", 6, 6),)), "float32×float32", 6 * 6 * 6, 32 * 32,
