@@ -34,7 +34,7 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
+from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
 from pytest_modelbudget.reports.typed_json import Entry, from_json, number_json, rare, to_json
@@ -112,6 +112,9 @@ def transform_report(
     )
 
 
+UNITS = {metric.key: metric.unit for metric in METRICS}  # of limits on what could not be measured, too
+
+
 def check_report(node_id: str, verdict: Verdict) -> record.Check:
     """One limit and what became of it."""
     limit, measurement, locked = verdict.limit, verdict.measurement, verdict.baseline.locked
@@ -126,7 +129,7 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
         reason=verdict.reason,
         allowed=verdict.allowed,
         blame=blame_report(verdict.blame),
-        unit=measurement.unit if measurement else "",
+        unit=measurement.unit if measurement else UNITS.get(limit.metric, ""),
         complete=measurement.complete if measurement else None,
         scope=limit.scope,
         at_least=measurement.at_least if measurement else None,

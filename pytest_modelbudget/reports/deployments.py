@@ -51,6 +51,7 @@ def deployment_report(subject: dict[str, Any], check: DeploymentCheck, model: De
         arena=_arena(model.arena) if model.arena else None,
         memories=tuple(_memories(model.fitting)) if model.fitting else (),
         peak=peak_report(model.fitting) if model.fitting else None,
+        profile=model.measured.profile or "",
     )
 
 

@@ -94,6 +94,11 @@ class MeasuredMetric(Entry):
     at_least: int | None = rare(None)
     shares: tuple[ScopeShare, ...] = ()
 
+    @property
+    def bounds(self) -> str:
+        """How the number itself lies to the value: "=", or "≥" and "≤" where only a bound is known."""
+        return "=" if self.complete else "≥" if self.at_least is None else "≤"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMetric(Entry):
@@ -444,7 +449,7 @@ class PeakReport(Entry):
 class DeploymentReport(SubjectReport):
     """A model on a device: lowered as its compiler would, measured, and placed in its memories.
 
-    lower has every setting as a budget spells it, left what stayed as it was, and why.
+    lower has every setting as a budget spells it, left what stayed as it was, and why; profile is as a model's.
     """
 
     name: str
@@ -454,6 +459,7 @@ class DeploymentReport(SubjectReport):
     arena: ArenaReport | None = None
     memories: tuple[FilledMemory, ...] = ()
     peak: PeakReport | None = None
+    profile: str = rare("")
     checks: tuple[Check, ...] = ()
 
 
@@ -631,8 +637,13 @@ def report_text(report: Report) -> str:
     file says may not depend on which others are written. A shard always has them: the page may be merged from its part.
     """
     if not report.shard:
-        report = replace(report, models=tuple(replace(model, profile="", history=EMPTY) for model in report.models))
+        report = replace(report, models=tuple(map(_without_pictures, report.models)))
     return json.dumps(to_json(report), indent=1, allow_nan=False) + "\n"
+
+
+def _without_pictures(model: ModelReport) -> ModelReport:
+    deployments = tuple(replace(each, profile="") for each in model.deployments)
+    return replace(model, profile="", history=EMPTY, deployments=deployments)
 
 
 def schema_text() -> str:
