@@ -342,7 +342,7 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
         why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
         return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
     measurement = model.measurements[limit.metric]
-    scopes = known_scopes(model.measurements.values())
+    scopes = known_scopes(model.measurements.values()) if limit.scope is not None else ()
     if isinstance(limit, OpsLimit):
         verdict = judge_ops(limit, measurement, model.census, scopes=scopes, baseline=baseline)
     else:

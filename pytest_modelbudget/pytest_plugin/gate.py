@@ -142,7 +142,7 @@ def _yaml_files(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
 
 
-STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words
+STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words; text in transit
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
 COLOURS = {
@@ -164,6 +164,7 @@ class Gate:
         options.require_amounts(config)
         options.require_day(config)
         self.config = config
+        self.pid = os.getpid()
         config.stash[progress.WATCH] = progress.Watch()
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
@@ -211,15 +212,28 @@ class Gate:
             file, _, heading = report.location
             report.location = (file, failure.place.line - 1, heading)
         if call.when == "call" and isinstance(item, items.BudgetItem) and item.statement:
-            setattr(report, STATEMENT, str(item.statement))
+            setattr(report, STATEMENT, item.statement if os.getpid() == self.pid else str(item.statement))
             item.statement = None
         return report
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self, report: object) -> Generator[None, dict[str, Any] | None, object]:
+        """Write an item's words as text, for another process or a file."""
+        written = yield
+        if written and STATEMENT in written:
+            written[STATEMENT] = str(written[STATEMENT])
+        return written
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in an item's words; a budget's item that fails without any is unknown."""
+        """Take in an item's words, where they are told; a budget's item that fails without any is unknown."""
+        if hasattr(self.config, "workerinput"):
+            return
         statement = getattr(report, STATEMENT, None)
+        if isinstance(statement, str):
+            statement = assembly.Statement.parse(statement)
+            setattr(report, STATEMENT, statement)
         if statement:
-            self.assembly.add(assembly.Statement.parse(statement))
+            self.assembly.add(statement)
         elif (
             report.failed
             and self.report is None

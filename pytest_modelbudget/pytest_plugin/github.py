@@ -3,7 +3,6 @@
 Registered in the process that reports, where GITHUB_ACTIONS says so.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -71,10 +70,10 @@ class Progress:
 
         Everybody has read the item's words by now: pytest keeps the report to its end, and would keep them with it.
         """
-        statement = json.loads(vars(report).pop(STATEMENT, "{}"))
-        if "model" not in statement or self.config.get_verbosity() < 0:
+        statement = vars(report).pop(STATEMENT, None)
+        if statement is None or statement.model is None or self.config.get_verbosity() < 0:
             return
-        seconds, model_id = float(statement["seconds"]), statement["model"]["id"]
+        seconds, model_id = float(statement.seconds), statement.model.id
         if seconds >= SLOW_SECONDS and model_id not in self.shown:
             self.shown.add(model_id)
             self._write(f"{model_id} measured in {seconds:.1f} s")

@@ -37,7 +37,7 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
-from pytest_modelbudget.reports.typed_json import Entry, from_json, number_json, rare, to_json
+from pytest_modelbudget.reports.typed_json import Entry, as_written, from_json, number_json, rare, to_json
 
 E = TypeVar("E", bound=Entry)
 
@@ -56,11 +56,14 @@ def metric_report(measurement: Measurement) -> record.MeasuredMetric:
     return _like(
         record.MeasuredMetric,
         measurement,
+        value=as_written(measurement.value),
         unmeasured=tuple(_like(record.UncoveredOps, ops) for ops in measurement.unmeasured),
         parts=dict(measurement.parts),
         exact=measurement.unreduced,
         convention=measurement.convention or "",
-        shares=tuple([record.ScopeShare(scope=share.scope, value=share.value) for share in measurement.shares]),
+        shares=tuple(
+            [record.ScopeShare(scope=share.scope, value=as_written(share.value)) for share in measurement.shares]
+        ),
     )
 
 
@@ -121,8 +124,8 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
     check = record.Check(
         id=node_id,
         metric=limit.metric,
-        actual=measurement.value if measurement else None,
-        baseline=locked.value if locked else None,
+        actual=as_written(measurement.value) if measurement else None,
+        baseline=as_written(locked.value) if locked else None,
         outcome=verdict.outcome,
         level=limit.level,
         line=limit.place.line,
@@ -137,8 +140,11 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
     )
     if isinstance(limit, OpsLimit):
         return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
-    grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
-    return replace(check, limit=limit.max, min=limit.min, accept=_exemption(verdict), **grown)
+    grown: Mapping[str, Any] = (
+        {} if limit.grow is None else {"grow": as_written(Fraction(limit.grow)), "floor": limit.floor}
+    )
+    ends = {"limit": as_written(limit.max), "min": as_written(limit.min)}
+    return replace(check, **ends, accept=_exemption(verdict), **grown)
 
 
 def _exemption(verdict: Verdict) -> record.Exemption | None:
@@ -147,7 +153,7 @@ def _exemption(verdict: Verdict) -> record.Exemption | None:
     if accept is None or verdict.today is None:
         return None
     days = {"until": accept.until.isoformat(), "today": verdict.today.isoformat()}
-    return _like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
+    return _like(record.Exemption, accept, to=as_written(accept.to), **days, text=accept.words, line=accept.place.line)
 
 
 def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
@@ -156,8 +162,8 @@ def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
     return record.Check(
         id=node_id,
         metric=limit.metric,
-        limit=limit.max,
-        actual=ruling.value,
+        limit=as_written(limit.max),
+        actual=as_written(ruling.value),
         outcome=ruling.outcome,
         level=limit.level,
         line=limit.place.line,

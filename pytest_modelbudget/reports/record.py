@@ -33,7 +33,7 @@ from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports.shard import Shard
-from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, rare, to_json
+from pytest_modelbudget.reports.typed_json import EMPTY, Entry, document_text, json_schema, rare, to_json
 from pytest_modelbudget.units import Number, room
 
 SCHEMA_FILE = Path(__file__).with_name("model-budget-report.schema.json")
@@ -638,7 +638,7 @@ def report_text(report: Report) -> str:
     """
     if not report.shard:
         report = replace(report, models=tuple(map(_without_pictures, report.models)))
-    return json.dumps(to_json(report), indent=1, allow_nan=False) + "\n"
+    return document_text(to_json(report)) + "\n"
 
 
 def _without_pictures(model: ModelReport) -> ModelReport:

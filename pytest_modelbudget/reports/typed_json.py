@@ -17,6 +17,7 @@ key that nobody declared.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -102,6 +103,29 @@ def number_json(value: Number) -> int | str:
         return value if isinstance(value, int) else value.text
     short = Context(prec=EXACT_DIGITS).divide(Decimal(value.numerator), Decimal(value.denominator))
     return str(short) if Fraction(short) == value else decimal_text(value)
+
+
+def as_written(value: Any) -> Any:
+    """A value as reading its JSON gives it: a ratio with the digits that are written, any other as it is."""
+    is_ratio = type(value) is not int and isinstance(value, Fraction)  # which is slow to say of an int
+    return WrittenRatio(str(number_json(value))) if is_ratio else value
+
+
+def document_text(value: Any, newline: str = "\n") -> str:
+    """What ``json.dumps(value, indent=1, allow_nan=False)`` gives, in less than half the time; keys are text."""
+    if type(value) is int:
+        return str(value)
+    if not value or not isinstance(value, (dict, list, tuple)):
+        return _leaf(value)
+    inner = newline + " "
+    if isinstance(value, dict):
+        lines = [f"{_leaf(str(key))}: {document_text(each, inner)}" for key, each in value.items()]
+        return f"{{{inner}{f',{inner}'.join(lines)}{newline}}}"
+    lines = [document_text(each, inner) for each in value]
+    return f"[{inner}{f',{inner}'.join(lines)}{newline}]"
+
+
+_leaf = json.JSONEncoder(allow_nan=False).encode
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,6 +239,21 @@ def test_what_runs_in_a_loop_is_lowered_too(tmp_path: Path) -> None:
     assert made["weight_memory"] == 16 + 4 * 4
 
 
+def test_what_a_loop_reads_in_every_run_is_not_overwritten(tmp_path: Path) -> None:
+    """exp(x) stands before the loop, whose three runs take its sigmoid: with the state and the sigmoid, 3 KiB."""
+    body = onnx.helper.make_graph(
+        [node("Identity", "c", "d"), node("Sigmoid", "e", "f"), node("Add", "s f", "u")],
+        "body",
+        [value("i", code=TensorProto.INT64), value("c", code=TensorProto.BOOL), value("s", 4, 64)],
+        [value("d", code=TensorProto.BOOL), value("u", 4, 64)],
+    )
+    nodes = [node("Exp", "x", "e"), node("Loop", "count  x", "y", body=body)]
+    nodes[1].input[:] = ["count", "", "x"]
+    weights = [scalar("count", 3, np.int64)]
+    path = saved(model(nodes, [value("x", 4, 64)], [value("y", 4, 64)], weights), tmp_path)
+    assert program(path, in_place="elementwise")["peak_activation"] == 3 * 1024
+
+
 def test_integers_have_nothing_to_lower() -> None:
     made = program(Apply(lambda x: x + 1), "int64 2x3", dtype="int8")
     assert (made["peak_activation"], reasons(made)) == (2 * 2 * 3 * 8, [])
