@@ -12,7 +12,8 @@ from pytest_modelbudget.budget.source_forms import SOME_TEXT, place_problem
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Text, shown, suggestion
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.lowering.lowered import TYPES, Lowering
+from pytest_modelbudget.lowering.lowered import IN_PLACE, Lowering
+from pytest_modelbudget.lowering.retyping import TYPES
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables
 
@@ -27,9 +28,8 @@ TYPE: Form[str] = grammar.one_word(
     f"a model cannot be lowered to {{word}}: {{guess}}; written are {', '.join(TYPES)}",
     name="lowered_type",
 )
-_PLACES = ("none", "elementwise", "depthwise")
 IN_PLACE_FORM: Form[str] = grammar.one_word(
-    _PLACES, f"{{key}}: {', '.join(_PLACES)}", "{word} is no way to work in place: {guess}"
+    IN_PLACE, f"{{key}}: {', '.join(IN_PLACE)}", "{word} is no way to work in place: {guess}"
 )
 
 

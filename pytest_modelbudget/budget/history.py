@@ -19,10 +19,8 @@ from datetime import date
 from pathlib import PurePosixPath
 
 from pytest_modelbudget.budget.budget import names_of, path_of
-from pytest_modelbudget.budget.lock_file import SCHEMA, Lock, LockedModel, LockError, budgets_of, read_lock
+from pytest_modelbudget.budget.lock_file import HEAD, SCHEMA, Lock, LockedModel, LockError, budgets_of, read_lock
 from pytest_modelbudget.units import Number
-
-HEAD = 1000  # characters of a lock file in which its schema stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class FileChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CommitStep:
     """One commit and the lock files that it changed."""
 
     commit: Commit
@@ -129,7 +127,7 @@ Groups = Mapping[Group, Mapping[str, LockedModel]]
 Key = tuple[str, str, str]  # of a number: the lock file, the path of its model, the name of its check
 
 
-def history(steps: Iterable[Step], contents: Mapping[str, Content]) -> History:
+def history(steps: Iterable[CommitStep], contents: Mapping[str, Content]) -> History:
     """The history of all numbers, from steps in their order, the oldest first; contents by the name of a blob."""
     steps = list(steps)
     walk = _Walk(_own_files(steps, contents))
@@ -142,7 +140,7 @@ def history(steps: Iterable[Step], contents: Mapping[str, Content]) -> History:
     return History(tuple(series), tuple(walk.skipped))
 
 
-def _own_files(steps: Iterable[Step], contents: Mapping[str, Content]) -> frozenset[str]:
+def _own_files(steps: Iterable[CommitStep], contents: Mapping[str, Content]) -> frozenset[str]:
     """The paths at which a lock file of ours ever stood: others end in .lock.json, too."""
     changes = (change for step in steps for change in step.changes)
     return frozenset(change.path for change in changes if change.blob and contents[change.blob].is_lock)
@@ -158,7 +156,7 @@ class _Walk:
     ended: list[tuple[Key, list[Point]]] = field(default_factory=list)  # whose key another number has taken
     skipped: list[Skipped] = field(default_factory=list)
 
-    def take(self, step: Step, contents: Mapping[str, Content]) -> None:
+    def take(self, step: CommitStep, contents: Mapping[str, Content]) -> None:
         """One step: files renamed, models moved, then the numbers that are others."""
         changes = [change for change in step.changes if change.path in self.own or change.renamed_from in self.own]
         for change in changes:

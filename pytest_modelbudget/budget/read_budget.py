@@ -39,9 +39,9 @@ from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.source import USUAL_OPTIMISER, ModelSource
+from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, ModelSource
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.metrics.measurement import Metric, Stage
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.table import transform_table
@@ -322,8 +322,8 @@ def _budget(
     statistics, measured = tuple(values["statistics"].values()), values["measured"]
     if source and (limits or transforms or statistics or measured or on_devices):
         held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
-        if not source.training and any(reading.tables.metrics[metric].trained for metric in held):
-            source = replace(source, training=USUAL_OPTIMISER)
+        if not source.training and any(reading.tables.metrics[metric].stage is Stage.TRAINED for metric in held):
+            source = replace(source, training=USUAL_OPTIMIZER)
         place, name = values.key.place, variant.text if variant else None
         yield ModelBudget(
             model.text, place, source, limits, name, transforms, places, isolation, statistics, measured, on_devices

@@ -23,8 +23,8 @@ from pytest_modelbudget.errors import DeviceError, InputError, UnitError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
-    OPTIMISERS,
-    USUAL_OPTIMISER,
+    OPTIMIZERS,
+    USUAL_OPTIMIZER,
     InputSpec,
     InputSpecs,
     ModelSource,
@@ -33,6 +33,7 @@ from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
+from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
@@ -114,8 +115,8 @@ def explain_metric(options: argparse.Namespace) -> bool:
         raise InputError(f"there is no metric '{options.metric}': {guess}")
     metric = registry.metrics[options.metric]
     source = source_of(options, registry)
-    if metric.trained and not source.training:
-        source = replace(source, training=USUAL_OPTIMISER)
+    if metric.stage is Stage.TRAINED and not source.training:
+        source = replace(source, training=USUAL_OPTIMIZER)
     model = measure_source(source, registry, deployment_of(options, registry))
     if metric.key not in model.measurements:
         raise model.failures.get(metric.key) or InputError(f"{metric.key} is of a model on a device: add --device NAME")
@@ -124,7 +125,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     if scope and not any(is_in_scope(name, scope) for name in known):
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print(printable(explain.explanation(metric, measurement, model.program_of(metric), scope)))
+    print(printable(explain.explanation(metric, measurement, model.programs[metric.stage], scope)))
     return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 
@@ -199,7 +200,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
     several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
-    add("--training", choices=tuple(OPTIMISERS), default="", help="measure a training step, too, with this optimizer")
+    add("--training", choices=tuple(OPTIMIZERS), default="", help="measure a training step, too, with this optimizer")
     add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 
 

@@ -25,7 +25,7 @@ from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
-from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.measurement import Measurement, Stage
 from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
 from pytest_modelbudget.metrics.table import DeployedModel, Deployment, MeasuredModel
@@ -71,21 +71,21 @@ def collection_paused() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class CostedModel:
-    """A model with its graph, what each operation costs, and every metric that could be measured.
+    """A model with its programs, what each operation costs, and every metric that could be measured.
 
-    failures holds the other metrics, by key. trained is the program of its training step, where one was asked for.
+    failures holds the other metrics, by key.
     """
 
     loaded: Model
-    costed: costs.CostedGraph
+    programs: Mapping[Stage, costs.CostedGraph]
     census: tuple[OpCount, ...]
     measurements: Mapping[str, Measurement]
     failures: Mapping[str, ModelBudgetError]
-    trained: costs.CostedGraph | None = None
 
-    def program_of(self, metric: Metric) -> costs.CostedGraph:
-        """The program that a metric is measured on."""
-        return self.trained if metric.trained and self.trained else self.costed
+    @property
+    def costed(self) -> costs.CostedGraph:
+        """The model's own graph, and what each of its operations costs."""
+        return self.programs[Stage.WRITTEN]
 
     @property
     def is_complete(self) -> bool:
@@ -114,33 +114,25 @@ def costed(model: Model, registry: Tables, source: ModelSource, *, device: Devic
     graph = costs.CostedGraph(loaded.graph, registry.ops, device or costs.NO_DEVICE)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
+    programs = {Stage.WRITTEN: graph}
     measurements: dict[str, Measurement] = {}
     failures: dict[str, ModelBudgetError] = {}
-    trained, why = _trained(model, registry, source.training)
-    for key, metric in registry.metrics.items():
-        if (metric.trained and not source.training) or (metric.deployed and device is None):
-            continue
+    if device is not None:
+        programs[Stage.DEPLOYED] = graph
+    if source.training:
         try:
-            with user_code(f"measuring {key}", ExtensionError):
-                if metric.trained and why:
-                    raise why
-                measurements[key] = metric.of(trained if metric.trained and trained else graph)
+            with user_code("recording a training step", TraceError):
+                programs[Stage.TRAINED] = costs.CostedGraph(training_step(model, source.training), registry.ops)
         except ModelBudgetError as error:
-            failures[key] = error
-    return CostedModel(loaded, graph, counts, measurements, failures, trained)
-
-
-def _trained(
-    model: Model, registry: Tables, optimiser: str
-) -> tuple[costs.CostedGraph | None, ModelBudgetError | None]:
-    """The training step of a model, or why there is none; neither where nobody asks."""
-    if not optimiser:
-        return None, None
-    try:
-        with user_code("recording a training step", TraceError):
-            return costs.CostedGraph(training_step(model, optimiser), registry.ops), None
-    except ModelBudgetError as error:
-        return None, error
+            failures = {key: error for key, metric in registry.metrics.items() if metric.stage is Stage.TRAINED}
+    for key, metric in registry.metrics.items():
+        if metric.stage in programs:
+            try:
+                with user_code(f"measuring {key}", ExtensionError):
+                    measurements[key] = metric.of(programs[metric.stage])
+            except ModelBudgetError as error:
+                failures[key] = error
+    return CostedModel(loaded, programs, counts, measurements, failures)
 
 
 def on_integers(loaded: Model, registry: Tables) -> Model:
@@ -259,7 +251,7 @@ def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Pa
     shapes = growth.result_shapes(model.loaded.graph)
     with user_code("telling what each number is made of", ExtensionError):
         return {
-            key: growth.parts(metric, measurement, model.program_of(metric), shapes)
+            key: growth.parts(metric, measurement, model.programs[metric.stage], shapes)
             for key, measurement in model.measurements.items()
             for metric in (registry.metrics[key],)
         }

@@ -12,14 +12,12 @@ from pytest_modelbudget.errors import DeviceError
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.lowering.in_place import work_in_place
 from pytest_modelbudget.lowering.merging import fold_batchnorms, fuse_activations
-from pytest_modelbudget.lowering.program import Program
-from pytest_modelbudget.lowering.program import Step as Step
-from pytest_modelbudget.lowering.retyping import TYPES as TYPES
-from pytest_modelbudget.lowering.retyping import retype
+from pytest_modelbudget.lowering.program import Program, Step
+from pytest_modelbudget.lowering.retyping import TYPES, retype
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import several
 
-IN_PLACE = frozenset({"none", "elementwise", "depthwise"})
+IN_PLACE = ("none", "elementwise", "depthwise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Lowering:
             if name and name not in TYPES:
                 raise DeviceError(f"a model cannot be lowered to '{name}': {', '.join(TYPES)}")
         if self.in_place not in IN_PLACE:
-            raise DeviceError(f"in_place is '{self.in_place}': {', '.join(sorted(IN_PLACE))}")
+            raise DeviceError(f"in_place is '{self.in_place}': {', '.join(IN_PLACE)}")
 
 
 @dataclass(frozen=True, slots=True)

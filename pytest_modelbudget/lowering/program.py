@@ -83,8 +83,9 @@ class Program:
         yield from (*self.inputs, *self.outputs, *(weight.tensor for weight in self.weights))
 
     def drop_unread(self, tensors: Iterable[Tensor]) -> None:
-        """Take stored tensors out that nothing reads any more."""
-        read = {tensor.storage for _, op in self.running() for tensor in op.tensors()}
+        """Take stored tensors out that nothing reads any more; to view one is not to read it."""
+        read = {tensor.storage for _, op in self.running() if not op.is_view for tensor in op.tensors()}
+        read.update(output.storage for output in self.outputs)
         gone = {tensor.storage for tensor in tensors} - read
         self.weights = [weight for weight in self.weights if weight.tensor.storage not in gone]
 

@@ -9,11 +9,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import date
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -27,95 +24,21 @@ from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
+from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource, names_attribute
-from pytest_modelbudget.gate import forked, isolation, measuring, reuse, running, transforming
+from pytest_modelbudget.gate import forked, isolation, measuring, running, transforming
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
-from pytest_modelbudget.pytest_plugin.options import (
-    BASE,
-    ISOLATE,
-    ISOLATE_INI,
-    MEASURED,
-    MEMORY,
-    MEMORY_INI,
-    NO_CACHE,
-    SWITCH,
-    TIMEOUT,
-    TIMEOUT_INI,
-    TODAY,
-    TRACES,
-    UPDATE,
-    absolute,
-    asked_shard,
-    report_files,
-)
+from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.progress import WATCH
-from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.pytest_plugin.session_models import baselines_of, keeps_parts, models_of, own_process
+from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
-from pytest_modelbudget.reports.table import FILE_REPORTS
 from pytest_modelbudget.reports.text import one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
-BASELINES = pytest.StashKey[lock_file.Baselines]()
-REUSED = pytest.StashKey[reuse.ReusedModels]()
-_MODELS = pytest.StashKey[measuring.MeasuredModels]()
-_EXTENSIONS = pytest.StashKey[tuple[object, ...]]()
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
-
-
-def models_of(config: pytest.Config) -> measuring.MeasuredModels:
-    """The models of this session, measured with all installed and given extensions.
-
-    Raises ExtensionError, at every call, where an extension is broken.
-    """
-    if _MODELS not in config.stash:
-        with user_code("the hook pytest_model_budget_extensions", ExtensionError):
-            extensions: tuple[object, ...] = tuple(_flat(config.hook.pytest_model_budget_extensions(config=config)))
-            registry = tables(extensions)
-        asked = FILE_REPORTS if asked_shard(config) else [report for report, _ in report_files(config)]
-        profiles = [report.profile for report in asked if report.profile]  # any may be merged from a shard
-        profile = import_module(profiles[0]).profile if profiles else None
-        store = _store(config, extensions)
-        config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile, store=store)
-        config.stash[_EXTENSIONS] = extensions
-    return config.stash[_MODELS]
-
-
-def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.ReusedModels | None:
-    """The measurements of earlier sessions, in pytest's cache; None without one."""
-    cache = getattr(config, "cache", None)
-    if cache is None or config.getoption(NO_CACHE):
-        return None
-    with suppress(OSError):  # a cache that nobody can write to
-        folder = Path(cache.mkdir("model-budget"))
-        sources = partial(_sources, config, extensions)
-        config.stash[REUSED] = reuse.ReusedModels(folder, sources, root=config.rootpath)
-    return config.stash.get(REUSED, None)
-
-
-def _sources(config: pytest.Config, extensions: tuple[object, ...]) -> tuple[object, ...]:
-    """What may change what is measured, by its source: extensions, and all that a conftest.py may have set."""
-    plugins = config.pluginmanager.get_plugins()
-    return (*extensions, *(each for each in plugins if Path(getattr(each, "__file__", "") or "").name == "conftest.py"))
-
-
-def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> isolation.OwnProcess | None:
-    """A process for one model, where its budget or the session asks for one; not yet started."""
-    bounds = isolation_bounds(config, budget.isolation)
-    return isolation.OwnProcess(bounds, lambda: _setting(config)) if bounds else None
-
-
-def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.SAYS_NOTHING) -> isolation.Bounds | None:
-    """The most that the process of a model may take; None where it has none of its own."""
-    by_session = bool(config.getoption(ISOLATE) or config.getini(ISOLATE_INI))
-    by_budget = asked.isolate or asked.timeout is not None or asked.memory is not None
-    if asked.isolate is False or not (by_session or by_budget):
-        return None
-    timeout = asked.timeout or config.getoption(TIMEOUT) or config.getini(TIMEOUT_INI)
-    memory = asked.memory or config.getoption(MEMORY) or config.getini(MEMORY_INI)
-    return isolation.Bounds(timeout, memory)
 
 
 def prepare_processes(session: pytest.Session) -> None:
@@ -143,33 +66,6 @@ def _modules(registry: Tables, wanted: Iterable[tuple[str, str]]) -> list[str]:
         if transform:
             modules += [registry.transforms[transform].module_for(format), *format.compared_with]
     return list(dict.fromkeys(modules))
-
-
-def _setting(config: pytest.Config) -> isolation.Setting:
-    """What a process needs to measure as this one would."""
-    models = models_of(config)
-    modules = config.stash[_EXTENSIONS]
-    extensions = tuple(isolation.Extension.of(module) for module in modules)
-    return isolation.surroundings(isolation.Setting(config.rootpath, extensions, models.profile))
-
-
-def baselines_of(config: pytest.Config) -> lock_file.Baselines:
-    """The lock files that checks are compared with."""
-    return config.stash.setdefault(BASELINES, lock_file.Baselines(config.rootpath))
-
-
-def keeps_parts(config: pytest.Config, path: Path, budget_path: str) -> bool:
-    """Whether the parts of a model's numbers are needed: a lock knows it, or is to be written."""
-    return baselines_of(config).knows(path, budget_path) or bool(config.getoption(UPDATE))
-
-
-def _flat(returned: Iterable[object]) -> Iterator[object]:
-    """The extensions that hooks returned, one by one or in lists."""
-    for extension in returned:
-        if isinstance(extension, (list, tuple)):
-            yield from extension
-        elif extension is not None:
-            yield extension
 
 
 class BrokenLimitError(Exception):
@@ -294,10 +190,10 @@ class RunItem(BudgetItem):
 
     def runtest(self) -> None:
         """Run the model if nobody has, and fail if the limit is broken; skip, unanswered, for want of a device."""
-        seen = self.model.seen(self.check)
-        if seen.is_missing:
-            pytest.skip(seen.failure)
-        check = assembly.ruling_report(self.nodeid, ruling.rule(self.limit, self.check, seen))
+        observation = self.model.observation(self.check)
+        if observation.lacks_device:
+            pytest.skip(observation.failure)
+        check = assembly.ruling_report(self.nodeid, ruling.rule(self.limit, self.check, observation))
         self.statement = self.model.statement(check)
         self._note(check)
         if check.fails:
@@ -517,7 +413,7 @@ class ModelNode(pytest.Collector):
         self.models = models
         self.process = own_process(self.config, self.budget)
         self._measured: MeasuredModel | None = None
-        self._seen: dict[ruling.RunCheck, ruling.Seen[Any]] = {}
+        self._observations: dict[ruling.RunCheck, ruling.Observation[Any]] = {}
         self._is_reported = False
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
@@ -578,15 +474,15 @@ class ModelNode(pytest.Collector):
             for limit in check.limits:
                 yield RunItem.from_parent(self, name=limit.name, limit=limit, check=check, idle=idle)
 
-    def seen(self, check: ruling.RunCheck) -> ruling.Seen[Any]:
+    def observation(self, check: ruling.RunCheck) -> ruling.Observation[Any]:
         """What a check is about, seen at the first call in this process."""
-        if check not in self._seen:
+        if check not in self._observations:
             models = models_of(self.config)
             with self.config.stash[WATCH].naming(self.nodeid):
-                self._seen[check] = running.seen(
+                self._observations[check] = running.observation(
                     self.source, self._traced(check), models.registry, root=models.root, elsewhere=self.process
                 )
-        return self._seen[check]
+        return self._observations[check]
 
     def _traced(self, check: ruling.RunCheck) -> ruling.RunCheck:
         """The check with a trace, where those are asked for."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.reports.graph_diff import OperationChange, counted, operation_changes, operation_rows
+from pytest_modelbudget.reports.graph_diff import OperationChange, counted_changes, operation_changes, operation_rows
 from pytest_modelbudget.reports.markdown import plain
 from pytest_modelbudget.reports.record import MeasuredMetric, Report, SubjectReport
 from pytest_modelbudget.reports.text import aligned
@@ -167,7 +167,7 @@ def _operations_sentence(change: ModelChange) -> str:
     """How many operations changed; "" where none did, and why nobody knows where a report does not say."""
     if not change.is_aligned:
         return "not compared: write both reports again with --model-budget-json"
-    return counted(change.operations)
+    return counted_changes(change.operations)
 
 
 def _left_out(change: ModelChange) -> Iterator[str]:

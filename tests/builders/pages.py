@@ -24,6 +24,7 @@ from pytest_modelbudget.gate.measuring import judge_limit
 from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import METRICS, DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, deployment_report, model_report
@@ -100,7 +101,7 @@ def measured_chain(widths: Sequence[int], *, container: str = "block") -> Measur
     return MeasuredModel(
         loaded.format,
         loaded.traced,
-        measurements={metric.key: metric.measure(graph) for metric in METRICS if not metric.deployed},
+        measurements={metric.key: metric.measure(graph) for metric in METRICS if metric.stage is not Stage.DEPLOYED},
         census=census(graph),
         profile=profile(loaded, graph),
     )
