@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import torchvision  # noqa: F401
 
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401
 from pytest_modelbudget import measure
+from pytest_modelbudget.cli.command import main
 
 pytestmark = pytest.mark.needs_torch
 
@@ -90,6 +92,16 @@ def test_the_page_on_lock_files_shows_what_grew(project: pytest.Pytester) -> Non
     shown = blocks("docs/lock-files.md", "text")[0].splitlines()
     start = printed.index(shown[0])
     assert printed[start : start + len(shown)] == shown
+
+
+def test_fit_is_as_documented(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's page shows what it prints, line by line, in 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    document = "docs/command-line.md"
+    (command,) = (block for block in blocks(document, "bash") if block.startswith("modelbudget fit"))
+    (shown,) = (block for block in blocks(document, "text") if " on cortex_m55_ethos_u55\n" in block)
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out == shown
 
 
 def test_measure_is_as_documented(tmp_path: Path) -> None:

@@ -82,3 +82,33 @@ def test_a_wider_package_of_your_own_fails(tmp_path: Path) -> None:
     params = 96 * 40 * 3 + 96 + 2 * 3 * 96 * 96 + 2 * 3 * 96 + 12 * 96 + 12
     assert f"over by {params - 33_500:,}" in run.stdout
     assert "budgets/device.yaml:7" in run.stdout
+
+
+DEVICE = SCRIPT.parent / "device"
+
+
+def camera(project: Path, width: int = 16) -> subprocess.CompletedProcess[str]:
+    """The example's gate, run as its README says, with a last convolution of that width."""
+    shutil.copytree(DEVICE, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    module = project / "watcher.py"
+    module.write_text(module.read_text().replace("WIDTH = 16", f"WIDTH = {width}"))
+    command = [sys.executable, "-m", "pytest", "--model-budget", "-p", "no:cacheprovider"]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_network_fills_its_device(tmp_path: Path) -> None:
+    """The limit of the model as written, and four of it on the device."""
+    run = camera(tmp_path / "device")
+    assert run.returncode == 0, run.stdout
+    assert "5 passed" in run.stdout
+    assert "sram 6.14 kB" in run.stdout
+
+
+@pytest.mark.slow
+def test_a_wider_network_does_not_fit(tmp_path: Path) -> None:
+    """A 17th channel is 16·16 B too many, at the convolution that makes it."""
+    run = camera(tmp_path / "device", width=17)
+    assert run.returncode == 1
+    assert "over by 256 B" in run.stdout
+    assert "alive during aten::conv2d in 2.0" in run.stdout

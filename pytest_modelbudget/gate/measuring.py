@@ -74,7 +74,7 @@ def collection_paused() -> Iterator[None]:
 class CostedModel:
     """A model with its programs, what each operation costs, and every metric that could be measured.
 
-    failures holds the other metrics, by key.
+    failures holds the other metrics, by key. reservation is what every failure says of the program.
     """
 
     loaded: Model
@@ -82,6 +82,7 @@ class CostedModel:
     census: tuple[OpCount, ...]
     measurements: Mapping[str, Measurement]
     failures: Mapping[str, ModelBudgetError]
+    reservation: str = ""
 
     @property
     def costed(self) -> costs.CostedGraph:
@@ -210,7 +211,6 @@ def deployed(
         return DeployedModel(deployment, MeasuredModel(model.loaded.format, failure=error, seconds=seconds))
     measured = replace(
         without_graph(on_device, began, registry, with_parts=with_parts),
-        reservation=program.reservation,
         profile=profile(on_device.loaded, graph) if profile else None,
     )
     found = graph.once(arena), graph.once(order), fit, graph.once(timed)
@@ -224,7 +224,8 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
         program = lowered(loaded.graph, registry.ops, deployment.lowering)
     on_device = _rewritten(loaded, program.graph, program.became)
     read_and_not_trained = ModelSource(loaded.format, on_device, qdq=AS_WRITTEN)
-    return program, costed(on_device, registry, read_and_not_trained, device=deployment.device)
+    measured = costed(on_device, registry, read_and_not_trained, device=deployment.device)
+    return program, replace(measured, reservation=program.reservation)
 
 
 @contextmanager
@@ -255,6 +256,7 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         parts=_parts(model, registry) if with_parts else {},
         files=files_of(model.loaded),
         seconds=perf_counter() - began,
+        reservation=model.reservation,
     )
 
 

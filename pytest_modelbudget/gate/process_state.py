@@ -77,8 +77,7 @@ def _setting(name: str, read: Callable[[], Any], restore: Callable[[Any], object
 
 def _environment() -> dict[Any, Any]:
     """The variables as the system has them: ``dict(os.environ)`` decodes each of them, for every model twice."""
-    encoded: dict[Any, Any] = vars(os.environ)["_data"]
-    return encoded.copy()
+    return dict(getattr(os.environ, "_data", os.environ))
 
 
 def _set_environment(before: Mapping[Any, Any]) -> None:

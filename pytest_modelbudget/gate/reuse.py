@@ -7,7 +7,8 @@ An entry is a file whose name tells the model and what it is run on, so that a n
      "model": {"format": "onnx", ...}}
 
 The key is the digest of the model's bytes and of what numbers depend on besides: this project's own source, Python, the
-installed packages, the source of extensions and of every conftest.py. What is not as it was written is measured anew.
+installed packages, the source of extensions and of the project's own pytest plugins. What is not as it was written is
+measured anew.
 """
 
 from __future__ import annotations
@@ -205,12 +206,12 @@ def _sources(modules: Iterable[Any]) -> list[Path]:
         for name in _imported(file, module.__package__ or ""):
             inner = sys.modules.get(name)
             path = getattr(inner, "__file__", None)
-            if inner is not None and path and (name.partition(".")[0] in own or not _is_installed(path)):
+            if inner is not None and path and (name.partition(".")[0] in own or not is_installed(path)):
                 waiting.append(inner)
     return list(known.values())
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """Whether a file is Python's, a package's or this project's: they are told apart by version, or read already."""
     return file.startswith((os.path.dirname(os.__file__), str(OWN))) or any(word in file for word in INSTALLED)
 

@@ -63,7 +63,8 @@ def _iterated(names: str, *roles: str) -> OpRule:
 
 def _solved(names: str, roles: str, because: str, macs: Formula) -> OpRule:
     words = tuple(roles.split())
-    return OpRule("solve", under(names, *words), COUNT + because, macs=macs, contracts=Contraction(None, words))
+    multiplied = words if len(words) > 1 else words * 2  # a single one by itself
+    return OpRule("solve", under(names, *words), COUNT + because, macs=macs, contracts=Contraction(None, multiplied))
 
 
 LINEAR_ALGEBRA: tuple[OpRule, ...] = (

@@ -143,7 +143,7 @@ POOLING: tuple[OpRule, ...] = (
         under("affine_grid_generator", THETA) | under("AffineGrid", THETA, shapes("sizes")),
         "base (points, d + 1) · thetaᵀ (d + 1, d): each coordinate is a sum of d + 1 products",
         macs=affine_macs,
-        contracts=Contraction(Over.FEATURES, ("theta",), fan_in=in_rows),
+        contracts=Contraction(Over.FEATURES, ("theta", "theta"), fan_in=in_rows),  # by points of its own type
     ),
     OpRule(
         "region_pooling",

@@ -75,9 +75,9 @@ def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.Reuse
 
 
 def _sources(config: pytest.Config, extensions: tuple[object, ...]) -> tuple[object, ...]:
-    """What may change what is measured, by its source: extensions, and all that a conftest.py may have set."""
-    plugins = config.pluginmanager.get_plugins()
-    return (*extensions, *(each for each in plugins if Path(getattr(each, "__file__", "") or "").name == "conftest.py"))
+    """What may change what is measured, by its source: extensions, and what a plugin of the project may have set."""
+    files = ((each, getattr(each, "__file__", None)) for each in config.pluginmanager.get_plugins())
+    return (*extensions, *(each for each, file in files if file and not reuse.is_installed(file)))
 
 
 def baselines_of(config: pytest.Config) -> lock_file.Baselines:

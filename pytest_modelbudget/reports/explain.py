@@ -50,8 +50,13 @@ def _headline(metric: Metric, measurement: Measurement, scope: str | None) -> st
     if measurement.unreduced is not None:
         above, below = measurement.unreduced
         return f"{metric.key} is a ratio, and has no parts: {above:,} / {below:,}"
-    part = sum(share.value for share in measurement.shares if is_in_scope(share.scope, scope))
     unit, whole = measurement.unit, measurement.value
+    if whole and not measurement.shares:
+        parts = ", ".join(f"{name} {exact(value, unit)}" for name, value in measurement.parts.items())
+        return f"{metric.key} is of the whole program, and has no parts by layer: {exact(whole, unit)}, {parts}".rstrip(
+            ", "
+        )
+    part = sum(share.value for share in measurement.shares if is_in_scope(share.scope, scope))
     share = f" ({percentage(Fraction(part) / whole)})" if whole else ""
     return f"{scope_text(scope)}: {metric.key} {exact(part, unit)} of {exact(whole, unit)}{share}"
 

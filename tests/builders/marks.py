@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from importlib.util import find_spec
 from os import environ
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 REQUIRED = environ.get("MODELBUDGET_ZOO") == "required"
+ALL_MODELS = environ.get("MODELBUDGET_MODELS") == "all"
 
 
 def marks_of(path: Path) -> set[str]:
@@ -25,3 +27,9 @@ def needs(package: str, extra: str = "zoo") -> pytest.MarkDecorator:
     """Skips a test where a package of the extra is not installed; in CI's leg the test fails instead."""
     missing = not REQUIRED and find_spec(package) is None
     return pytest.mark.skipif(missing, reason=f"{package} is in the extra '{extra}'")
+
+
+def one_of_many(name: str, usual: Collection[str]) -> pytest.MarkDecorator:
+    """Skips a model whose kind the usual ones show too; MODELBUDGET_MODELS=all runs every one."""
+    reason = "one of many models, each seconds long: MODELBUDGET_MODELS=all runs them"
+    return pytest.mark.skipif(not ALL_MODELS and name not in usual, reason=reason)

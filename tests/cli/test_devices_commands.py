@@ -217,6 +217,13 @@ def test_explain_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert "array_cycles is of a model on a device: add --device NAME" in capsys.readouterr().err
 
 
+def test_explain_of_what_has_no_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    """An arena is one buffer: no share of it is taken for zero."""
+    assert main(["explain", "activation_arena", "net.onnx", "(model)", *ON_BOARD]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("activation_arena is of the whole program, and has no parts by layer: 12 B, alive 12 B")
+
+
 # Init.
 
 

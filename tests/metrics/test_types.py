@@ -44,6 +44,14 @@ CASES: dict[str, tuple[Op, str, int, int | None]] = {  # op, types, MACs, and bi
         Op("com.microsoft::MatMulBnb4", (X, parameter("w", 16, dtype=UINT8), parameter("s", 1)), (OUT,),
            {"K": 4, "N": 8}), "float32×4-bit", MACS, 32 * 4,
     ),
+    "points that it makes in the type of theta": (
+        Op("aten::affine_grid_generator", (tensor("theta", 2, 2, 3, dtype=HALF),),
+           (tensor("g", 2, 5, 7, 2, dtype=HALF),), {"size": (2, 1, 5, 7)}),
+        "float16×float16", 2 * 5 * 7 * 2 * 3, 16 * 16,
+    ),
+    "a matrix by itself": (
+        Op("aten::linalg_inv", (tensor("a", 6, 6),), (tensor("i", 6, 6),)), "float32×float32", 6 * 6 * 6, 32 * 32,
+    ),
     "attention": (
         Op("aten::scaled_dot_product_attention", ATTENDED, (tensor("o", 1, 2, 5, 4),)),
         "float16×float16", (2 * 5) * 5 * (4 + 4), 16 * 16,

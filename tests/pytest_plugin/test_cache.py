@@ -118,10 +118,18 @@ def test_the_switch_alone_is_a_usage_error(repository: Repository) -> None:
     result.stderr.fnmatch_lines(["*--model-budget-no-cache needs --model-budget*"])
 
 
-def test_a_conftest_is_part_of_what_measures(repository: Repository) -> None:
-    """It may have set anything: another one, and everything is measured anew."""
+@pytest.mark.parametrize(("file", "args"), [("conftest.py", ()), ("own.py", ("-p", "own"))])
+def test_a_plugin_of_the_project_is_part_of_what_measures(
+    repository: Repository, file: str, args: tuple[str, ...]
+) -> None:
+    """It may have set anything: another one, and everything is measured anew; the same one, and nothing is."""
+    repository.path.joinpath("pytest.ini").write_text("[pytest]\npythonpath = .\n")
     repository.run()
+    for source in ("A = 1\n", "A = 2\n"):
+        entries = repository.entries
+        repository.path.joinpath(file).write_text(source)
+        repository.run(*args)
+        assert not set(entries.items()) & set(repository.entries.items())
     entries = repository.entries
-    repository.path.joinpath("conftest.py").write_text("A = 1\n")
-    repository.run()
-    assert not set(entries.items()) & set(repository.entries.items())
+    repository.run(*args)
+    assert repository.entries == entries

@@ -123,6 +123,22 @@ def test_the_same_in_workers(project: Project) -> None:
     assert project.report("-n2", run=project.run_apart) == project.report(run=project.run_apart)
 
 
+def test_a_variant_has_deployments_of_its_own(project: Project) -> None:
+    """Three rows at once need three times 12 B: the model fits, and its variant does not."""
+    write(project)
+    path = project.path / "budgets/a.yaml"
+    variant = "    variants:\n      rows: {inputs: float32 3x4, deployments: {wide: {device: board, fits: true,\n"
+    path.write_text(path.read_text() + variant + "        lower: {dtype: int8}, limits: {activation_arena: 36 B}}}}\n")
+    result = project.run("-v")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines([
+        "budgets/a.yaml::net::board::fits PASSED*",
+        "budgets/a.yaml::net::rows::wide::fits FAILED*",
+        "budgets/a.yaml::net::rows::wide::activation_arena PASSED*",
+        f"*sram 36 B > {ACTIVATIONS} B   over by 24 B (*budgets/a.yaml:13",
+    ])  # fmt: skip
+
+
 def test_a_model_that_cannot_be_loaded_fits_nowhere(project: Project) -> None:
     """Each of its checks is unknown, for the one reason."""
     write(project, "fits: true\n        limits: {activation_arena: 12 B}")

@@ -10,7 +10,9 @@ import pytest
 
 from pytest_modelbudget.deployment.device import ArenaRules, Device
 from pytest_modelbudget.reports.html import device_profile, memory_profile
-from tests.builders.pages import BARE, BOARD, deployed_chain
+from pytest_modelbudget.reports.record import Report, report_text
+from pytest_modelbudget.reports.typed_json import from_json
+from tests.builders.pages import BARE, BOARD, deployed_chain, with_everything
 
 
 def drawn(device: Device) -> Any:
@@ -93,3 +95,10 @@ def test_many_operations_leave_the_longest(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["roofline"]["seconds"] == {"flash": 0.64, "sram": 0.4}
     assert found["array"]["rest"] == {"count": 1, "cycles": 20}
     assert found["array"]["cycles"] == 60
+
+
+def test_json_has_no_profile() -> None:
+    """That file says the same whether a page is written beside it or not."""
+    record = with_everything()
+    assert all(each["profile"] for each in record["models"][0]["deployments"])
+    assert '"profile"' not in report_text(from_json(Report, record))

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_modelbudget import measure
+from tests.builders.marks import one_of_many
 
 pytestmark = pytest.mark.needs_torch
 
@@ -141,7 +142,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("build", "shape"), CASES.values(), ids=list(CASES))
+USUAL = ("skips", "views", "alexnet", "resnet18", "squeezenet1_1", "mobilenet_v2", "shufflenet_v2_x0_5", "googlenet")
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"), [pytest.param(*case, id=name, marks=one_of_many(name, USUAL)) for name, case in CASES.items()]
+)
 def test_the_peak_is_what_lives(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     """To the byte, on 20 models."""
     sizes = "x".join(map(str, shape))

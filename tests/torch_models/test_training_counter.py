@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.torch_models.training import kernels_of_torch
+from tests.builders.marks import one_of_many
 
 pytestmark = pytest.mark.needs_torch
 
@@ -130,7 +131,12 @@ def counted(build: Callable[[], nn.Module], spec: str) -> tuple[int, int]:
         return counter.get_total_flops() // 2, sum(more)
 
 
-@pytest.mark.parametrize(("build", "inputs"), CASES.values(), ids=list(CASES))
+USUAL = (*SMALL, "alexnet", "resnet18", "squeezenet1_1", "mobilenet_v2", "vit_b_16", "mc3_18")  # one of each kind
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs"), [pytest.param(*case, id=name, marks=one_of_many(name, USUAL)) for name, case in CASES.items()]
+)
 def test_a_step_is_counted_as_pytorch_counts_it(build: Callable[[], nn.Module], inputs: str) -> None:
     """Equal, but for the gradients of grouped convolutions' weights, of which PyTorch counts g times as many."""
     number = measure(build, inputs, training="sgd")["training_macs"]

@@ -79,7 +79,7 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
             "markup": json.dumps(markup), "limit": json.dumps(model.memory_limit),
             "divergence": json.dumps([transform.divergence for transform in model.transforms]),
             "profile": model.report.profile or "null",
-            "deployments": f"[{','.join(each.profile or 'null' for each in model.report.deployments)}]",
+            "deployments": f"[{','.join(each.report.profile or 'null' for each in model.deployments)}]",
         }  # fmt: skip
         text = ",".join(f'"{key}":{part}' for key, part in view.items())
         yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()
