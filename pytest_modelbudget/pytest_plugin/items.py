@@ -28,8 +28,8 @@ from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
-from pytest_modelbudget.formats.source import ModelSource, names_attribute
-from pytest_modelbudget.gate import forked, isolation, measuring, reuse, running, transforming
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate import isolation, measuring, reuse, running, transforming
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
@@ -50,7 +50,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     report_files,
 )
 from pytest_modelbudget.pytest_plugin.progress import WATCH
-from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
 from pytest_modelbudget.reports.table import FILE_REPORTS
 from pytest_modelbudget.reports.text import one_line, printed_line
@@ -116,33 +116,6 @@ def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.S
     timeout = asked.timeout or config.getoption(TIMEOUT) or config.getini(TIMEOUT_INI)
     memory = asked.memory or config.getoption(MEMORY) or config.getini(MEMORY_INI)
     return isolation.Bounds(timeout, memory)
-
-
-def prepare_processes(session: pytest.Session) -> None:
-    """Let processes start with what reads and changes the models that they are for, and with what these import."""
-    formats: set[tuple[str, str]] = set()  # with transforms on models of them
-    targets: set[str] = set()
-    for item in session.items:
-        node = item.parent
-        owner = node.parent if isinstance(node, (TransformNode, DeploymentNode)) else node
-        if isinstance(owner, ModelNode) and owner.process is not None:
-            formats.add((owner.source.format, node.check.transform if isinstance(node, TransformNode) else ""))
-            targets.add(str(owner.source.target))
-    if formats:
-        modules = _modules(models_of(session.config).registry, sorted(formats))
-        own = sorted(target.partition(":")[0] for target in targets if names_attribute(target))
-        isolation.load_first([*modules, *forked.installed_modules(own, session.config.rootpath)])
-
-
-def _modules(registry: Tables, wanted: Iterable[tuple[str, str]]) -> list[str]:
-    """The modules that read some formats, and those that change models of them."""
-    modules = []
-    for key, transform in wanted:
-        format = registry.formats[key]
-        modules.append(format.module)
-        if transform:
-            modules += [registry.transforms[transform].module_for(format), *format.compared_with]
-    return list(dict.fromkeys(modules))
 
 
 def _setting(config: pytest.Config) -> isolation.Setting:
@@ -341,6 +314,10 @@ class TransformNode(pytest.Collector):
                         source, self.check, models.registry, root=models.root, with_parts=with_parts
                     )
         return self._transformed
+
+    def release(self) -> None:
+        """Let both models go, and all numbers: whoever asks again has them made again."""
+        self._transformed = None
 
     def verified(self, claim: Claim) -> Equivalence:
         """Whether the changed model's outputs are still the same."""
@@ -565,6 +542,16 @@ class ModelNode(pytest.Collector):
             self._measured = model
         return self._measured
 
+    def expect(self) -> None:
+        """Say that its numbers will be asked for, until it is released."""
+        models_of(self.config).expect(self.source)
+
+    def release(self) -> None:
+        """Let all numbers go: whoever asks again has them measured again."""
+        self._measured = None
+        self._seen.clear()
+        models_of(self.config).release(self.source)
+
     @property
     def failing_at(self) -> budgets.Place | None:
         """Where the file says what could not be measured; None where nothing failed."""
@@ -606,11 +593,11 @@ class ModelNode(pytest.Collector):
     def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this model for the report: the model itself at the first call."""
         if self._is_reported:
-            return assembly.Statement(check=check)
+            return assembly.Statement.of(check)
         self._is_reported = True
         model = self.measured()
         report = assembly.model_report(self.nodeid, self.budget.place, model, self.failing_at)
-        return assembly.Statement(check=check, model=report, seconds=f"{model.seconds:.3f}")
+        return assembly.Statement.of(check, model=report, seconds=f"{model.seconds:.3f}")
 
 
 class VariantNode(ModelNode):
