@@ -4,7 +4,7 @@ The only file that knows 1000 from 1024, and the only one that rounds so.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
@@ -175,6 +175,13 @@ def _fixed(value: Fraction, places: int) -> str:
 def several(count: int, one: str, more: str = "") -> str:
     """A count and its noun: "1 limit", "3 limits"; more is a plural that takes no bare s."""
     return f"{count} {one if count == 1 else more or one + 's'}"
+
+
+def some_of(words: Iterable[str], most: int = 3) -> str:
+    """The first few words, and how many more there are: "a, b, c and 2 more"."""
+    words = list(words)
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 LONGEST = 60  # characters of a quantity; keeps a hostile exponent or digit string cheap

@@ -147,6 +147,25 @@ class EquivalenceCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class DeploymentCheck:
+    """A model on a device, and what must hold there; fits is where it must fit in every memory, None where it need not.
+
+    declared_at tells where the file says each key.
+    """
+
+    place: Place
+    deployment: Deployment
+    fits: Place | None = None
+    limits: tuple[AnyLimit, ...] = ()
+    declared_at: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name that the file gives it."""
+        return self.deployment.name
+
+
+@dataclass(frozen=True, slots=True)
 class TransformCheck:
     """One change to a model, under a name of the user's choice, and what must hold after it.
 
@@ -161,6 +180,7 @@ class TransformCheck:
     equivalence: EquivalenceCheck | None = None
     limits: tuple[AnyLimit, ...] = ()
     declared_at: Mapping[str, Place] = field(default_factory=dict)
+    deployments: tuple[DeploymentCheck, ...] = ()
 
     @property
     def failing_at(self) -> Place:
@@ -218,25 +238,6 @@ class MeasuredCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentCheck:
-    """A model on a device, and what must hold there; fits is where it must fit in every memory, None where it need not.
-
-    declared_at tells where the file says each key.
-    """
-
-    place: Place
-    deployment: Deployment
-    fits: Place | None = None
-    limits: tuple[AnyLimit, ...] = ()
-    declared_at: Mapping[str, Place] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The name that the file gives it."""
-        return self.deployment.name
-
-
-@dataclass(frozen=True, slots=True)
 class Isolation:
     """What a budget says of a process of its own for a model; amounts as written, None where it says nothing.
 
@@ -281,6 +282,12 @@ class ModelBudget:
     def path(self) -> str:
         """Its name within the file: "detector", or "detector::batch8" of a variant."""
         return self.name if self.variant is None else path_of(self.name, self.variant)
+
+    def deployed(self) -> Iterator[tuple[str, DeploymentCheck]]:
+        """Every deployment of it by its path, then those of its transforms: "net::m55", "net::tiled::m55"."""
+        yield from ((path_of(self.path, check.name), check) for check in self.deployments)
+        for transform in self.transforms:
+            yield from ((path_of(self.path, transform.name, check.name), check) for check in transform.deployments)
 
     def failing_at(self, failure: ModelBudgetError) -> Place:
         """Where the file says what cannot be measured: dims, inputs, or where the model comes from."""
@@ -327,9 +334,9 @@ class Budget:
             yield from ((path_of(model.path, check.name), check) for check in model.transforms)
 
     def deployed(self) -> Iterator[tuple[str, DeploymentCheck]]:
-        """Every deployment of the file by its path, "net::m55"."""
+        """Every deployment of the file by its path."""
         for model in self.models:
-            yield from ((path_of(model.path, check.name), check) for check in model.deployments)
+            yield from model.deployed()
 
     def claims(self) -> Iterator[tuple[str, Claim]]:
         """Every claim about the outputs of a transform, by the transform's path."""
@@ -348,10 +355,18 @@ class Budget:
             yield from (HeldLimit(model.path, keys, limit) for limit in model.limits)
             for run in model.run_checks:
                 yield from (HeldLimit(model.path, (*keys, *run.keys), limit) for limit in run.limits)
-            for key, checks in (("transforms", model.transforms), ("deployments", model.deployments)):
-                for check in checks:
-                    path, below = path_of(model.path, check.name), (key, check.name)
-                    yield from (HeldLimit(path, (*keys, *below), limit) for limit in check.limits)
+            for transform in model.transforms:
+                path, below = path_of(model.path, transform.name), (*keys, "transforms", transform.name)
+                yield from (HeldLimit(path, below, limit) for limit in transform.limits)
+                yield from _held_on_devices(path, below, transform.deployments)
+            yield from _held_on_devices(model.path, keys, model.deployments)
+
+
+def _held_on_devices(path: str, keys: tuple[str, ...], checks: tuple[DeploymentCheck, ...]) -> Iterator[HeldLimit]:
+    """The limits of deployments; path and keys are those of the model, or of the transform, that is deployed."""
+    for check in checks:
+        below = (*keys, "deployments", check.name)
+        yield from (HeldLimit(path_of(path, check.name), below, limit) for limit in check.limits)
 
 
 # Node ids: where a model, a transform or a check stands, parsed and written in this one place.

@@ -376,8 +376,8 @@ def _checks(budget: budgets.Budget) -> set[tuple[str, str]]:
 
 def _of_model(was: budgets.ModelBudget | None, now: budgets.ModelBudget, held: set[str]) -> Iterator[Redefinition]:
     """Compare what a model declares, where it, a transform of it or a deployment is held to something."""
-    names = (*(check.name for check in now.transforms), *(check.name for check in now.deployments))
-    if was is None or not held & {now.path, *(budgets.path_of(now.path, name) for name in names)}:
+    changed = (budgets.path_of(now.path, check.name) for check in now.transforms)
+    if was is None or not held & {now.path, *changed, *dict(now.deployed())}:
         return
     for key, texts in _changes(source_texts(was.source), source_texts(now.source)):
         yield _redefined("model", now.path, key, texts, now.declared_at.get(key, now.declared_at["source"]))
@@ -400,13 +400,18 @@ def _of_transforms(
     held: set[str],
     known: Mapping[str, Transform],
 ) -> Iterator[Redefinition]:
-    """Compare a model's transforms; a variant may have stood in a transform's place, or the other way round."""
+    """Compare a model's transforms, held themselves or on devices.
+
+    A variant may have stood in a transform's place, or the other way round.
+    """
     for now in model.transforms:
         path, place = budgets.path_of(model.path, now.name), now.declared_at["transform"]
         was, transform = earlier.get(path), known[now.transform]
-        if path in held and (was is None or was.transform != now.transform):
+        if not held & {path, *(budgets.path_of(path, check.name) for check in now.deployments)}:
+            continue
+        if was is None or was.transform != now.transform:
             yield _redefined("transform", path, "transform", (was.transform if was else None, now.transform), place)
-        elif path in held and was is not None:
+        else:
             for key, texts in _changes(settings_texts(was, transform), settings_texts(now, transform)):
                 yield _redefined("transform", path, key, texts, now.declared_at.get(key, place))
     if model.path in held and model.path in earlier:
@@ -417,8 +422,7 @@ def _of_deployments(
     earlier: Mapping[str, budgets.DeploymentCheck], model: budgets.ModelBudget, held: set[str]
 ) -> Iterator[Redefinition]:
     """Compare devices, figure by figure, and what their compilers do."""
-    for now in model.deployments:
-        path = budgets.path_of(model.path, now.name)
+    for path, now in model.deployed():
         was = earlier.get(path)
         if path not in held:
             continue

@@ -8,13 +8,14 @@ from datetime import datetime, timezone
 from io import BytesIO
 from pathlib import Path
 
-from pytest_modelbudget.budget.history import Commit, Content, FileChange, History, Step, content_of, history
+from pytest_modelbudget.budget.history import Commit, CommitStep, Content, FileChange, History, content_of, history
 from pytest_modelbudget.budget.lock_file import LARGEST, SUFFIX
 from pytest_modelbudget.budget.revision import BaseError, run_git
 
 # First parents, so that each commit is the branch as it was; a merge is shown by what it brought.
 LOG = (
     "-c", "log.showSignature=false", "-c", "i18n.logOutputEncoding=UTF-8",
+    "-c", "log.showRoot=true", "-c", "log.diffMerges=separate",
     "log", "-z", "--raw", "--no-abbrev", "-M", "--first-parent", "-m", "--reverse", "--relative", "--no-color",
     "--format=tformat:%H%x00%ct%x00%s",
 )  # fmt: skip
@@ -64,7 +65,7 @@ def _depth(folder: Path) -> int | None:
     return int(run_git(folder, "rev-list", "--count", "--first-parent", "HEAD"))
 
 
-def _steps(log: str) -> Iterator[Step]:
+def _steps(log: str) -> Iterator[CommitStep]:
     """Steps out of git's log: name, time and first line of a commit, then its raw changes, all between zeros.
 
     :100644 100644 3c27... 9a1f... M<0>budgets/a.lock.json<0>, and of a rename R087<0>old<0>new<0>
@@ -81,7 +82,7 @@ def _steps(log: str) -> Iterator[Step]:
             old, path = (path, next(words)) if status[0] in "RC" else ("", path)
             is_file = mode.startswith("100")
             changes.append(FileChange(path, blob if is_file else "", old if status[0] == "R" else ""))
-        yield Step(Commit(digits, day, subject), tuple(changes))
+        yield CommitStep(Commit(digits, day, subject), tuple(changes))
 
 
 def _contents(folder: Path, blobs: Sequence[str]) -> Iterator[tuple[str, Content]]:

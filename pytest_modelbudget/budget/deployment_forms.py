@@ -1,6 +1,6 @@
 """``deployments:`` of a model: a device, what its compiler does to the program, and what must hold there."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_modelbudget.budget import grammar
@@ -9,15 +9,15 @@ from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Readi
 from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import SOME_TEXT, place_problem
-from pytest_modelbudget.budget.yaml_text import BudgetFileError, Text, shown, suggestion
+from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Text, shown, suggestion
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.lowering.lowered import TYPES, Lowering
+from pytest_modelbudget.lowering.lowered import IN_PLACE, Lowering
+from pytest_modelbudget.lowering.retyping import TYPES
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables
 
 HELD = (FITS, "limits", "scopes")  # keys that hold a deployment to anything
-Devices = Mapping[str, Device]
 ReadText = Callable[[Path, str], str]  # the text of a file, under the name that problems give it
 
 
@@ -27,9 +27,8 @@ TYPE: Form[str] = grammar.one_word(
     f"a model cannot be lowered to {{word}}: {{guess}}; written are {', '.join(TYPES)}",
     name="lowered_type",
 )
-_PLACES = ("none", "elementwise", "depthwise")
 IN_PLACE_FORM: Form[str] = grammar.one_word(
-    _PLACES, f"{{key}}: {', '.join(_PLACES)}", "{word} is no way to work in place: {guess}"
+    IN_PLACE, f"{{key}}: {', '.join(IN_PLACE)}", "{word} is no way to work in place: {guess}"
 )
 
 
@@ -105,14 +104,13 @@ def deployment_grammar(tables: Tables) -> Grammar:
     )  # fmt: skip
 
 
-def deployment_form(tables: Tables) -> Form[Values]:
-    """One entry under deployments; its device is looked up when the whole file is read."""
-    return deployment_grammar(tables).form(lambda values, _: values, "deployment")
+def deployment_form(tables: Tables) -> Form[DeploymentCheck]:
+    """One entry under deployments, on one of the devices that the file knows."""
+    return deployment_grammar(tables).form(_check, "deployment")
 
 
-def deployment_check(values: Values, devices: Devices | None, reading: Reading) -> DeploymentCheck | None:
-    """A deployment on one of the devices that the file knows; devices is None where nobody can know them."""
-    name, asked = values.key, values["device"]
+def _check(values: Values, reading: Reading) -> DeploymentCheck | None:
+    name, asked, devices = values.key, values["device"], reading.devices
     device = (devices or {}).get(asked) or shipped_devices().get(asked)
     if asked is not None and device is None and devices is not None:
         known = (*devices, *shipped_devices())
@@ -120,10 +118,8 @@ def deployment_check(values: Values, devices: Devices | None, reading: Reading) 
         reading.refuse(values.entries["device"].value.place, f"there is no device {shown(asked)}: {where}")
     if device is None:
         return None
-    places = {key: entry.place for key, entry in values.entries.items()}
-    return DeploymentCheck(
-        name.place, Deployment(name.text, device, values["lower"]), values[FITS], held_limits(values), places
-    )
+    deployment = Deployment(name.text, device, values["lower"])
+    return DeploymentCheck(name.place, deployment, values[FITS], held_limits(values), values.places)
 
 
 def deployment_texts(deployment: Deployment) -> dict[str, Texts]:
@@ -146,12 +142,16 @@ def hardware_field() -> Field:
     return Field("hardware", form, "a file of devices, seen from this one; shipped ones are known without it")
 
 
-def devices_of(file: Values, reading: Reading, read: ReadText) -> Devices | None:
+def devices_of(file: Node, reading: Reading, read: ReadText) -> Mapping[str, Device] | None:
     """The devices of the file that a budget names; none where it names none, None where that cannot be read."""
-    path: str | None = file["hardware"]
+    entries = file.entries if isinstance(file, Block) else ()
+    entry = next((Entry(key, value) for key, value in entries if key.text == "hardware"), None)
+    if entry is None:
+        return {}
+    # What is wrong with the path is said where the whole file is read.
+    path = hardware_field().form.read(entry, Reading(reading.folder, reading.root, reading.tables))
     if path is None:
-        return None if "hardware" in file else {}
-    entry = file.entries["hardware"]
+        return None
     where = (reading.folder / path).resolve()
     shown_as = where.relative_to(reading.root).as_posix() if where.is_relative_to(reading.root) else path
     try:
@@ -162,11 +162,3 @@ def devices_of(file: Values, reading: Reading, read: ReadText) -> Devices | None
     for twice in devices.keys() & shipped_devices().keys():
         reading.refuse(entry.place, f"{shown_as} has a device {shown(twice)}, as one that is shipped: rename it")
     return devices
-
-
-def deployments(values: Mapping[str, Values], devices: Devices | None, reading: Reading) -> Iterator[DeploymentCheck]:
-    """The deployments of a model whose device is known."""
-    for each in values.values():
-        check = deployment_check(each, devices, reading)
-        if check is not None:
-            yield check

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion
+from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError, UnitError
 from pytest_modelbudget.registry import Tables
 
@@ -36,13 +37,15 @@ RESERVED: tuple[str, ...] = ()
 class Reading:
     """One pass over one file: the tables it is read by, and the problems met so far.
 
-    A part that has a problem is read as None.
+    A part that has a problem is read as None. devices are those that the file knows beside shipped ones, None where
+    that cannot be said.
     """
 
     folder: Path
     root: Path
     tables: Tables
     problems: list[Problem] = field(default_factory=list)
+    devices: Mapping[str, Device] | None = None
 
     def refuse(self, place: Place, message: str) -> None:
         """Note one more problem."""

@@ -14,9 +14,10 @@ The whole of one device::
         source: vendor data sheet, revision 3, page 12
 """
 
+import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ from pytest_modelbudget.deployment.arena import PLANNERS
 from pytest_modelbudget.deployment.array import DATAFLOWS, Array
 from pytest_modelbudget.deployment.device import HOLDS, ArenaRules, Device, Memory
 from pytest_modelbudget.errors import BudgetError, DeviceError
-from pytest_modelbudget.lowering.lowered import TYPES
+from pytest_modelbudget.lowering.retyping import TYPES
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.units import Number, exact, quantity, quantity_pattern
@@ -37,6 +38,7 @@ VERSION = 1
 SHIPPED = Path(__file__).parents[1] / "deployment" / "devices.yaml"
 NO_TABLES = Tables(OpTable(()), {}, {}, {})  # a device asks for no rules, metrics or formats
 RATED = (*TYPES, "int4", "uint8", "int32", "float64")  # types whose multiplications a device may give a rate of
+NO_UNIT = re.compile(r"\s*[0-9_.]+([eE][+-]?[0-9]+)?\s*([kMGTPE]i?)?\s*")  # a number, or one with a prefix of nothing
 
 Made = TypeVar("Made")
 
@@ -45,7 +47,7 @@ def _amount(unit: str, example: str, *, may_be_none: bool = False) -> Form[Numbe
     """A quantity with its unit, above zero where it may not be none."""
 
     def meaning(word: Text, key: str, reading: Reading) -> Number:
-        if word.text.strip().replace("_", "").replace(".", "").isdigit():
+        if NO_UNIT.fullmatch(word.text):
             raise BudgetError(f"{shown(word.text)} has no unit: write it as {example}")
         amount = quantity(word.text, unit)
         if not amount and not may_be_none:
@@ -74,7 +76,13 @@ def _in_place(make: Callable[[Values], Made]) -> Callable[[Values, Reading], Mad
     return made
 
 
-TEXT = grammar.spelled("{key}: where the figure is from", lambda word, key, reading: word.text.strip(), SOME_TEXT)
+def _origin(word: Text, key: str, reading: Reading) -> str:
+    if not word.text.strip():
+        raise BudgetError(f"the {key} is empty: write where the figures are from")
+    return word.text.strip()
+
+
+TEXT = grammar.spelled("{key}: where the figure is from", _origin, SOME_TEXT)
 SOURCE = Field("source", TEXT, "where these figures are from, where that is not the device's source", default="")
 _HELD = _word_of(HOLDS, "content of a memory")
 _SEVERAL = grammar.listed(_HELD, "holds: weights, activations, or a list of both", empty="a memory holds something")
@@ -129,7 +137,7 @@ ARENA_GRAMMAR = Grammar(
         Field(
             "align",
             grammar.whole_number(
-                least=1, most=2**31 - 1, refusal="an alignment of {number} B: it is 1 or more",
+                least=1, most=2**31 - 1, refusal="an alignment of {number} B: it is 1 to 2147483647",
                 schema={"type": "integer", "minimum": 1},
             ),
             "bytes of which every offset is a multiple",
@@ -142,7 +150,7 @@ ARENA = ARENA_GRAMMAR.form(
     _in_place(lambda values: ArenaRules(values["planner"], values["align"], io_inside=values["io"] == "inside"))
 )
 _CELLS = grammar.whole_number(
-    least=1, most=2**31 - 1, refusal="{key} of {number}: an array has 1 or more",
+    least=1, most=2**31 - 1, refusal="{key} of {number}: an array has 1 to 2147483647",
     schema={"type": "integer", "minimum": 1},
 )  # fmt: skip
 ARRAY_GRAMMAR = Grammar(
@@ -163,7 +171,14 @@ def _array(values: Values, reading: Reading) -> tuple[Array, Fraction | None] | 
     return Array(values["rows"], values["columns"], values["dataflow"]), values["clock"]
 
 
-MEMORIES = grammar.named(MEMORY_GRAMMAR.form(_memory), "memories: a mapping of names to memories")
+def _must_be_a_name(what: str, name: Text, reading: Reading) -> None:
+    if not name.text.strip() or name.text != name.text.strip() or not name.text.isprintable() or "::" in name.text:
+        reading.refuse(name.place, f"{shown(name.text)} is no name of {what}: write visible characters without '::'")
+
+
+MEMORIES = grammar.named(
+    MEMORY_GRAMMAR.form(_memory), "memories: a mapping of names to memories", check=partial(_must_be_a_name, "a memory")
+)
 DEVICE_GRAMMAR = Grammar(
     "a device",
     (
@@ -185,11 +200,6 @@ def _made(values: Values) -> Device:
     return device
 
 
-def _must_be_a_name(name: Text, reading: Reading) -> None:
-    if not name.text.strip() or name.text != name.text.strip() or not name.text.isprintable() or "::" in name.text:
-        reading.refuse(name.place, f"{shown(name.text)} is no name of a device: write visible characters without '::'")
-
-
 def _version(entry: Entry, reading: Reading) -> None:
     number = grammar.scalar(entry.value.text) if isinstance(entry.value, Text) and entry.value.plain else None
     if type(number) is not int or number != VERSION:
@@ -197,7 +207,7 @@ def _version(entry: Entry, reading: Reading) -> None:
 
 
 DEVICE = DEVICE_GRAMMAR.form(_in_place(_made))
-DEVICES = grammar.named(DEVICE, "devices: a mapping of names to devices", check=_must_be_a_name)
+DEVICES = grammar.named(DEVICE, "devices: a mapping of names to devices", check=partial(_must_be_a_name, "a device"))
 HARDWARE_GRAMMAR = Grammar(
     "a hardware file",
     (

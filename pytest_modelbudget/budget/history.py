@@ -2,7 +2,7 @@
 
 A number of one model that grew once, drawn once::
 
-    Series("budgets/vision.yaml", "net", "params", points=(
+    Series("budgets/vision.yaml", "net", "params", places={("budgets/vision.yaml", "net")}, points=(
         Point(Commit("1a2b...", date(2026, 1, 3), "Add a budget"), 3_500_000, "param", "net"),
         Point(Commit("9f8e...", date(2026, 2, 1), "Widen the head"), 3_729_047, "param", "net")))
 
@@ -19,10 +19,8 @@ from datetime import date
 from pathlib import PurePosixPath
 
 from pytest_modelbudget.budget.budget import names_of, path_of
-from pytest_modelbudget.budget.lock_file import SCHEMA, Lock, LockedModel, LockError, budgets_of, read_lock
+from pytest_modelbudget.budget.lock_file import HEAD, SCHEMA, Lock, LockedModel, LockError, budgets_of, read_lock
 from pytest_modelbudget.units import Number
-
-HEAD = 1000  # characters of a lock file in which its schema stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class FileChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CommitStep:
     """One commit and the lock files that it changed."""
 
     commit: Commit
@@ -65,23 +63,20 @@ class Point:
 class Series:
     """One number's way: the budget file and the model's path as they are called last, and every change of it.
 
-    Of one that is cut, the first point is what it was before.
+    places are the files and paths that it ever stood under. Of one that is cut, the first point is what it was before.
     """
 
     file: str
     model: str
     check: str
     points: tuple[Point, ...]
+    places: frozenset[tuple[str, str]]
     is_cut: bool = False
 
     @property
     def id(self) -> str:
         """The node id of its check: "budgets/vision.yaml::net::params"."""
         return path_of(self.file, self.model, self.check)
-
-    def names(self) -> frozenset[str]:
-        """Every path that its model ever had."""
-        return frozenset((self.model, *(point.model for point in self.points)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,48 +124,67 @@ Groups = Mapping[Group, Mapping[str, LockedModel]]
 Key = tuple[str, str, str]  # of a number: the lock file, the path of its model, the name of its check
 
 
-def history(steps: Iterable[Step], contents: Mapping[str, Content]) -> History:
+def history(steps: Iterable[CommitStep], contents: Mapping[str, Content]) -> History:
     """The history of all numbers, from steps in their order, the oldest first; contents by the name of a blob."""
     steps = list(steps)
     walk = _Walk(_own_files(steps, contents))
     for step in steps:
         walk.take(step, contents)
     series = [
-        Series(str(budgets_of(PurePosixPath(file))[0]), model, check, tuple(points))
-        for (file, model, check), points in sorted((*walk.ended, *walk.points.items()), key=lambda known: known[0])
+        Series(_budget_of(file), model, check, tuple(way.points), way.told_places())
+        for (file, model, check), way in sorted((*walk.ended, *walk.ways.items()), key=lambda known: known[0])
     ]
     return History(tuple(series), tuple(walk.skipped))
 
 
-def _own_files(steps: Iterable[Step], contents: Mapping[str, Content]) -> frozenset[str]:
+def _budget_of(lock: str) -> str:
+    return str(budgets_of(PurePosixPath(lock))[0])
+
+
+def _own_files(steps: Iterable[CommitStep], contents: Mapping[str, Content]) -> frozenset[str]:
     """The paths at which a lock file of ours ever stood: others end in .lock.json, too."""
     changes = (change for step in steps for change in step.changes)
     return frozenset(change.path for change in changes if change.blob and contents[change.blob].is_lock)
 
 
 @dataclass(slots=True)
+class _Way:
+    """One number so far: its points, and the lock files and paths that it stood under."""
+
+    points: list[Point] = field(default_factory=list)
+    places: set[tuple[str, str]] = field(default_factory=set)
+
+    def stands_under(self, key: Key) -> _Way:
+        self.places.add(key[:2])
+        return self
+
+    def told_places(self) -> frozenset[tuple[str, str]]:
+        return frozenset((_budget_of(file), model) for file, model in self.places)
+
+
+@dataclass(slots=True)
 class _Walk:
-    """The locks as they are after some steps, and the points of each number so far."""
+    """The locks as they are after some steps, and the way of each number so far."""
 
     own: frozenset[str]
     locks: dict[str, Mapping[str, LockedModel]] = field(default_factory=dict)
-    points: dict[Key, list[Point]] = field(default_factory=dict)
-    ended: list[tuple[Key, list[Point]]] = field(default_factory=list)  # whose key another number has taken
+    ways: dict[Key, _Way] = field(default_factory=dict)
+    ended: list[tuple[Key, _Way]] = field(default_factory=list)  # whose key another number has taken
     skipped: list[Skipped] = field(default_factory=list)
 
-    def take(self, step: Step, contents: Mapping[str, Content]) -> None:
+    def take(self, step: CommitStep, contents: Mapping[str, Content]) -> None:
         """One step: files renamed, models moved, then the numbers that are others."""
         changes = [change for change in step.changes if change.path in self.own or change.renamed_from in self.own]
         for change in changes:
             if change.renamed_from in self.locks:
                 self.locks[change.path] = self.locks.pop(change.renamed_from)
-                self._rename({key: (change.path, *key[1:]) for key in self.points if key[0] == change.renamed_from})
+                self._rename({key: (change.path, *key[1:]) for key in self.ways if key[0] == change.renamed_from})
         before = {change.path: self.locks.get(change.path, {}) for change in changes}
         for change in changes:
             self._read(step.commit, change, contents)
         after = {change.path: self.locks.get(change.path, {}) for change in changes}
         moves = _moves(_groups(before), _groups(after))
-        self._rename({key: _moved(key, moves) for key in self.points if _group(key) in moves})
+        self._rename({key: _moved(key, moves) for key in self.ways if _group(key) in moves})
         for file in after:
             self._note(step.commit, file)
 
@@ -186,10 +200,12 @@ class _Walk:
             self.locks[change.path] = content.lock.models
 
     def _rename(self, renamed: Mapping[Key, Key]) -> None:
-        """Let the points of numbers stand under their new keys."""
-        taken = set(renamed.values()) & (self.points.keys() - renamed.keys())
-        self.ended += [(key, self.points.pop(key)) for key in sorted(taken)]
-        self.points = {renamed.get(key, key): points for key, points in self.points.items()}
+        """Let numbers stand under their new keys."""
+        taken = set(renamed.values()) & (self.ways.keys() - renamed.keys())
+        self.ended += [(key, self.ways.pop(key)) for key in sorted(taken)]
+        self.ways = {renamed.get(key, key): way for key, way in self.ways.items()}
+        for key in renamed.values():
+            self.ways[key].stands_under(key)
 
     def _note(self, commit: Commit, file: str) -> None:
         """A point for each number of a file that is another one, or gone."""
@@ -199,12 +215,12 @@ class _Walk:
             for name, value in model.items()
         }
         for key, value in numbers.items():
-            points = self.points.setdefault(key, [])
+            points = self.ways.setdefault(key, _Way()).stands_under(key).points
             if not points or (points[-1].value, points[-1].unit) != (value.value, value.unit):
                 points.append(Point(commit, value.value, value.unit, key[1]))
-        for key, points in self.points.items():
-            if key[0] == file and key not in numbers and points[-1].value is not None:
-                points.append(replace(points[-1], commit=commit, value=None))
+        for key, way in self.ways.items():
+            if key[0] == file and key not in numbers and way.points[-1].value is not None:
+                way.points.append(replace(way.points[-1], commit=commit, value=None))
 
 
 def _group(key: Key) -> Group:

@@ -12,7 +12,7 @@ from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.yaml_text import Block, Text, shown, suggestion
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.metrics.measurement import Metric, Stage
 from pytest_modelbudget.units import Number, quantity, quantity_pattern, unit_named
 
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
@@ -229,9 +229,9 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False, deplo
         why = ""
         if scoped and metric.not_scoped:
             why = f"'{key}' of a part of a model is not defined: {metric.not_scoped}; limit it on the model"
-        elif metric.deployed and not deployed:
+        elif metric.stage is Stage.DEPLOYED and not deployed:
             why = f"'{key}' is measured of a model on a device: {DEPLOYING}"
-        elif metric.trained and deployed:
+        elif metric.stage is Stage.TRAINED and deployed:
             why = f"'{key}' is measured of the model as written, which is trained: limit it on the model"
         fields.append(Field(key, grammar.refused(why) if why else form, metric.definition, offered=not why))
     fields.append(Field(exceptions.KEY, MISPLACED, "", offered=False))

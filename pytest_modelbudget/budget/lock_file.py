@@ -35,6 +35,7 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.units import Number, decimal_text, unit_named
 
 SCHEMA = "model-budget-lock/1"
+HEAD = 1000  # bytes of a lock file in which its schema stands
 SUFFIX = ".lock.json"
 MOST_PARTS = 1000  # of one number; the smallest others are counted and left out
 LARGEST = 100_000_000  # bytes of a lock file; one number with all its parts takes some 60 kB

@@ -17,14 +17,7 @@ from typing import Any
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, ModelBudget, Place
-from pytest_modelbudget.budget.deployment_forms import (
-    Devices,
-    ReadText,
-    deployment_form,
-    deployments,
-    devices_of,
-    hardware_field,
-)
+from pytest_modelbudget.budget.deployment_forms import ReadText, deployment_form, devices_of, hardware_field
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import (
@@ -39,9 +32,9 @@ from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.source import USUAL_OPTIMISER, ModelSource
+from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, ModelSource
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.metrics.measurement import Metric, Stage
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.table import transform_table
@@ -118,8 +111,9 @@ def read_budget(
     node, problems = tree(budget_text(where, file) if text is None else text, file)
     reading = Reading(where.parent, top if inside else where.parent, tables, problems)
     _must_be_our_version(node, reading)
+    reading = replace(reading, devices=devices_of(node, reading, read))
     values = file_grammar(tables).read(Entry(Text("", False, node.place), node), reading)
-    models = tuple(_budgets(values, devices_of(values, reading, read), reading)) if values else ()
+    models = tuple(_budgets(values, reading)) if values else ()
     if reading.problems or values is None:
         raise BudgetFileError(reading.problems)
     return Budget(file, models, values["loosen"])
@@ -217,14 +211,15 @@ VALUE_FIELDS = (
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
     taken = frozenset((*tables.metrics, budgets.EQUIVALENCE, budgets.FITS))  # by checks
-    transforms = _by_name("transform", transform_form(tables), taken)
+    named = _by_name("deployment", deployment_form(tables), taken)
+    on_devices = Field("deployments", named, "the model on devices, and what must hold there", default={})
+    transforms = _by_name("transform", transform_form(tables, on_devices), taken)
     about = "changes to the model, and what must still hold"
-    on_devices = _by_name("deployment", deployment_form(tables), taken)
     held = (
         *limit_fields(tables.metrics),
         Field("transforms", transforms, about, default={}),
         *VALUE_FIELDS,
-        Field("deployments", on_devices, "the model on devices, and what must hold there", default={}),
+        on_devices,
         Field(budgets.FITS, grammar.refused(f"a model fits a device: {DEPLOYING}"), "", offered=False),
     )
     variant = Grammar(
@@ -282,7 +277,7 @@ def file_grammar(tables: Tables) -> Grammar:
 # Models and variants, put together.
 
 
-def _budgets(file: Values, devices: Devices | None, reading: Reading) -> Iterator[ModelBudget]:
+def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
     """Every model of the file, each followed by its variants."""
     defaults: Defaults = file["defaults"]
     for values in file["models"].values():
@@ -291,11 +286,11 @@ def _budgets(file: Values, devices: Devices | None, reading: Reading) -> Iterato
             reading.refuse(name.place, f"the model {shown(name.text)} has no limits: a gate must hold something")
         places = source_forms.declared_places(source, values, defaults) if source else {}
         isolation = _isolation(values, reading)
-        yield from _budget(name, None, source, values, places, isolation, devices, reading)
+        yield from _budget(name, None, source, values, places, isolation, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
             declared_at = {**places, **variant.places}
-            yield from _budget(name, variant.key, varied, variant, declared_at, isolation, devices, reading)
+            yield from _budget(name, variant.key, varied, variant, declared_at, isolation, reading)
 
 
 def _isolation(values: Values, reading: Reading) -> Isolation:
@@ -310,20 +305,20 @@ def _isolation(values: Values, reading: Reading) -> Isolation:
 
 def _budget(
     model: Text, variant: Text | None, source: ModelSource | None, values: Values,
-    places: Mapping[str, Place], isolation: Isolation, devices: Devices | None, reading: Reading,
+    places: Mapping[str, Place], isolation: Isolation, reading: Reading,
 ) -> Iterator[ModelBudget]:  # fmt: skip
     """The budget of one model or variant, where it holds anything."""
     limits = held_limits(values)
     transforms: tuple[budgets.TransformCheck, ...] = tuple(values["transforms"].values())
     for check in transforms:
         _must_know(check, source, reading)
-    on_devices = tuple(deployments(values["deployments"], devices, reading))
+    on_devices = tuple(values["deployments"].values())
     _must_be_called_otherwise(values, reading)
     statistics, measured = tuple(values["statistics"].values()), values["measured"]
     if source and (limits or transforms or statistics or measured or on_devices):
         held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
-        if not source.training and any(reading.tables.metrics[metric].trained for metric in held):
-            source = replace(source, training=USUAL_OPTIMISER)
+        if not source.training and any(reading.tables.metrics[metric].stage is Stage.TRAINED for metric in held):
+            source = replace(source, training=USUAL_OPTIMIZER)
         place, name = values.key.place, variant.text if variant else None
         yield ModelBudget(
             model.text, place, source, limits, name, transforms, places, isolation, statistics, measured, on_devices

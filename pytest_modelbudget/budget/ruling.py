@@ -11,22 +11,22 @@ from typing import Any, Generic, TypeVar
 
 from pytest_modelbudget.budget.budget import Limit, MeasuredCheck, StatisticsCheck
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.formats.stopwatch import Device, Stopped
+from pytest_modelbudget.formats.stopwatch import LATENCY, RUN_FIGURES, Processor, Timing
 from pytest_modelbudget.units import Number, readable, readable_pair, several
 from pytest_modelbudget.values.capture import Captured
-from pytest_modelbudget.values.judgement import FIGURES, found, told
+from pytest_modelbudget.values.judgement import FIGURES, figure_over, nine_digits
 
 T = TypeVar("T")
 RunCheck = StatisticsCheck | MeasuredCheck
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
-    """What was seen of a model that ran, or why nothing was; is_missing says that its device is not there."""
+class Observation(Generic[T]):
+    """What was seen of a model that ran, or why nothing was; lacks_device says that its device is not there."""
 
     value: T | None = None
     failure: str = ""
-    is_missing: bool = False
+    lacks_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +45,22 @@ class Ruling:
     evidence: tuple[str, ...] = ()
 
 
-def rule(limit: Limit, check: RunCheck, seen: Seen[Any]) -> Ruling:
+def rule(limit: Limit, check: RunCheck, observation: Observation[Any]) -> Ruling:
     """Hold what was seen to a limit."""
     if isinstance(check, StatisticsCheck):
-        return rule_on_values(limit, check, seen)
-    return rule_on_run(limit, check, seen)
+        return rule_on_values(limit, check, observation)
+    return rule_on_run(limit, check, observation)
 
 
-def rule_on_values(limit: Limit, check: StatisticsCheck, seen: Seen[Captured]) -> Ruling:
+def rule_on_values(limit: Limit, check: StatisticsCheck, observation: Observation[Captured]) -> Ruling:
     """Hold the values of layers to a limit; exactly at it is within."""
     inputs, unit = check.inputs.text, FIGURES[limit.metric].unit
-    if seen.value is None:
-        reason = f"{limit.name} unknown: {seen.failure}"
+    if observation.value is None:
+        reason = f"{limit.name} unknown: {observation.failure}"
         return Ruling(limit, Outcome.UNKNOWN, reason, f"to be measured on {inputs}", unit)
-    captured = seen.value
+    captured = observation.value
     on = f"measured on {inputs}: {several(captured.calls, 'call')}, {several(len(captured.layers), 'layer')}"
-    figure = found(limit.metric, captured.layers)
+    figure = figure_over(limit.metric, captured.layers)
     if figure.value is None:
         return Ruling(limit, Outcome.UNKNOWN, f"{limit.name} unknown: {figure.why_unknown}", on, unit)
     evidence = (
@@ -71,32 +71,28 @@ def rule_on_values(limit: Limit, check: StatisticsCheck, seen: Seen[Captured]) -
     return _held(limit, figure.value, unit, on, (*evidence, *notes))
 
 
-RUN_UNITS = {"latency": "s", "peak_memory": "B"}
-
-
-def rule_on_run(limit: Limit, check: MeasuredCheck, seen: Seen[Stopped]) -> Ruling:
+def rule_on_run(limit: Limit, check: MeasuredCheck, observation: Observation[Timing]) -> Ruling:
     """Hold the time or the memory of calls to a limit."""
-    unit, plan = RUN_UNITS[limit.metric], check.plan
-    if seen.value is None:
+    unit, plan = RUN_FIGURES[limit.metric].unit, check.plan
+    if observation.value is None:
         on = f"to be measured on {plan.device.value}"
-        return Ruling(limit, Outcome.UNKNOWN, f"{limit.name} unknown: {seen.failure}", on, unit)
-    stopped = seen.value
-    threads = f", {several(plan.threads, 'thread')}" if plan.device is Device.CPU else ""
-    on = f"measured on {stopped.machine}{threads}: {several(plan.repeats, 'call')} after {plan.warmup}"
-    if limit.metric == "latency":
-        value: Number = told(stopped.median)
-        on += f", quartiles {readable(Fraction(stopped.spread), unit)} apart"
-    else:
-        assert stopped.peak_memory is not None, "a plan for such a limit asks for memory"
-        value, on = stopped.peak_memory, f"measured on {stopped.machine}: the peak of one call"
-    return _held(limit, value, unit, on)
+        return Ruling(limit, Outcome.UNKNOWN, f"{limit.name} unknown: {observation.failure}", on, unit)
+    timing = observation.value
+    threads = f", {several(plan.threads, 'thread')}" if plan.device is Processor.CPU else ""
+    on = f"measured on {timing.machine}{threads}: {several(plan.repeats, 'call')} after {plan.warmup}"
+    if limit.metric == LATENCY:
+        return _held(
+            limit, nine_digits(timing.median), unit, f"{on}, quartiles {readable(Fraction(timing.spread), unit)} apart"
+        )
+    assert timing.peak_memory is not None, "a plan for such a limit asks for memory"
+    return _held(limit, timing.peak_memory, unit, f"measured on {timing.machine}: the peak of one call")
 
 
 def _held(limit: Limit, value: Number, unit: str, on: str, evidence: tuple[str, ...] = ()) -> Ruling:
     """The ruling on a value that is known; nine digits are kept of a ratio."""
     assert limit.max is not None, "a limit on what runs is a maximum"
     outcome = Outcome.WITHIN if value <= limit.max else Outcome.OVER
-    kept = value if isinstance(value, int) else told(float(value))
+    kept = value if isinstance(value, int) else nine_digits(float(value))
     measured, most = readable_pair(kept, limit.max, unit)
     reason = f"{limit.name} {measured} {'<=' if outcome is Outcome.WITHIN else '>'} {most}"
     return Ruling(limit, outcome, reason, on, unit, kept, evidence)

@@ -17,8 +17,8 @@ from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
-    OPTIMISERS,
-    USUAL_OPTIMISER,
+    OPTIMIZERS,
+    USUAL_OPTIMIZER,
     InputSpec,
     InputSpecs,
     ModelSource,
@@ -246,22 +246,22 @@ QDQ = grammar.one_word(
     meaning=lambda word: "" if word == GROUPED else word,
 )
 
-OPTIMISER: Form[str] = grammar.one_word(
-    OPTIMISERS,
-    f"an optimizer: {', '.join(OPTIMISERS)}",
-    f"{{word}} is no optimizer whose states are known: write {', '.join(OPTIMISERS)}",
+OPTIMIZER: Form[str] = grammar.one_word(
+    OPTIMIZERS,
+    f"an optimizer: {', '.join(OPTIMIZERS)}",
+    f"{{word}} is no optimizer whose states are known: write {', '.join(OPTIMIZERS)}",
     name="optimizer",
 )
 TRAINING_GRAMMAR = Grammar(
     "training",
-    (Field("optimizer", OPTIMISER, "what keeps values of its own for each parameter", default=USUAL_OPTIMISER),),
+    (Field("optimizer", OPTIMIZER, "what keeps values of its own for each parameter", default=USUAL_OPTIMIZER),),
     expected="training: a mapping such as {optimizer: adam}",
     empty="training says nothing: name the optimizer, as in {optimizer: adam}",
 )
 TRAINING: Form[str] = replace(
     TRAINING_GRAMMAR.form(lambda values, reading: values["optimizer"], "training"),
-    text=lambda optimiser: f"{{optimizer: {optimiser}}}",
-    texts=lambda optimiser: {} if optimiser == USUAL_OPTIMISER else {"optimizer": optimiser},
+    text=lambda optimizer: f"{{optimizer: {optimizer}}}",
+    texts=lambda optimizer: {} if optimizer == USUAL_OPTIMIZER else {"optimizer": optimizer},
 )
 
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")

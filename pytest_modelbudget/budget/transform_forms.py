@@ -298,6 +298,7 @@ def settings_texts(check: TransformCheck, transform: Transform) -> dict[str, Tex
     return {known.key: {} if value is None else known.form.written(value) for known, value in values}
 
 
+HELD = ("equivalence", "limits", "scopes", "deployments")  # keys that hold a transform to anything
 Settings = tuple[Mapping[str, object], Mapping[str, Place]]
 
 
@@ -320,8 +321,8 @@ def _settings_form(transform: Transform, formats: Mapping[str, Format]) -> Form[
     return Form(read, table.schema, uses=table.uses)
 
 
-def transform_grammar(tables: Tables) -> Grammar:
-    """The keys of one entry under transforms: one transform, what is held, and how."""
+def transform_grammar(tables: Tables, deployments: Field) -> Grammar:
+    """The keys of one entry under transforms: one transform, what is held, and how, also on devices."""
     about = "that the outputs are still the same: exact_algebra, or {kind: lossy, sqnr: 30}"
     keys = (
         Field(key, _settings_form(transform, tables.formats), transform.about)
@@ -329,11 +330,11 @@ def transform_grammar(tables: Tables) -> Grammar:
     )
     return Grammar(
         "a transform",
-        (*keys, Field("equivalence", EQUIVALENCE, about), *limit_fields(tables.metrics)),
+        (*keys, Field("equivalence", EQUIVALENCE, about), *limit_fields(tables.metrics), deployments),
         reserved=grammar.RESERVED,
         more={
             "oneOf": [{"required": [key]} for key in tables.transforms],
-            "anyOf": [{"required": [key]} for key in ("equivalence", "limits", "scopes")],
+            "anyOf": [{"required": [key]} for key in HELD],
         },
     )
 
@@ -348,13 +349,14 @@ def _transform(values: Values, reading: Reading) -> TransformCheck | None:
         reading.refuse(name.place, f"{shown(name.text)} does not say what is done: give one of {known}")
     if len(keys) != 1:
         return None
-    if not {"equivalence", "limits", "scopes"} & values.entries.keys():
+    if not {*HELD} & values.entries.keys():
         reading.refuse(name.place, f"the transform {shown(name.text)} holds nothing: give equivalence or limits")
     transform, equivalence = reading.tables.transforms[keys[0]], values["equivalence"]
     if equivalence is not None:
         _must_have_a_bound(equivalence, transform, reading)
     settings, declared_at = values[transform.key]
-    return TransformCheck(name.text, name.place, transform.key, settings, equivalence, held_limits(values), declared_at)
+    limits, on_devices = held_limits(values), tuple(values["deployments"].values())
+    return TransformCheck(name.text, name.place, transform.key, settings, equivalence, limits, declared_at, on_devices)
 
 
 def _must_have_a_bound(check: EquivalenceCheck, transform: Transform, reading: Reading) -> None:
@@ -366,6 +368,6 @@ def _must_have_a_bound(check: EquivalenceCheck, transform: Transform, reading: R
         reading.refuse(check.place, f"'{claim.kind.value}' declares no bound: {way}")
 
 
-def transform_form(tables: Tables) -> Form[TransformCheck]:
+def transform_form(tables: Tables, deployments: Field) -> Form[TransformCheck]:
     """One entry under transforms."""
-    return transform_grammar(tables).form(_transform, "transform")
+    return transform_grammar(tables, deployments).form(_transform, "transform")

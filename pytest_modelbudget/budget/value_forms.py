@@ -16,7 +16,7 @@ from pytest_modelbudget.budget.source_forms import SOME_TEXT
 from pytest_modelbudget.budget.transform_forms import GIVEN_FORM, SEEDS_FORM, exact_number, number_form
 from pytest_modelbudget.budget.yaml_text import Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.stopwatch import REPEATS, THREADS, WARMUP, Device, Plan
+from pytest_modelbudget.formats.stopwatch import PEAK_MEMORY, REPEATS, RUN_FIGURES, THREADS, WARMUP, Plan, Processor
 from pytest_modelbudget.units import Number, quantity, quantity_pattern
 from pytest_modelbudget.values.capture import CHANNELS, SEEDS, SIGMAS, NamedInputs, Selection
 from pytest_modelbudget.values.judgement import FIGURES
@@ -130,39 +130,34 @@ def _count(least: int, most: int) -> Form[int]:
     return grammar.whole_number(least=least, most=most, refusal=refusal, schema={"type": "integer", "minimum": least})
 
 
-RUN_LIMITS = {"latency": _measured_amount("s", "20 ms"), "peak_memory": _measured_amount("B", "60 MB")}
-ABOUT_RUNS = {
-    "latency": "the largest median time of one call",
-    "peak_memory": "the most memory that one call may hold, weights and inputs among it",
-}
 DEVICE: Form[Any] = grammar.one_word(
-    [device.value for device in Device], "device: cpu or cuda", "{word} is no device: {guess}", meaning=Device
+    [device.value for device in Processor], "device: cpu or cuda", "{word} is no device: {guess}", meaning=Processor
 )
 MEASURED_GRAMMAR = Grammar(
     "measured",
     (
-        *(Field(key, form, ABOUT_RUNS[key]) for key, form in RUN_LIMITS.items()),
-        Field("device", DEVICE, "where it runs; cpu", default=Device.CPU),
+        *(Field(key, _measured_amount(known.unit, known.example), known.about) for key, known in RUN_FIGURES.items()),
+        Field("device", DEVICE, "where it runs; cpu", default=Processor.CPU),
         Field("repeats", _count(1, MOST_REPEATS), "calls that are counted; 20", default=REPEATS),
         Field("warmup", _count(0, MOST_REPEATS), "calls before them; 3", default=WARMUP),
         Field("threads", _count(1, MOST_THREADS), "threads of the CPU; 1", default=THREADS),
         LEVEL,
     ),
     reserved=grammar.RESERVED,
-    needs=tuple(RUN_LIMITS),
+    needs=tuple(RUN_FIGURES),
     lacking="'measured' holds nothing: give latency or peak_memory",
 )
 
 
 def _measured(values: Values, reading: Reading) -> MeasuredCheck:
-    device: Device = values["device"]
+    device: Processor = values["device"]
     limits = tuple(
         Limit(key, values.place(key), values[key][0], level=values["level"], scope=device.value, written=values[key][1])
         for key in values.entries
-        if key in RUN_LIMITS and values[key] is not None
+        if key in RUN_FIGURES and values[key] is not None
     )
     plan = Plan(device, values["repeats"], values["warmup"], values["threads"])
-    return MeasuredCheck(values.key.place, limits, replace(plan, memory="peak_memory" in values))
+    return MeasuredCheck(values.key.place, limits, replace(plan, memory=PEAK_MEMORY in values))
 
 
 MEASURED = MEASURED_GRAMMAR.form(_measured, "measured")

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pytest_modelbudget.budget.budget import Acceptance, AnyLimit, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.yaml_text import suggestion
-from pytest_modelbudget.equivalence.claim import Outcome as Outcome
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import is_in_scope, paths
 from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.compute import OpCount

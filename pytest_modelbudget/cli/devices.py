@@ -3,20 +3,17 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from pytest_modelbudget.budget import yaml_text
 from pytest_modelbudget.budget.budget import DeploymentCheck, Place
 from pytest_modelbudget.budget.fit_verdict import judge_fit
-from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
-from pytest_modelbudget.budget.read_budget import budget_text
+from pytest_modelbudget.budget.hardware_file import device_texts
 from pytest_modelbudget.cli.models import add_deployment, add_source, deployment_of, source_of, terminal_width
 from pytest_modelbudget.deployment.arena import as_json, as_offline_plan
-from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.gate import measuring
+from pytest_modelbudget.gate.asked_device import devices_named
 from pytest_modelbudget.metrics.table import DeployedModel
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import fit
@@ -78,24 +75,10 @@ def add_devices(command: argparse.ArgumentParser) -> None:
 
 def print_devices(options: argparse.Namespace) -> bool:
     """Print every figure of each device, with where it is from."""
-    known = _known(options.hardware)
-    for name in options.names:
-        if name not in known:
-            where = f"{options.hardware} has no device" if options.hardware else "no shipped device is called"
-            raise InputError(f"{where} '{name}': {yaml_text.suggestion(name, known)}")
-    devices = [known[name] for name in options.names or known]
+    devices = devices_named(options.names, options.hardware, base=Path())
     if options.format == "json":
         records = {device.name: {**device_texts(device), "source": device.source} for device in devices}
         print(json.dumps(records, indent=1, ensure_ascii=False))
     else:
         print(printable("\n\n".join(fit.device_text(device, terminal_width()) for device in devices)))
     return True
-
-
-def _known(file: str | None) -> Mapping[str, Device]:
-    if file is None:
-        return shipped_devices()
-    try:
-        return read_devices(budget_text(Path(file), file), file)
-    except yaml_text.BudgetFileError as error:
-        raise InputError(str(error)) from error

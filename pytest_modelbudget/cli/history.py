@@ -86,9 +86,8 @@ def _of(
 
 def _names(series: Series) -> set[str]:
     """What a model may be called: its own name, its path, its id, as they are and were, and its budget file."""
-    paths = series.names()
-    own = {names_of(path)[0] for path in paths}
-    return {series.file, *paths, *own, *(str(Address(series.file) / path) for path in (*paths, *own))}
+    places = {*series.places, *((file, names_of(path)[0]) for file, path in series.places)}
+    return {word for file, path in places for word in (file, path, str(Address(file) / path))}
 
 
 def _checks(series: Series) -> tuple[str, str]:

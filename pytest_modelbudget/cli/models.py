@@ -18,13 +18,14 @@ from pathlib import Path
 from shlex import quote
 
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
+from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.errors import DeviceError, InputError, UnitError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
-    OPTIMISERS,
-    USUAL_OPTIMISER,
+    OPTIMIZERS,
+    USUAL_OPTIMIZER,
     InputSpec,
     InputSpecs,
     ModelSource,
@@ -33,6 +34,7 @@ from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
+from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
@@ -114,8 +116,8 @@ def explain_metric(options: argparse.Namespace) -> bool:
         raise InputError(f"there is no metric '{options.metric}': {guess}")
     metric = registry.metrics[options.metric]
     source = source_of(options, registry)
-    if metric.trained and not source.training:
-        source = replace(source, training=USUAL_OPTIMISER)
+    if metric.stage is Stage.TRAINED and not source.training:
+        source = replace(source, training=USUAL_OPTIMIZER)
     model = measure_source(source, registry, deployment_of(options, registry))
     if metric.key not in model.measurements:
         raise model.failures.get(metric.key) or InputError(f"{metric.key} is of a model on a device: add --device NAME")
@@ -124,7 +126,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     if scope and not any(is_in_scope(name, scope) for name in known):
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print(printable(explain.explanation(metric, measurement, model.program_of(metric), scope)))
+    print(printable(explain.explanation(metric, measurement, model.programs[metric.stage], scope)))
     return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 
@@ -134,6 +136,7 @@ def add_init(command: argparse.ArgumentParser) -> None:
     command.add_argument("--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%")
     command.add_argument("--name", metavar="NAME", help="what the budget calls the model")
     command.add_argument("--output", metavar="FILE", help="write the budget there, where nothing is yet")
+    add_deployment(command)
     command.set_defaults(command=write_draft)
 
 
@@ -148,7 +151,13 @@ def write_draft(options: argparse.Namespace) -> bool:
         headroom = Fraction(quantity(options.headroom, "%"))
     except UnitError as error:
         raise InputError(f"--headroom: {error}") from error
+    deployment = deployment_of(options, registry)
+    if options.lower and not options.device:
+        raise InputError("--lower is what the compiler of a device does: add --device NAME")
     model = measure_source(source, registry)
+    on_device = measuring.deployed(model, deployment, registry) if deployment else None
+    if on_device is not None and on_device.measured.failure is not None:
+        raise on_device.measured.failure
     text = draft_budget.budget_text(
         options.name or _name(str(source.target)),
         source,
@@ -157,6 +166,8 @@ def write_draft(options: argparse.Namespace) -> bool:
         model.measurements,
         headroom=headroom,
         versions=registry.versions(source.format),
+        deployed=on_device,
+        hardware=_seen_from(path, source, options.device.rpartition(BETWEEN)[0]) if options.device else "",
     )
     read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
@@ -178,9 +189,12 @@ def _name(target: str) -> str:
 def _target(source: ModelSource, path: Path, registry: Tables) -> str:
     """The model's target, a file's path as seen from the budget."""
     target = str(source.target)
-    if not registry.formats[source.format].suffixes:
-        return target
-    return Path(os.path.relpath(source.base / target, source.base / path.parent)).as_posix()
+    return _seen_from(path, source, target) if registry.formats[source.format].suffixes else target
+
+
+def _seen_from(path: Path, source: ModelSource, file: str) -> str:
+    """A file's path as seen from the budget; "" of none."""
+    return Path(os.path.relpath(source.base / file, source.base / path.parent)).as_posix() if file else ""
 
 
 # Naming a model.
@@ -199,7 +213,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
     several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
-    add("--training", choices=tuple(OPTIMISERS), default="", help="measure a training step, too, with this optimizer")
+    add("--training", choices=tuple(OPTIMIZERS), default="", help="measure a training step, too, with this optimizer")
     add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 
 

@@ -56,16 +56,18 @@ class Arena:
 Order = Iterable[int]  # buffers by index, in the order in which they are placed
 
 
-def buffers_of(graph: Graph, *, edges_inside: bool = True) -> tuple[Buffer, ...]:
-    """One buffer for each activation storage of a graph, views merged; without its inputs and outputs on request."""
+def placed_storages(graph: Graph, *, edges_inside: bool = True) -> Mapping[Storage, Lifetime]:
+    """Each activation storage of a graph that lies in the arena; without its inputs and outputs on request."""
     outside: set[Storage] = set()
     if not edges_inside:
         outside = {tensor.storage for tensor in (*graph.inputs, *graph.outputs)}
-    return tuple(
-        Buffer(storage.name, storage.nbytes, life)
-        for storage, life in lifetimes(graph).items()
-        if storage not in outside
-    )
+    return {storage: life for storage, life in lifetimes(graph).items() if storage not in outside}
+
+
+def buffers_of(graph: Graph, *, edges_inside: bool = True) -> tuple[Buffer, ...]:
+    """One buffer for each of ``placed_storages``: views are merged."""
+    storages = placed_storages(graph, edges_inside=edges_inside)
+    return tuple(Buffer(storage.name, storage.nbytes, life) for storage, life in storages.items())
 
 
 def planned(buffers: Sequence[Buffer], *, planner: str = "greedy_by_size", align: int = 16) -> Arena:

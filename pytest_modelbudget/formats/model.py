@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.formats.source import TensorSpec
-from pytest_modelbudget.formats.stopwatch import Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor
 
@@ -302,7 +302,7 @@ class RunnableModel(ABC):
     def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
         """All outputs, in their order. Raises TransformError where the model cannot run."""
 
-    def timed(self, inputs: Arrays, plan: Plan) -> Stopped:
+    def timed(self, inputs: Arrays, plan: Plan) -> Timing:
         """What its calls take on a device, as nothing but itself runs.
 
         Raises MissingDeviceError where that device is not there, TransformError where the model cannot run so.
@@ -353,15 +353,15 @@ class RunnableModel(ABC):
         """What this model is known to share with the one that it was made from."""
         return NOTHING_SHARED
 
-    def training_step(self, optimiser: str) -> Graph:
-        """Its training step with one of ``OPTIMISERS``; raises TraceError where none is known."""
+    def training_step(self, optimizer: str) -> Graph:
+        """Its training step with one of ``OPTIMIZERS``; raises TraceError where none is known."""
         raise no_training_step(self.format)
 
     def release(self) -> None:  # noqa: B027  # most models hold nothing that can be made again
         """Forget what can be made again: weights that were built, sessions."""
 
 
-def training_step(model: Model, optimiser: str) -> Graph:
+def training_step(model: Model, optimizer: str) -> Graph:
     """The program of one training step of a model: forward and backward, its weights all that the step holds.
 
     Raises TraceError where none is known.
@@ -369,7 +369,7 @@ def training_step(model: Model, optimiser: str) -> Graph:
     if model.graph.operations_unknown:
         raise TraceError(model.graph.operations_unknown)
     if isinstance(model, RunnableModel):
-        return model.training_step(optimiser)
+        return model.training_step(optimizer)
     raise no_training_step(model.format)
 
 

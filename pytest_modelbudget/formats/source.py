@@ -33,9 +33,9 @@ class TensorSpec:
 
 GROUPED, AS_WRITTEN = "grouped", "as_written"  # the words of qdq
 
-# Values that an optimiser keeps for each one that it changes: none, a momentum, or the two moments of Adam.
-OPTIMISERS: Mapping[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
-USUAL_OPTIMISER = "adam"  # where training is measured and none is named
+# Values that an optimizer keeps for each one that it changes: none, a momentum, or the two moments of Adam.
+OPTIMIZERS: Mapping[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+USUAL_OPTIMIZER = "adam"  # where training is measured and none is named
 
 InputSpec = Union[TensorSpec, "tuple[InputSpec, ...]"]
 
@@ -62,7 +62,7 @@ class ModelSource:
     kwargs), a file path (relative to base), or, from Python code, a module or factory itself.
     dtype converts the model's floating-point parameters and buffers; dims binds symbols. qdq is "as_written"
     where dequantise, operation and quantise are measured apart, and "" where as one operation on integers. training
-    names the optimiser of the training step that is measured, too; "" where none is.
+    names the optimizer of the training step that is measured, too; "" where none is.
     """
 
     format: str

@@ -6,6 +6,7 @@ that was written for one device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,9 +15,25 @@ from statistics import median, quantiles
 from pytest_modelbudget.errors import ModelBudgetError
 
 REPEATS, WARMUP, THREADS = 20, 3, 1
+LATENCY, PEAK_MEMORY = "latency", "peak_memory"
 
 
-class Device(str, Enum):
+@dataclass(frozen=True, slots=True)
+class RunFigure:
+    """A figure of a run that may be limited: its unit, what it is the most of, and an amount as an example."""
+
+    unit: str
+    about: str
+    example: str
+
+
+RUN_FIGURES: Mapping[str, RunFigure] = {
+    LATENCY: RunFigure("s", "the largest median time of one call", "20 ms"),
+    PEAK_MEMORY: RunFigure("B", "the most memory that one call may hold, weights and inputs among it", "60 MB"),
+}
+
+
+class Processor(str, Enum):
     """Where a model is measured."""
 
     CPU = "cpu"
@@ -34,7 +51,7 @@ class Plan:
     memory asks for the peak as well, which one more call gives; trace is where a Chrome trace of yet another one goes.
     """
 
-    device: Device = Device.CPU
+    device: Processor = Processor.CPU
     repeats: int = REPEATS
     warmup: int = WARMUP
     threads: int = THREADS
@@ -43,7 +60,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class Timing:
     """The seconds that each counted call took, and the most bytes that one call held.
 
     machine names what it ran on. peak_memory is in bytes of the framework's own allocator: weights, inputs, and all

@@ -1,7 +1,7 @@
 """A device and a lowering as Python code and the command line give them, read as budgets and hardware files are."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,14 +46,20 @@ def asked_device(device: object, registry: Tables, *, base: Path) -> Device:
     if isinstance(device, Mapping):
         return _read(DEVICE, {"source": HERE, **device}, "device", registry)
     file, is_file, name = str(device).rpartition(BETWEEN)
+    return devices_named([name], file if is_file else None, base=base)[0]
+
+
+def devices_named(names: Sequence[str], file: str | None, *, base: Path) -> list[Device]:
+    """The devices of these names, or all where there is none, of a hardware file; without one, of those shipped."""
     try:
-        known = read_devices(budget_text(base / file, file), file) if is_file else shipped_devices()
+        known = shipped_devices() if file is None else read_devices(budget_text(base / file, file), file)
     except yaml_text.BudgetFileError as error:
         raise DeviceError(str(error)) from error
-    if name not in known:
-        where = f"{file} has no device" if is_file else "no shipped device is called"
-        raise DeviceError(f"{where} {yaml_text.shown(name)}: {yaml_text.suggestion(name, known)}")
-    return known[name]
+    for name in names:
+        if name not in known:
+            where = "no shipped device is called" if file is None else f"{file} has no device"
+            raise DeviceError(f"{where} {yaml_text.shown(name)}: {yaml_text.suggestion(name, known)}")
+    return [known[name] for name in names or known]
 
 
 def _read(form: grammar.Form[Value], value: object, name: str, registry: Tables) -> Value:

@@ -26,7 +26,7 @@ from pytest_modelbudget.errors import (
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
-    OPTIMISERS,
+    OPTIMIZERS,
     InputSpec,
     InputSpecs,
     ModelSource,
@@ -64,8 +64,8 @@ def model_source(
     if qdq not in {GROUPED, AS_WRITTEN}:
         raise InputError(f"{qdq!r} is no way to read QDQ: write {GROUPED} or {AS_WRITTEN}")
     specs = input_specs(inputs, registry)
-    if training and training not in OPTIMISERS:
-        raise InputError(f"training={training!r} names no optimizer whose states are known: {', '.join(OPTIMISERS)}")
+    if training and training not in OPTIMIZERS:
+        raise InputError(f"training={training!r} names no optimizer whose states are known: {', '.join(OPTIMIZERS)}")
     key = source_format(source, registry)
     target = str(source) if isinstance(source, Path) else source
     return ModelSource(

@@ -36,12 +36,12 @@ from types import ModuleType
 from typing import Any
 
 from pytest_modelbudget.budget.budget import StatisticsCheck, TransformCheck
-from pytest_modelbudget.budget.ruling import Seen
+from pytest_modelbudget.budget.ruling import Observation
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import IsolationError, is_users_file
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.stopwatch import Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.gate import measuring, running, transforming
 from pytest_modelbudget.metrics.table import Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
@@ -188,9 +188,9 @@ class Observe:
     check: StatisticsCheck
     doing = "ran it"
 
-    def carry_out(self, worker: "Worker") -> Seen[Captured]:
+    def carry_out(self, worker: "Worker") -> Observation[Captured]:
         """What the layers gave."""
-        return running.observed(self.source, self.check, worker.registry, root=worker.setting.root)
+        return running.observe_layers(self.source, self.check, worker.registry, root=worker.setting.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +201,9 @@ class Clock:
     plan: Plan
     doing = "timed it"
 
-    def carry_out(self, worker: "Worker") -> Seen[Stopped]:
+    def carry_out(self, worker: "Worker") -> Observation[Timing]:
         """What the calls took."""
-        return running.timed(self.source, self.plan, worker.registry, root=worker.setting.root)
+        return running.time_model(self.source, self.plan, worker.registry, root=worker.setting.root)
 
 
 Request = Measure | Transform | Verify | Observe | Clock
@@ -254,21 +254,21 @@ class OwnProcess:
         assert isinstance(compared, Equivalence)
         return compared
 
-    def observe(self, source: ModelSource, check: StatisticsCheck) -> Seen[Captured]:
+    def observe(self, source: ModelSource, check: StatisticsCheck) -> Observation[Captured]:
         """The values of layers; unknown where the process did not live to say so."""
-        return self._seen(Observe(source, check))
+        return self._observation(Observe(source, check))
 
-    def time(self, source: ModelSource, plan: Plan) -> Seen[Stopped]:
+    def time(self, source: ModelSource, plan: Plan) -> Observation[Timing]:
         """What the calls of the model take, or why nobody knows."""
-        return self._seen(Clock(source, plan))
+        return self._observation(Clock(source, plan))
 
-    def _seen(self, request: Observe | Clock) -> Seen[Any]:
+    def _observation(self, request: Observe | Clock) -> Observation[Any]:
         try:
-            seen = self._asked(request)
+            answer = self._asked(request)
         except IsolationError as error:
-            return Seen(failure=str(error))
-        assert isinstance(seen, Seen)
-        return seen
+            return Observation(failure=str(error))
+        assert isinstance(answer, Observation)
+        return answer
 
     def end(self) -> None:
         """End the process, and all that it started."""

@@ -13,6 +13,7 @@ from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenin
 from pytest_modelbudget.budget.commits import branch_history
 from pytest_modelbudget.budget.history import Point
 from pytest_modelbudget.budget.lock_file import (
+    HEAD,
     SCHEMA,
     SUFFIX,
     UPDATE,
@@ -31,14 +32,13 @@ from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
 from pytest_modelbudget.reports.cases import cases, cases_of
-from pytest_modelbudget.reports.history import told
+from pytest_modelbudget.reports.history import point_text
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
 from pytest_modelbudget.units import readable_pair
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 MOST_NAMED = 3  # stale numbers that one line names
-HEAD = 1000  # bytes of a lock file in which its schema stands
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
 
@@ -222,7 +222,7 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
 
 
 def _past(point: Point) -> record.PastNumber:
-    return record.PastNumber(value=point.value, text=told(point))
+    return record.PastNumber(value=point.value, text=point_text(point))
 
 
 # Loosened limits, and redefined models.

@@ -20,13 +20,14 @@ from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
-from pytest_modelbudget.graph.graph import is_in_scope
+from pytest_modelbudget.graph.graph import Graph, is_in_scope
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.lowered import Lowered, lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
-from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.measurement import Measurement, Stage
 from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
 from pytest_modelbudget.metrics.table import DeployedModel, Deployment, MeasuredModel
@@ -72,21 +73,21 @@ def collection_paused() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class CostedModel:
-    """A model with its graph, what each operation costs, and every metric that could be measured.
+    """A model with its programs, what each operation costs, and every metric that could be measured.
 
-    failures holds the other metrics, by key. trained is the program of its training step, where one was asked for.
+    failures holds the other metrics, by key.
     """
 
     loaded: Model
-    costed: costs.CostedGraph
+    programs: Mapping[Stage, costs.CostedGraph]
     census: tuple[OpCount, ...]
     measurements: Mapping[str, Measurement]
     failures: Mapping[str, ModelBudgetError]
-    trained: costs.CostedGraph | None = None
 
-    def program_of(self, metric: Metric) -> costs.CostedGraph:
-        """The program that a metric is measured on."""
-        return self.trained if metric.trained and self.trained else self.costed
+    @property
+    def costed(self) -> costs.CostedGraph:
+        """The model's own graph, and what each of its operations costs."""
+        return self.programs[Stage.WRITTEN]
 
     @property
     def is_complete(self) -> bool:
@@ -115,33 +116,25 @@ def costed(model: Model, registry: Tables, source: ModelSource, *, device: Devic
     graph = costs.CostedGraph(loaded.graph, registry.ops, device or costs.NO_DEVICE)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
+    programs = {Stage.WRITTEN: graph}
     measurements: dict[str, Measurement] = {}
     failures: dict[str, ModelBudgetError] = {}
-    trained, why = _trained(model, registry, source.training)
-    for key, metric in registry.metrics.items():
-        if (metric.trained and not source.training) or (metric.deployed and device is None):
-            continue
+    if device is not None:
+        programs[Stage.DEPLOYED] = graph
+    if source.training:
         try:
-            with user_code(f"measuring {key}", ExtensionError):
-                if metric.trained and why:
-                    raise why
-                measurements[key] = metric.of(trained if metric.trained and trained else graph)
+            with user_code("recording a training step", TraceError):
+                programs[Stage.TRAINED] = costs.CostedGraph(training_step(model, source.training), registry.ops)
         except ModelBudgetError as error:
-            failures[key] = error
-    return CostedModel(loaded, graph, counts, measurements, failures, trained)
-
-
-def _trained(
-    model: Model, registry: Tables, optimiser: str
-) -> tuple[costs.CostedGraph | None, ModelBudgetError | None]:
-    """The training step of a model, or why there is none; neither where nobody asks."""
-    if not optimiser:
-        return None, None
-    try:
-        with user_code("recording a training step", TraceError):
-            return costs.CostedGraph(training_step(model, optimiser), registry.ops), None
-    except ModelBudgetError as error:
-        return None, error
+            failures = {key: error for key, metric in registry.metrics.items() if metric.stage is Stage.TRAINED}
+    for key, metric in registry.metrics.items():
+        if metric.stage in programs:
+            try:
+                with user_code(f"measuring {key}", ExtensionError):
+                    measurements[key] = metric.of(programs[metric.stage])
+            except ModelBudgetError as error:
+                failures[key] = error
+    return CostedModel(loaded, programs, counts, measurements, failures)
 
 
 def on_integers(loaded: Model, registry: Tables) -> Model:
@@ -149,16 +142,27 @@ def on_integers(loaded: Model, registry: Tables) -> Model:
     read = read_qdq(loaded.graph, registry.ops)
     if read.graph is loaded.graph:
         return loaded
-    layers = (
+    return _rewritten(loaded, read.graph, read.became, read.notes)
+
+
+def _rewritten(
+    loaded: Model, graph: Graph, became: Mapping[Tensor, Tensor], notes: tuple[str, ...] = ()
+) -> LoadedModel:
+    """A model as another program, with its layers there: one whose operations are all part of others gives nothing."""
+    gone = {op.scope for op in loaded.graph.ops} - {op.scope for op in graph.ops}
+
+    def there(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(became.get(tensor, tensor) for tensor in tensors)
+
+    layers = tuple(
         replace(
             layer,
-            inputs=tuple(read.became.get(tensor, tensor) for tensor in layer.inputs),
-            outputs=tuple(read.became.get(tensor, tensor) for tensor in layer.outputs),
+            inputs=there(layer.inputs),
+            outputs=() if layer.leaf and layer.scope in gone else there(layer.outputs),
         )
         for layer in loaded.layers
     )
-    notes = (*loaded.notes, *read.notes)
-    return LoadedModel(read.graph, loaded.format, loaded.traced, tuple(layers), notes, files_of(loaded))
+    return LoadedModel(graph, loaded.format, loaded.traced, layers, (*loaded.notes, *notes), files_of(loaded))
 
 
 def files_of(loaded: Model) -> tuple[str, ...]:
@@ -174,7 +178,7 @@ def measure_model(
     """The numbers of a model, and of it on devices, or why there are none; its graph is gone.
 
     with_parts keeps what each number is made of, for a lock file to be written or compared. profile
-    is called while the graph is there, and the text that it makes of it is kept.
+    is called while the graph is there, and on each device, and the text that it makes of it is kept.
     """
     began = perf_counter()
     with undisturbed(registry.formats[source.format]) as left:
@@ -185,14 +189,17 @@ def measure_model(
         else:
             measured = without_graph(model, began, registry, with_parts=with_parts)
             measured = replace(measured, profile=profile(model.loaded, model.costed)) if profile else measured
-            on_devices = (deployed(model, each, registry, with_parts=with_parts) for each in deployments)
+            on_devices = (
+                deployed(model, each, registry, with_parts=with_parts, profile=profile) for each in deployments
+            )
             measured = replace(measured, deployments=tuple(on_devices))
     return with_leftovers(measured, left)
 
 
 def deployed(
-    model: CostedModel, deployment: Deployment, registry: Tables, *, with_parts: bool = False
-) -> DeployedModel:
+    model: CostedModel, deployment: Deployment, registry: Tables, *, with_parts: bool = False,
+    profile: Profile | None = None,
+) -> DeployedModel:  # fmt: skip
     """A model on a device: lowered, measured, and placed in its memories; or why it could not be."""
     began = perf_counter()
     try:
@@ -203,7 +210,9 @@ def deployed(
         seconds = perf_counter() - began
         return DeployedModel(deployment, MeasuredModel(model.loaded.format, failure=error, seconds=seconds))
     measured = replace(
-        without_graph(on_device, began, registry, with_parts=with_parts), reservation=program.reservation
+        without_graph(on_device, began, registry, with_parts=with_parts),
+        reservation=program.reservation,
+        profile=profile(on_device.loaded, graph) if profile else None,
     )
     found = graph.once(arena), graph.once(order), fit, graph.once(timed)
     return DeployedModel(deployment, measured, program.done, program.left, *found)
@@ -214,7 +223,7 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
     loaded = model.loaded
     with user_code(f"lowering for {deployment.name}", ExtensionError):
         program = lowered(loaded.graph, registry.ops, deployment.lowering)
-    on_device = LoadedModel(program.graph, loaded.format, loaded.traced, loaded.layers, loaded.notes)
+    on_device = _rewritten(loaded, program.graph, program.became)
     read_and_not_trained = ModelSource(loaded.format, on_device, qdq=AS_WRITTEN)
     return program, costed(on_device, registry, read_and_not_trained, device=deployment.device)
 
@@ -255,7 +264,7 @@ def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Pa
     shapes = growth.result_shapes(model.loaded.graph)
     with user_code("telling what each number is made of", ExtensionError):
         return {
-            key: growth.parts(metric, measurement, model.program_of(metric), shapes)
+            key: growth.parts(metric, measurement, model.programs[metric.stage], shapes)
             for key, measurement in model.measurements.items()
             for metric in (registry.metrics[key],)
         }

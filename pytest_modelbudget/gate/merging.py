@@ -23,7 +23,7 @@ WITHOUT_NUMBERS = ("unreachable", "stray")  # states of locks that every part te
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunPart:
     """The report of one shard, and the name of its file for people."""
 
     file: str
@@ -44,7 +44,7 @@ class Merged:
 
 
 # Told in words, or several behind commas, of which a refusal names those that differ.
-SAME: Mapping[str, Callable[[Part], str]] = {
+SAME: Mapping[str, Callable[[RunPart], str]] = {
     "number of shards": lambda part: str(part.shard.of),
     "commit": lambda part: part.shard.commit,
     "base": lambda part: f"{part.report.base_name} {part.report.base or ''}".strip(),
@@ -55,14 +55,14 @@ SAME: Mapping[str, Callable[[Part], str]] = {
 }
 
 
-def part_of(file: str, report: record.Report) -> Part:
+def part_of(file: str, report: record.Report) -> RunPart:
     """The part that a file holds; raises InputError where it is a whole run's report."""
     if report.shard is None:
         raise InputError(f"{file} is the report of a whole run, and no shard's: write it with --model-budget-shard")
-    return Part(file, report, report.shard)
+    return RunPart(file, report, report.shard)
 
 
-def merged(parts: Sequence[Part], *, allow_missing: bool = False) -> Merged:
+def merged(parts: Sequence[RunPart], *, allow_missing: bool = False) -> Merged:
     """One run of all its parts, in whichever order they are given.
 
     Raises InputError, by name, where they are not the parts of one run, or some are missing and that is not allowed:
@@ -91,7 +91,7 @@ def merged(parts: Sequence[Part], *, allow_missing: bool = False) -> Merged:
     return Merged(report, max([*exits, FAILED if missing or _is_red(report) else 0]), missing)
 
 
-def _must_be_of_one_run(parts: Sequence[Part]) -> None:
+def _must_be_of_one_run(parts: Sequence[RunPart]) -> None:
     first = parts[0]
     for part in parts[1:]:
         for what, told in SAME.items():
@@ -109,9 +109,9 @@ def _unlike(here: Sequence[str], there: Sequence[str]) -> str:
     return f"{own}, not {other}"
 
 
-def _must_be_of_one_day(parts: Sequence[Part]) -> None:
+def _must_be_of_one_day(parts: Sequence[RunPart]) -> None:
     """Refuse parts of which one had an exception that was past for another."""
-    days: dict[str, Part] = {}
+    days: dict[str, RunPart] = {}
     for part in parts:
         for case in cases(part.report):
             if case.check.accept:
@@ -123,9 +123,9 @@ def _must_be_of_one_day(parts: Sequence[Part]) -> None:
         )
 
 
-def _must_not_be_doubled(parts: Sequence[Part]) -> None:
-    by_number: dict[int, Part] = {}
-    by_id: dict[str, Part] = {}
+def _must_not_be_doubled(parts: Sequence[RunPart]) -> None:
+    by_number: dict[int, RunPart] = {}
+    by_id: dict[str, RunPart] = {}
     for part in parts:
         if not 1 <= part.shard.number <= part.shard.of <= MOST_SHARDS:
             raise InputError(f"{part} is no shard of {part.shard.of:,}: {CHANGED}")
@@ -136,12 +136,14 @@ def _must_not_be_doubled(parts: Sequence[Part]) -> None:
         if other is not part:
             raise InputError(f"{part.file} and {other.file} are both shard {part.shard.name}: give one of them")
         for case in cases(part.report):
+            if not case.name or case.file != case.model.file:
+                raise InputError(f"{part} has '{case.id}' in the budget '{case.model.file}': {CHANGED}")
             other = by_id.setdefault(case.id, part)
             if other is not part:
                 raise InputError(f"{case.id} is in {other} and in {part}: they were cut by other lock files")
 
 
-def _joined(parts: Sequence[Part], *, unanswered: int) -> record.Report:
+def _joined(parts: Sequence[RunPart], *, unanswered: int) -> record.Report:
     """The report of all, as the session that measured all of it would have assembled it."""
     reports = [part.report for part in parts]
     broken = {file.id: file for report in reports for file in report.broken}  # several see one that went meanwhile
@@ -177,7 +179,7 @@ def _loosened(reports: Sequence[record.Report]) -> Iterator[record.LoosenedLimit
         yield from (known for known in judge.loosened if (known.id, known.what) == (change.id, change.what))
 
 
-def _compared(parts: Sequence[Part]) -> Iterator[LockComparison]:
+def _compared(parts: Sequence[RunPart]) -> Iterator[LockComparison]:
     """Each lock file beside the numbers of all parts."""
     by_file: dict[str, list[LockComparison]] = {}
     for compared in chain.from_iterable(part.shard.locks for part in parts):

@@ -55,7 +55,7 @@ class Begun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredModel:
     """A model and all that it depends on: the digests of files beside its own by their path from its folder.
 
     with_parts says that the model has what its numbers are made of.
@@ -106,9 +106,9 @@ class ReusedModels:
             files = {name: _digest_of(file) for name, file in beside.items()}
             if not begun.still_holds(path, beside.values()):
                 return
-            entry = Entry(subject, begun.key, files, with_parts, replace(model, seconds=0.0))
+            entry = StoredModel(subject, begun.key, files, with_parts, replace(model, seconds=0.0))
             body = json.dumps(exact_json(entry))
-            if from_exact_json(Entry, json.loads(body)) == entry:
+            if from_exact_json(StoredModel, json.loads(body)) == entry:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 replace_file(self._file(subject), f"{_digest(body)}\n{body}\n")
 
@@ -127,7 +127,7 @@ class ReusedModels:
     def _file(self, subject: str) -> Path:
         return self.folder / f"{subject}.json"
 
-    def _entry(self, subject: str, key: str) -> Entry | None:
+    def _entry(self, subject: str, key: str) -> StoredModel | None:
         """The entry of a model, as long as its key is the same; None where there is none, or it is damaged."""
         try:
             digest, _, body = self._file(subject).read_text("utf-8").partition("\n")
@@ -138,7 +138,7 @@ class ReusedModels:
         with suppress(ValueError, RecursionError, InputError):
             document = json.loads(body) if digest == _digest(body.removesuffix("\n")) else None
             if isinstance(document, dict) and document.get("subject") == subject:
-                return from_exact_json(Entry, document) if document.get("key") == key else None
+                return from_exact_json(StoredModel, document) if document.get("key") == key else None
         self.damaged.add(str(self._file(subject)))
         return None
 

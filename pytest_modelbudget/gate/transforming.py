@@ -16,6 +16,7 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.gate.measuring import (
     collection_paused,
     costed,
+    deployed,
     first_on_path,
     undisturbed,
     with_leftovers,
@@ -101,7 +102,7 @@ class TransformedModel:
 def transformed_model(
     source: ModelSource, check: TransformCheck, registry: Tables, *, root: Path, with_parts: bool = False
 ) -> TransformedModel:
-    """A model after a transform, measured; or why it could not be.
+    """A model after a transform, measured, also on devices; or why it could not be.
 
     with_parts keeps what each number is made of, for a lock file to be written or compared.
     """
@@ -115,6 +116,8 @@ def transformed_model(
             failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
             return TransformedModel(failed)
         measured = without_graph(model, began, registry, with_parts=with_parts)
+        on_devices = (deployed(model, each.deployment, registry, with_parts=with_parts) for each in check.deployments)
+        measured = replace(measured, deployments=tuple(on_devices))
         applied.release()
     return TransformedModel(with_leftovers(measured, left), applied.changed.changes, applied)
 

@@ -61,7 +61,7 @@ class StorageKind(str, Enum):
     QUANTISER = "quantiser"  # scales and zero points of a quantised parameter: bytes, no params
     BUFFER = "buffer"
     GRADIENT = "gradient"  # of a parameter; what a training step holds, as the next one
-    OPTIMISER = "optimiser"
+    OPTIMIZER = "optimizer"
     CONSTANT = "constant"
     SHAPE = "shape"  # what shapes alone decide, known before the run: neither memory nor traffic
 

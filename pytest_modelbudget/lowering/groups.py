@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -290,10 +290,3 @@ class Groups:
         if floating:
             return f"is read by {self.graph.ops[floating[0]].name} in {tensor.dtype.name}"
         return "is quantised in more than one way" if readers else "is not quantised"
-
-
-def listed(words: Iterable[str], most: int = 3) -> str:
-    """The first words, and how many more there are."""
-    words = list(dict.fromkeys(words))
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more

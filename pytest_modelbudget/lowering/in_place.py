@@ -20,8 +20,8 @@ ELEMENTWISE = (
 def work_in_place(program: Program, *, depthwise: bool) -> None:
     """Have a result take the memory of an operand that dies there: elementwise, and depthwise on request.
 
-    An operand is as large as the result, element by element; of a depthwise convolution no smaller, and its rows that
-    are still needed lie in a buffer that is not counted.
+    An operand is the whole of its memory, and as large as the result, element by element; of a depthwise convolution
+    no smaller, and its rows that are still needed lie in a buffer that is not counted.
     """
     readers = program.readers()
     kept = {tensor.storage for tensor in (*program.inputs, *program.outputs)}
@@ -35,11 +35,18 @@ def work_in_place(program: Program, *, depthwise: bool) -> None:
             memory = merged.get(tensor.storage, tensor.storage)
             dies = readers[tensor.storage][-1:] == [position] and tensor.storage not in kept
             fits = tensor.shape == result.shape or (in_depth and result.nbytes <= tensor.nbytes)
-            if memory.is_activation and dies and fits and tensor.dtype == result.dtype and not memory.unsized:
+            fits = fits and tensor.dtype == result.dtype and _is_whole(tensor, op)
+            if memory.is_activation and dies and fits and not memory.unsized:
                 merged[result.storage] = memory
                 program.done.append(Step(op.name, op.scope, f"works in the memory of {tensor.name}"))
                 break
     program.relocate(merged)
+
+
+def _is_whole(tensor: Tensor, op: Op) -> bool:
+    """Whether a tensor fills its memory, which the operation reads through no other view."""
+    same = (other for other in op.tensors() if other.storage is tensor.storage)
+    return tensor.nbytes == tensor.storage.nbytes and all(other is tensor for other in same)
 
 
 def _is_depthwise(program: Program, op: Op) -> bool:

@@ -6,20 +6,20 @@ changes ``macs``. Everything done, and everything left, is listed with its reaso
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_modelbudget.errors import DeviceError
 from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.in_place import work_in_place
 from pytest_modelbudget.lowering.merging import fold_batchnorms, fuse_activations
-from pytest_modelbudget.lowering.program import Program
-from pytest_modelbudget.lowering.program import Step as Step
-from pytest_modelbudget.lowering.retyping import TYPES as TYPES
-from pytest_modelbudget.lowering.retyping import retype
+from pytest_modelbudget.lowering.program import Program, Step
+from pytest_modelbudget.lowering.retyping import TYPES, retype
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import several
 
-IN_PLACE = frozenset({"none", "elementwise", "depthwise"})
+IN_PLACE = ("none", "elementwise", "depthwise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,15 @@ class Lowering:
             if name and name not in TYPES:
                 raise DeviceError(f"a model cannot be lowered to '{name}': {', '.join(TYPES)}")
         if self.in_place not in IN_PLACE:
-            raise DeviceError(f"in_place is '{self.in_place}': {', '.join(sorted(IN_PLACE))}")
+            raise DeviceError(f"in_place is '{self.in_place}': {', '.join(IN_PLACE)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """The program that runs on the device, what was done to it, and what could not be."""
+    """The program that runs on the device, what stands for each tensor that is gone, and what was done and left."""
 
     graph: Graph
+    became: Mapping[Tensor, Tensor]
     done: tuple[Step, ...] = ()
     left: tuple[Step, ...] = ()
 
@@ -73,4 +74,4 @@ def lowered(graph: Graph, rules: OpTable, lowering: Lowering) -> Lowered:
         work_in_place(program, depthwise=lowering.in_place == "depthwise")
     if lowering.dtype or lowering.io_dtype:
         retype(program, lowering.dtype, lowering.io_dtype)
-    return Lowered(program.graph(), tuple(program.done), tuple(program.left))
+    return Lowered(program.graph(), program.became(), tuple(program.done), tuple(program.left))

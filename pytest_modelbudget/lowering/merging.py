@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pytest_modelbudget.graph.graph import Op, Operand, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense
 from pytest_modelbudget.lowering.program import Program, Step
+from pytest_modelbudget.ops.rule import nothing
 
 FEEDERS = frozenset({"convolution", "linear"})  # a batch norm is part of their weights and bias
 FUSING = frozenset({"convolution", "linear", "add", "mul", "pooling", "adaptive_pooling"})
@@ -102,6 +103,8 @@ class _Folding:
         flags = ("training", "train", "training_mode")
         if norm.get("mean") is None or any(pair.op.attributes.get(word) for word in flags):
             return "its statistics are the batch's own"
+        if any(tensor.storage.is_activation for tensor in pair.op.tensors()[1:]):
+            return "its scale or statistics are computed, and not stored"
         weight, bias = feeder.get("weight"), feeder.get("bias")
         if not isinstance(weight, Tensor) or weight.storage.is_activation:
             return f"the weight of '{pair.feeder.scope}' is computed, and not stored"
@@ -115,8 +118,11 @@ class _Folding:
         return ""
 
     def _fold(self, feeders: _Feeders, pair: _Pair) -> None:
-        changes: dict[str, object] = {}
-        if self._program.operands(pair.feeder).get("bias") is None:
+        feeder, changes = self._program.operands(pair.feeder), dict[str, object]()
+        bias, weight = feeder.get("bias"), feeder["weight"]
+        assert isinstance(weight, Tensor)  # it is stored
+        # A bias that others read, too, stays theirs.
+        if not isinstance(bias, Tensor) or self._readers[bias.storage] != self._readers[weight.storage]:
             changes["operands"] = self._with_bias(pair)
         feeders.merge(pair, **changes)
         self._folded += (*pair.op.tensors()[1:], *self._counters[pair.op.scope])
@@ -149,19 +155,38 @@ def fold_batchnorms(program: Program) -> None:
     _Folding(program).run()
 
 
+def _not_alone(program: Program, pair: _Pair, fixed: set[Storage]) -> str:
+    """Why an operation is no activation of what its feeder makes, and of nothing else; "" where it is one."""
+    rule = program.rule(pair.op)
+    assert rule is not None  # its kind is known
+    if rule.macs is not nothing or pair.op.outputs[0].shape != pair.feeder.outputs[0].shape:
+        return f"{rule.kind} is no activation: its results are not those of single elements"
+    needed = (each for each in pair.op.tensors()[1:] if _varies(each, fixed))
+    return next((f"it reads {tensor.name} besides" for tensor in needed), "")
+
+
+def _varies(tensor: Tensor, fixed: set[Storage]) -> bool:
+    """Whether a tensor is none that a compiler knows: one that is trained, or computed from more than constants."""
+    kind = tensor.storage.kind
+    return kind is StorageKind.PARAMETER or (tensor.storage.is_activation and tensor.storage not in fixed)
+
+
 def fuse_activations(program: Program, asked: frozenset[str]) -> None:
     """Have activations of these kinds vanish into what makes their input; "clamp" means all that cut off."""
     kinds = asked | CLAMPS if "clamp" in asked else asked
-    feeders = _Feeders(program)
+    feeders, fixed = _Feeders(program), set[Storage]()
     fused: list[Tensor] = []
     for position, op in program.running():
+        if not any(_varies(tensor, fixed) for tensor in op.tensors()):
+            fixed.update(output.storage for output in op.outputs)
         if program.kind(op) in kinds:
             pair = feeders.pair(position, op, FUSING)
-            if isinstance(pair, _Pair):
+            why = pair if isinstance(pair, str) else _not_alone(program, pair, fixed)
+            if isinstance(pair, _Pair) and not why:
                 feeders.merge(pair)
                 fused += op.tensors()[1:]
                 program.done.append(Step(op.name, op.scope, f"computed inside '{pair.feeder.scope}'"))
                 continue
-            program.left.append(Step(op.name, op.scope, f"not fused: {pair}"))
+            program.left.append(Step(op.name, op.scope, f"not fused: {why}"))
         feeders.wrote(position, op)
     program.drop_unread(fused)

@@ -71,7 +71,7 @@ class Program:
         return readers
 
     def replace_tensor(self, old: Tensor, new: Tensor) -> None:
-        """Have whatever still names a tensor (only what asks for its shape may) name another one."""
+        """Have whatever still names a tensor (what asks for its shape, and layers) name another one."""
         if old is not new:  # what works in place may name its result as its operand
             self._replaced[old] = new
 
@@ -83,14 +83,19 @@ class Program:
         yield from (*self.inputs, *self.outputs, *(weight.tensor for weight in self.weights))
 
     def drop_unread(self, tensors: Iterable[Tensor]) -> None:
-        """Take stored tensors out that nothing reads any more."""
-        read = {tensor.storage for _, op in self.running() for tensor in op.tensors()}
+        """Take stored tensors out that nothing reads any more; to view one is not to read it."""
+        read = {tensor.storage for _, op in self.running() if not op.is_view for tensor in op.tensors()}
+        read.update(output.storage for output in self.outputs)
         gone = {tensor.storage for tensor in tensors} - read
         self.weights = [weight for weight in self.weights if weight.tensor.storage not in gone]
 
     def relocate(self, memories: Mapping[Storage, Storage], types: Mapping[Storage, DType] = SAME_TYPES) -> None:
         """Put tensors into other memory, by the memory that they are in, and into another type."""
-        new = _Relocation(memories, types)
+        relocated = _Relocation(memories, types)
+
+        def new(tensor: Tensor) -> Tensor:
+            return relocated(self._current(tensor))
+
         for position, op in enumerate(self.ops):
             if op is not None:
                 there = _with_tensors(op, new)
@@ -98,6 +103,11 @@ class Program:
                 self.ops[position] = there if there is op else replace(there, mutates=mutates)
         self.inputs, self.outputs = tuple(map(new, self.inputs)), tuple(map(new, self.outputs))
         self.weights = [replace(weight, tensor=new(weight.tensor)) for weight in self.weights]
+        self._replaced.update(relocated.made)
+
+    def became(self) -> Mapping[Tensor, Tensor]:
+        """The tensor that now stands for each one that is gone."""
+        return {tensor: self._current(tensor) for tensor in self._replaced}
 
     def graph(self) -> Graph:
         """The graph as it stands."""
@@ -115,16 +125,16 @@ class _Relocation:
 
     def __init__(self, memories: Mapping[Storage, Storage], types: Mapping[Storage, DType]) -> None:
         self._memories, self._types = memories, types
-        self._made: dict[Tensor, Tensor] = {}
+        self.made: dict[Tensor, Tensor] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
         storage = tensor.storage
         if storage not in self._memories:
             return tensor
-        if tensor not in self._made:
+        if tensor not in self.made:
             dtype, sweeps = self._types.get(storage, tensor.dtype), tensor.sweeps and self(tensor.sweeps)
-            self._made[tensor] = replace(tensor, storage=self._memories[storage], dtype=dtype, sweeps=sweeps)
-        return self._made[tensor]
+            self.made[tensor] = replace(tensor, storage=self._memories[storage], dtype=dtype, sweeps=sweeps)
+        return self.made[tensor]
 
 
 def _with_tensors(op: Op, new: Callable[[Tensor], Tensor]) -> Op:

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight, scope_text
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unsized
-from pytest_modelbudget.lowering.groups import DEQUANTIZE, FORM_OF, QUANTIZE, Grid, Groups, grid_of, listed
+from pytest_modelbudget.lowering.groups import DEQUANTIZE, FORM_OF, QUANTIZE, Grid, Groups, grid_of
 from pytest_modelbudget.ops.role import BIAS
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.units import some_of
 
 Tensors = tuple[Tensor, ...]
 
@@ -344,7 +345,7 @@ class _Rewriting:
             if groups.why.get(at) and not op.is_view and any(tensor in self._integers for tensor in op.tensors()):
                 floating[groups.why[at]].append(f"{op.name} in {scope_text(op.scope)}")
         for why, places in floating.items():
-            yield f"QDQ: as written, because {why}: {listed(places)}"
+            yield f"QDQ: as written, because {why}: {some_of(dict.fromkeys(places))}"
 
 
 def _operations(count: int) -> str:

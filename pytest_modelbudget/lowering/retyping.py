@@ -115,9 +115,9 @@ def _as_type(storage: Storage, before: DType, after: DType) -> Storage:
 # What quantised weights bring.
 
 
-def _channels(program: Program) -> tuple[Mapping[Storage, int], set[Storage]]:
-    """Output channels of each weight that a contraction reads, and the memories that are added to its result."""
-    channels: dict[Storage, int] = {}
+def _channels(program: Program) -> tuple[Mapping[Storage, Fraction], set[Storage]]:
+    """Output channels by element of each weight that a contraction reads, and the memories added to its result."""
+    channels: dict[Storage, Fraction] = {}
     biases: set[Storage] = set()
     for _, op in program.running():
         rule, bound = program.rule(op), program.operands(op)
@@ -128,7 +128,8 @@ def _channels(program: Program) -> tuple[Mapping[Storage, int], set[Storage]]:
             if word == "bias":
                 biases.add(operand.storage)
             elif word in contraction.of and operand.shape:
-                channels.setdefault(operand.storage, _output_channels(program.kind(op), op, contraction, operand))
+                count = _output_channels(program.kind(op), op, contraction, operand)
+                channels.setdefault(operand.storage, Fraction(count, max(operand.elements, 1)))
     return channels, biases
 
 
@@ -139,13 +140,15 @@ def _output_channels(kind: str, op: Op, contraction: Contraction, weight: Tensor
     return weight.elements // max(contraction.fan_in(weight.shape, op.attributes), 1)
 
 
-def _scales(program: Program, types: Mapping[Storage, DType], channels: Mapping[Storage, int]) -> Iterator[Weight]:
+def _scales(program: Program, types: Mapping[Storage, DType], channels: Mapping[Storage, Fraction]) -> Iterator[Weight]:
     """A float32 scale for each output channel of a quantised weight; one for a weight that nothing contracts."""
     seen = set[Storage]()
     for weight in program.weights:
         storage = weight.tensor.storage
         if weight.kind is StorageKind.PARAMETER and types.get(storage, BIAS) != BIAS and storage not in seen:
             seen.add(storage)
-            name, count = f"{weight.tensor.name}.scale", channels.get(storage, 1)
+            by_element = channels.get(storage)
+            name = f"{weight.tensor.name}.scale"
+            count = 1 if by_element is None else ceil(by_element * weight.tensor.elements)
             memory = Storage(name, count * SCALE.bits // 8, StorageKind.QUANTISER)
             yield Weight(dense(name, (count,), SCALE, memory))

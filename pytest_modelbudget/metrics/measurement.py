@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Union
 
 from pytest_modelbudget.errors import ExtensionError
@@ -110,6 +111,14 @@ class ByTraffic:
 How = Union[ByWeight, ByFormula, ByTraffic]
 
 
+class Stage(Enum):
+    """The program of a model that a metric is measured on; those but the first only where they are asked for."""
+
+    WRITTEN = "the model as its format has it"
+    DEPLOYED = "what a device runs"
+    TRAINED = "one training step, forward and backward"
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A key of the budget file, and all that tables, drafts, explanations and editors need of it.
@@ -117,9 +126,8 @@ class Metric:
     measure works the number out, in unit; definition says in words what it counts. how is what its shares come about
     by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
     and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
-    by_kind metric is limited by kinds of operation and not by an amount. A trained metric is one of a training step,
-    and measured only where a source asks for that; a deployed one is of a program on a device, and not of the model as
-    written.
+    by_kind metric is limited by kinds of operation and not by an amount. stage is the program that it is measured on;
+    metrics of the model as written are measured on what a device runs, too.
     """
 
     key: str
@@ -130,8 +138,7 @@ class Metric:
     not_scoped: str = ""
     drafted: bool = False
     by_kind: bool = False
-    deployed: bool = False
-    trained: bool = False
+    stage: Stage = Stage.WRITTEN
 
     def of(self, costed: CostedGraph) -> Measurement:
         """The number of a graph; a lower bound where operations make it up, and the graph knows none."""

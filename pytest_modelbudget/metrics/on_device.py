@@ -19,6 +19,7 @@ from pytest_modelbudget.metrics.measurement import (
     Measurement,
     Metric,
     Share,
+    Stage,
     UnmeasuredOp,
     shares_of,
     summed,
@@ -240,7 +241,7 @@ PEAK_ACTIVATION_BEST = Metric(
     "peak_activation in the order of operations that needs least",
     peak_activation_best,
     not_scoped="the peak is one moment of the whole model",
-    deployed=True,
+    stage=Stage.DEPLOYED,
 )
 ACTIVATION_ARENA = Metric(
     "activation_arena",
@@ -248,17 +249,17 @@ ACTIVATION_ARENA = Metric(
     "bytes of one buffer that holds all activations, placed by a planner",
     activation_arena,
     not_scoped="the arena is one buffer of the whole model",
-    deployed=True,
+    stage=Stage.DEPLOYED,
 )
 LATENCY_BOUND = Metric(
     "latency_bound",
     "s",
     "least time of all operations one after another, at the device's peak rates",
     latency_bound,
-    deployed=True,
+    stage=Stage.DEPLOYED,
 )
 ARRAY_CYCLES = Metric(
-    "array_cycles", "cycle", "cycles of all products on the device's array", array_cycles, deployed=True
+    "array_cycles", "cycle", "cycles of all products on the device's array", array_cycles, stage=Stage.DEPLOYED
 )
 ARRAY_UTILISATION = Metric(
     "array_utilisation",
@@ -266,7 +267,7 @@ ARRAY_UTILISATION = Metric(
     "macs / (cycles x rows x columns)",
     array_utilisation,
     not_scoped="a ratio is not the sum of its shares",
-    deployed=True,
+    stage=Stage.DEPLOYED,
 )
 ARRAY_MAPPING = Metric(
     "array_mapping",
@@ -274,10 +275,14 @@ ARRAY_MAPPING = Metric(
     "cells that hold a value, of all cells in all passes",
     array_mapping,
     not_scoped="a ratio is not the sum of its shares",
-    deployed=True,
+    stage=Stage.DEPLOYED,
 )
 ARRAY_TRAFFIC = Metric(
-    "array_traffic", "B", "bytes that the array reads and writes, partial sums included", array_traffic, deployed=True
+    "array_traffic",
+    "B",
+    "bytes that the array reads and writes, partial sums included",
+    array_traffic,
+    stage=Stage.DEPLOYED,
 )
 
 ON_DEVICE = (

@@ -8,9 +8,9 @@ from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, Weight, lifetime
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_elements, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, summed, unmeasured_ops
+from pytest_modelbudget.units import some_of
 
 STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
-MOST_NAMED = 3  # stored tensors that one line names
 AmountsOf = Callable[[CostedGraph], Iterator[tuple[Weight, int]]]  # what each stored tensor adds to a number
 
 
@@ -63,19 +63,14 @@ def unknown_readers(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
 
 def _undeclared(weights: Sequence[Weight]) -> str:
     """What is not known of tensors that one operator reads, and how to say it."""
-    names = _listed([weight.tensor.name for weight in weights])
+    names = some_of(f"'{weight.tensor.name}'" for weight in weights)
     readers = (weight.unknown_reader for weight in weights)
     roles = list(dict.fromkeys(reader.role for reader in readers if reader and reader.role))
     if not roles:
         return f"no rule says what it reads {names} as: give it one, with roles"
     way = f'Role("{roles[0]}", weight=True) is a parameter, Role("{roles[0]}") is none'
-    return f"its rule leaves open what {_listed(roles)} means, as which it reads {names}: {way}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    rest = len(words) - MOST_NAMED
-    named = ", ".join(f"'{word}'" for word in words[:MOST_NAMED])
-    return f"{named} and {rest} more" if rest > 0 else named
+    unclear = some_of(f"'{role}'" for role in roles)
+    return f"its rule leaves open what {unclear} means, as which it reads {names}: {way}"
 
 
 def _stored(unit: str, amounts: Iterator[tuple[Weight, int]], unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:

@@ -12,7 +12,8 @@ from pytest_modelbudget.deployment.arena import Arena
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.deployment.order import BestOrder
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
-from pytest_modelbudget.lowering.lowered import Lowering, Step
+from pytest_modelbudget.lowering.lowered import Lowering
+from pytest_modelbudget.lowering.program import Step
 from pytest_modelbudget.metrics.compute import BOPS, FLOPS, MACS, OPS, OpCount
 from pytest_modelbudget.metrics.fitting import Fitting
 from pytest_modelbudget.metrics.growth import Part

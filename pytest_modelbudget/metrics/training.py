@@ -11,6 +11,7 @@ from pytest_modelbudget.metrics.measurement import (
     ByWeight,
     Measurement,
     Metric,
+    Stage,
     Term,
     summed,
     unmeasured_ops,
@@ -21,13 +22,13 @@ HELD_AS = {
     StorageKind.PARAMETER: "parameters",
     StorageKind.QUANTISER: "parameters",
     StorageKind.GRADIENT: "gradients",
-    StorageKind.OPTIMISER: "optimiser",
+    StorageKind.OPTIMIZER: "optimizer",
 }
 SAVED = "saved"  # every other kind: what the backward pass will read
 
 
 def training_memory(costed: CostedGraph) -> Measurement:
-    """Bytes of parameters, gradients, what the optimiser keeps, and tensors saved for the backward pass."""
+    """Bytes of parameters, gradients, what the optimizer keeps, and tensors saved for the backward pass."""
     parts = dict.fromkeys((*HELD_AS.values(), SAVED), 0)
     amounts = list(stored_nbytes(costed))
     for weight, nbytes in amounts:
@@ -43,13 +44,13 @@ TRAINING_MACS = Metric(
     "macs of one training step: forward in train mode, and backward",
     macs,
     ByFormula((Term("macs"),)),
-    trained=True,
+    stage=Stage.TRAINED,
 )
 TRAINING_MEMORY = Metric(
     "training_memory",
     "B",
-    "parameters, gradients, optimiser states, and what is saved for the backward pass",
+    "parameters, gradients, optimizer states, and what is saved for the backward pass",
     training_memory,
     ByWeight(stored_nbytes),
-    trained=True,
+    stage=Stage.TRAINED,
 )

@@ -14,7 +14,7 @@ import onnx
 from pytest_modelbudget.errors import MissingExtraError, TransformError, user_code
 from pytest_modelbudget.formats import model as formats
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.formats.stopwatch import Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
@@ -210,15 +210,15 @@ class OnnxModel(formats.RunnableModel):
             executed=Counter((name, None) for name in session.executed().elements()) if watch.counts else None,
         )
 
-    def timed(self, inputs: formats.Arrays, plan: Plan) -> Stopped:
+    def timed(self, inputs: formats.Arrays, plan: Plan) -> Timing:
         """In ONNX Runtime, whose kernels take what the weights are, drawn ones too."""
         try:
-            from pytest_modelbudget.onnx_models.stopwatch import stopped
+            from pytest_modelbudget.onnx_models.stopwatch import time_calls
         except ModuleNotFoundError as error:
             words = "measuring an ONNX model where it runs"
             raise MissingExtraError(words, package=str(error.name), extra="onnx") from error
         with user_code("running on ONNX Runtime", TransformError):
-            return stopped(self.proto, inputs, plan)
+            return time_calls(self.proto, inputs, plan)
 
     def _session(self, watched: tuple[str, ...], given: frozenset[str]) -> OnnxRun:
         try:  # only here, because it brings ONNX Runtime in

@@ -12,15 +12,15 @@ import onnx
 import onnxruntime
 
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.formats.stopwatch import Device, MissingDeviceError, Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Processor, Timing
 from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.running import CPU, FATAL_ONLY
 
-PROVIDERS = {Device.CPU: CPU, Device.CUDA: "CUDAExecutionProvider"}
-UNTOLD = "ONNX Runtime does not say how much memory a call holds: limit peak_activation and weight_memory instead"
+PROVIDERS = {Processor.CPU: CPU, Processor.CUDA: "CUDAExecutionProvider"}
+NO_MEMORY = "ONNX Runtime does not say how much memory a call holds: limit peak_activation and weight_memory instead"
 
 
-def stopped(model: onnx.ModelProto, inputs: Feeds, plan: Plan) -> Stopped:
+def time_calls(model: onnx.ModelProto, inputs: Feeds, plan: Plan) -> Timing:
     """What the calls of one session take, from arrays to arrays.
 
     Raises MissingDeviceError where ONNX Runtime is built without the device, TransformError for a plan of memory.
@@ -29,7 +29,7 @@ def stopped(model: onnx.ModelProto, inputs: Feeds, plan: Plan) -> Stopped:
     if provider not in onnxruntime.get_available_providers():
         raise MissingDeviceError(f"the installed ONNX Runtime has no {provider}")
     if plan.memory:
-        raise TransformError(UNTOLD)
+        raise TransformError(NO_MEMORY)
     session = _session(model, provider, plan.threads)
     if provider not in session.get_providers():  # built in, and not usable here
         raise MissingDeviceError(f"ONNX Runtime's {provider} finds no device here")
@@ -38,8 +38,8 @@ def stopped(model: onnx.ModelProto, inputs: Feeds, plan: Plan) -> Stopped:
     seconds = tuple(_seconds(session, inputs) for _ in range(plan.repeats))
     if plan.trace is not None:
         _write_trace(model, inputs, provider, plan.threads, plan.trace)
-    name = f"the CPU ({platform.machine()})" if plan.device is Device.CPU else plan.device.value
-    return Stopped(seconds, name)
+    name = f"the CPU ({platform.machine()})" if plan.device is Processor.CPU else plan.device.value
+    return Timing(seconds, name)
 
 
 def _session(

@@ -16,7 +16,7 @@ from pytest_modelbudget.budget.revision import head_commit
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
-from pytest_modelbudget.pytest_plugin import items, locks, options, progress, shards, upkeep
+from pytest_modelbudget.pytest_plugin import items, locks, options, progress, session_models, shards, upkeep
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.reports.annotations import path_in_checkout
@@ -171,7 +171,7 @@ class Gate:
         self.locks = locks.SessionLocks(config)
         asked = options.asked_shard(config)
         self.shard = shards.SessionShard(config, asked) if asked else None
-        self.cut = shards.Cut()
+        self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
@@ -261,14 +261,14 @@ class Gate:
         if counts:
             self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, damaged, cut = counts
             self.damaged.update(damaged)
-            self.cut = shards.Cut(*cut)
+            self.cut = shards.CutCollection(*cut)
 
     # The end of the session.
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        if reused := self.config.stash.get(items.REUSED, None):
+        if reused := self.config.stash.get(session_models.REUSED, None):
             self.damaged |= reused.damaged
         found = (self.budgets, self.declared, self.collected, self.paths.remarks, self.paths.unfit, [*self.damaged])
         if hasattr(self.config, "workerinput"):

@@ -8,12 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -27,122 +24,20 @@ from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import BudgetError, ExtensionError, ModelBudgetError, user_code
+from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate import isolation, measuring, reuse, running, transforming
+from pytest_modelbudget.gate import measuring, running, transforming
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
-from pytest_modelbudget.pytest_plugin.options import (
-    BASE,
-    ISOLATE,
-    ISOLATE_INI,
-    MEASURED,
-    MEMORY,
-    MEMORY_INI,
-    NO_CACHE,
-    SWITCH,
-    TIMEOUT,
-    TIMEOUT_INI,
-    TODAY,
-    TRACES,
-    UPDATE,
-    absolute,
-    asked_shard,
-    report_files,
-)
+from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.progress import WATCH
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.pytest_plugin.session_models import baselines_of, keeps_parts, models_of, own_process
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
-from pytest_modelbudget.reports.table import FILE_REPORTS
 from pytest_modelbudget.reports.text import one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
-BASELINES = pytest.StashKey[lock_file.Baselines]()
-REUSED = pytest.StashKey[reuse.ReusedModels]()
-_MODELS = pytest.StashKey[measuring.MeasuredModels]()
-_EXTENSIONS = pytest.StashKey[tuple[object, ...]]()
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
-
-
-def models_of(config: pytest.Config) -> measuring.MeasuredModels:
-    """The models of this session, measured with all installed and given extensions.
-
-    Raises ExtensionError, at every call, where an extension is broken.
-    """
-    if _MODELS not in config.stash:
-        with user_code("the hook pytest_model_budget_extensions", ExtensionError):
-            extensions: tuple[object, ...] = tuple(_flat(config.hook.pytest_model_budget_extensions(config=config)))
-            registry = tables(extensions)
-        asked = FILE_REPORTS if asked_shard(config) else [report for report, _ in report_files(config)]
-        profiles = [report.profile for report in asked if report.profile]  # any may be merged from a shard
-        profile = import_module(profiles[0]).profile if profiles else None
-        store = _store(config, extensions)
-        config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile, store=store)
-        config.stash[_EXTENSIONS] = extensions
-    return config.stash[_MODELS]
-
-
-def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.ReusedModels | None:
-    """The measurements of earlier sessions, in pytest's cache; None without one."""
-    cache = getattr(config, "cache", None)
-    if cache is None or config.getoption(NO_CACHE):
-        return None
-    with suppress(OSError):  # a cache that nobody can write to
-        folder = Path(cache.mkdir("model-budget"))
-        sources = partial(_sources, config, extensions)
-        config.stash[REUSED] = reuse.ReusedModels(folder, sources, root=config.rootpath)
-    return config.stash.get(REUSED, None)
-
-
-def _sources(config: pytest.Config, extensions: tuple[object, ...]) -> tuple[object, ...]:
-    """What may change what is measured, by its source: extensions, and all that a conftest.py may have set."""
-    plugins = config.pluginmanager.get_plugins()
-    return (*extensions, *(each for each in plugins if Path(getattr(each, "__file__", "") or "").name == "conftest.py"))
-
-
-def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> isolation.OwnProcess | None:
-    """A process for one model, where its budget or the session asks for one; not yet started."""
-    bounds = isolation_bounds(config, budget.isolation)
-    return isolation.OwnProcess(bounds, lambda: _setting(config)) if bounds else None
-
-
-def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.SAYS_NOTHING) -> isolation.Bounds | None:
-    """The most that the process of a model may take; None where it has none of its own."""
-    by_session = bool(config.getoption(ISOLATE) or config.getini(ISOLATE_INI))
-    by_budget = asked.isolate or asked.timeout is not None or asked.memory is not None
-    if asked.isolate is False or not (by_session or by_budget):
-        return None
-    timeout = asked.timeout or config.getoption(TIMEOUT) or config.getini(TIMEOUT_INI)
-    memory = asked.memory or config.getoption(MEMORY) or config.getini(MEMORY_INI)
-    return isolation.Bounds(timeout, memory)
-
-
-def _setting(config: pytest.Config) -> isolation.Setting:
-    """What a process needs to measure as this one would."""
-    models = models_of(config)
-    modules = config.stash[_EXTENSIONS]
-    extensions = tuple(isolation.Extension.of(module) for module in modules)
-    return isolation.surroundings(isolation.Setting(config.rootpath, extensions, models.profile))
-
-
-def baselines_of(config: pytest.Config) -> lock_file.Baselines:
-    """The lock files that checks are compared with."""
-    return config.stash.setdefault(BASELINES, lock_file.Baselines(config.rootpath))
-
-
-def keeps_parts(config: pytest.Config, path: Path, budget_path: str) -> bool:
-    """Whether the parts of a model's numbers are needed: a lock knows it, or is to be written."""
-    return baselines_of(config).knows(path, budget_path) or bool(config.getoption(UPDATE))
-
-
-def _flat(returned: Iterable[object]) -> Iterator[object]:
-    """The extensions that hooks returned, one by one or in lists."""
-    for extension in returned:
-        if isinstance(extension, (list, tuple)):
-            yield from extension
-        elif extension is not None:
-            yield extension
 
 
 class BrokenLimitError(Exception):
@@ -267,10 +162,10 @@ class RunItem(BudgetItem):
 
     def runtest(self) -> None:
         """Run the model if nobody has, and fail if the limit is broken; skip, unanswered, for want of a device."""
-        seen = self.model.seen(self.check)
-        if seen.is_missing:
-            pytest.skip(seen.failure)
-        check = assembly.ruling_report(self.nodeid, ruling.rule(self.limit, self.check, seen))
+        observation = self.model.observation(self.check)
+        if observation.lacks_device:
+            pytest.skip(observation.failure)
+        check = assembly.ruling_report(self.nodeid, ruling.rule(self.limit, self.check, observation))
         self.statement = self.model.statement(check)
         self._note(check)
         if check.fails:
@@ -288,12 +183,14 @@ class TransformNode(pytest.Collector):
         self._transformed: transforming.TransformedModel | None = None
         self._is_reported = False
 
-    def collect(self) -> Iterator[pytest.Item]:
-        """Limits in the order of the file, then the equivalence."""
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """Limits in the order of the file, then the equivalence, then devices."""
         for limit in self.check.limits:
             yield LimitItem.from_parent(self, name=limit.name, limit=limit)
         if self.check.equivalence is not None:
             yield EquivalenceItem.from_parent(self, name=budgets.EQUIVALENCE, equivalence=self.check.equivalence)
+        for deployment in self.check.deployments:
+            yield DeploymentNode.from_parent(self, name=deployment.name, check=deployment)
 
     @property
     def budget_path(self) -> str:
@@ -304,7 +201,7 @@ class TransformNode(pytest.Collector):
         """The changed model, made and measured at the first call in this process."""
         if self._transformed is None:
             models = models_of(self.config)
-            with_parts = keeps_parts(self.config, self.path, self.budget_path)
+            with_parts = keeps_parts(self.config, self.path, self.budget_path, self.check.deployments)
             source, process = self.parent.source, self.parent.process
             with self.config.stash[WATCH].naming(self.nodeid):
                 if process is not None:
@@ -373,9 +270,9 @@ class EquivalenceItem(BudgetItem):
 
 
 class DeploymentNode(pytest.Collector):
-    """One model on a device: limits on it there, and whether it fits."""
+    """One model, or what a transform made of it, on a device: limits on it there, and whether it fits."""
 
-    parent: ModelNode
+    parent: ModelNode | TransformNode
 
     def __init__(self, *, check: budgets.DeploymentCheck, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -433,7 +330,8 @@ class FitItem(BudgetItem):
         self.statement = self.deployment.statement(check)
         self._note(check)
         if verdict.fails:
-            raise BrokenLimitError(deployments.fit_failure_lines(verdict))
+            place = self.deployment.failing_at or self.place
+            raise BrokenLimitError(deployments.fit_failure_lines(verdict, place), place)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -494,7 +392,7 @@ class ModelNode(pytest.Collector):
         self.models = models
         self.process = own_process(self.config, self.budget)
         self._measured: MeasuredModel | None = None
-        self._seen: dict[ruling.RunCheck, ruling.Seen[Any]] = {}
+        self._observations: dict[ruling.RunCheck, ruling.Observation[Any]] = {}
         self._is_reported = False
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
@@ -530,8 +428,7 @@ class ModelNode(pytest.Collector):
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
             checks, models = self.budget.deployments, models_of(self.config)
-            paths = (self.budget_path, *(budgets.path_of(self.budget_path, check.name) for check in checks))
-            with_parts = any(keeps_parts(self.config, self.path, path) for path in paths)
+            with_parts = keeps_parts(self.config, self.path, self.budget_path, checks)
             on_devices = tuple(check.deployment for check in checks)
             with self.config.stash[WATCH].naming(self.nodeid):
                 model = models.of(self.source, deployments=on_devices, with_parts=with_parts, elsewhere=self.process)
@@ -549,7 +446,7 @@ class ModelNode(pytest.Collector):
     def release(self) -> None:
         """Let all numbers go: whoever asks again has them measured again."""
         self._measured = None
-        self._seen.clear()
+        self._observations.clear()
         models_of(self.config).release(self.source)
 
     @property
@@ -565,15 +462,15 @@ class ModelNode(pytest.Collector):
             for limit in check.limits:
                 yield RunItem.from_parent(self, name=limit.name, limit=limit, check=check, idle=idle)
 
-    def seen(self, check: ruling.RunCheck) -> ruling.Seen[Any]:
+    def observation(self, check: ruling.RunCheck) -> ruling.Observation[Any]:
         """What a check is about, seen at the first call in this process."""
-        if check not in self._seen:
+        if check not in self._observations:
             models = models_of(self.config)
             with self.config.stash[WATCH].naming(self.nodeid):
-                self._seen[check] = running.seen(
+                self._observations[check] = running.observation(
                     self.source, self._traced(check), models.registry, root=models.root, elsewhere=self.process
                 )
-        return self._seen[check]
+        return self._observations[check]
 
     def _traced(self, check: ruling.RunCheck) -> ruling.RunCheck:
         """The check with a trace, where those are asked for."""
@@ -607,6 +504,6 @@ class VariantNode(ModelNode):
 def promises(model: budgets.ModelBudget, *, measured: bool) -> int:
     """How many items of a model's budget want an answer: its limits, and what is held of it elsewhere."""
     changed = sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)
-    deployed = sum(len(check.limits) + (check.fits is not None) for check in model.deployments)
+    deployed = sum(len(check.limits) + (check.fits is not None) for _, check in model.deployed())
     run = (check for check in model.run_checks if measured or not isinstance(check, budgets.MeasuredCheck))
     return len(model.limits) + changed + deployed + sum(len(check.limits) for check in run)

@@ -25,8 +25,9 @@ from pytest_modelbudget.gate.locks import (
     unreachable_base,
     written,
 )
-from pytest_modelbudget.pytest_plugin.items import BASELINES, BROKEN, models_of
+from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
+from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN, UNFIT_LOCK
 from pytest_modelbudget.reports.shard import LockComparison

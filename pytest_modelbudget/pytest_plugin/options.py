@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -30,8 +30,48 @@ MOST_DIGITS = 4  # of the number of shards
 GITLAB_INDEX, GITLAB_TOTAL = "CI_NODE_INDEX", "CI_NODE_TOTAL"
 
 
+SESSION_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (UPDATE, {
+        "choices": ("create", "trim", "fix"),
+        "help": "write budgets and lock files: create fills in what is auto or not locked, trim "
+        "lowers limits more than 1%% above what was measured, fix sets broken ones",
+    }),
+    (BASE, {
+        "metavar": "REV",
+        "help": "tell growth, loosened limits and redefined models from the files of this revision "
+        "(on GitHub's pull requests: the target branch)",
+    }),
+    (LOCK, {"choices": ("check",), "help": "fail where a lock file is not what was measured"}),
+    (TODAY, {
+        "metavar": "DATE",
+        "help": "the day that exceptions (accept:) are held against, as 2027-01-31 (today, in UTC)",
+    }),
+    (SHARD, {
+        "metavar": "I/N",
+        "help": "measure the I-th of N parts of the models, which modelbudget merge joins; auto: as GitLab "
+        "numbers jobs",
+    }),
+    (ISOLATE, {
+        "action": "store_true",
+        "help": "measure every model in a process of its own: its crash, exit or hang is its own failure",
+    }),
+    (TIMEOUT, {"metavar": "TIME", "help": "the longest that one step of such a process may take (60 s)"}),
+    (MEMORY, {"metavar": "SIZE", "help": "the most memory that such a process may take (4 GiB)"}),
+    (NO_CACHE, {
+        "action": "store_true",
+        "help": "measure model files anew, also where an earlier session measured the same bytes with the same "
+        "programs",
+    }),
+    (MEASURED, {
+        "action": "store_true",
+        "help": "time models where they run, and hold them to 'measured:' of their budgets",
+    }),
+    (TRACES, {"metavar": "FOLDER", "help": f"with {MEASURED}: write a Chrome trace of each model there"}),
+)  # fmt: skip
+
+
 def add_options(parser: pytest.Parser) -> None:
-    """The switch, one option for each report file, and where budgets are looked for."""
+    """The switch, one option for each report file, those of the session, and where budgets are looked for."""
     group = parser.getgroup("model-budget", "budgets for neural networks")
     group.addoption(
         SWITCH,
@@ -42,43 +82,8 @@ def add_options(parser: pytest.Parser) -> None:
     )
     for report in table.FILE_REPORTS:
         group.addoption(report.option, metavar="FILE", help=f"write to FILE {report.describes}")
-    group.addoption(
-        UPDATE,
-        choices=("create", "trim", "fix"),
-        help="write budgets and lock files: create fills in what is auto or not locked, trim "
-        "lowers limits more than 1%% above what was measured, fix sets broken ones",
-    )
-    group.addoption(
-        BASE,
-        metavar="REV",
-        help="tell growth, loosened limits and redefined models from the files of this revision "
-        "(on GitHub's pull requests: the target branch)",
-    )
-    group.addoption(LOCK, choices=("check",), help="fail where a lock file is not what was measured")
-    group.addoption(
-        TODAY, metavar="DATE", help="the day that exceptions (accept:) are held against, as 2027-01-31 (today, in UTC)"
-    )
-    group.addoption(
-        SHARD,
-        metavar="I/N",
-        help="measure the I-th of N parts of the models, which modelbudget merge joins; auto: as GitLab numbers jobs",
-    )
-    group.addoption(
-        ISOLATE,
-        action="store_true",
-        help="measure every model in a process of its own: its crash, exit or hang is its own failure",
-    )
-    group.addoption(TIMEOUT, metavar="TIME", help="the longest that one step of such a process may take (60 s)")
-    group.addoption(MEMORY, metavar="SIZE", help="the most memory that such a process may take (4 GiB)")
-    group.addoption(
-        NO_CACHE,
-        action="store_true",
-        help="measure model files anew, also where an earlier session measured the same bytes with the same programs",
-    )
-    group.addoption(
-        MEASURED, action="store_true", help="time models where they run, and hold them to 'measured:' of their budgets"
-    )
-    group.addoption(TRACES, metavar="FOLDER", help=f"with {MEASURED}: write a Chrome trace of each model there")
+    for name, settings in SESSION_OPTIONS:
+        group.addoption(name, **settings)
     parser.addini(ISOLATE_INI, f"as {ISOLATE}", type="bool", default=False)
     parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="60 s")
     parser.addini(MEMORY_INI, f"as {MEMORY}", default="4 GiB")

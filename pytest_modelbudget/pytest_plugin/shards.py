@@ -17,13 +17,14 @@ import pytest
 from pytest_modelbudget.budget.budget import Address, names_of
 from pytest_modelbudget.budget.lock_file import Baselines
 from pytest_modelbudget.pytest_plugin import options
-from pytest_modelbudget.pytest_plugin.items import BudgetItem, baselines_of
+from pytest_modelbudget.pytest_plugin.items import BudgetItem
+from pytest_modelbudget.pytest_plugin.session_models import baselines_of
 from pytest_modelbudget.reports import table
 
 COST = "macs"  # the check whose locked number tells what a model costs to measure
 
 
-class Cut(NamedTuple):
+class CutCollection(NamedTuple):
     """A collection that was cut: so many limits, of which other shards have some; the hash of all ids."""
 
     limits: int = 0
@@ -40,7 +41,7 @@ class SessionShard:
     def __init__(self, config: pytest.Config, asked: options.AskedShard) -> None:
         self.config = config
         self.asked = asked
-        self.cut = Cut()
+        self.cut = CutCollection()
         _must_not_ask_for_the_whole(config, asked)
         options.touch_shard_status()
 
@@ -63,7 +64,7 @@ class SessionShard:
         theirs = [item for item, model in limits.items() if owners[model] != self.asked.number]
         ids = sorted(item.nodeid for item in limits)
         asked, elsewhere = (sum(not item.is_idle for item in some) for some in (limits, theirs))
-        self.cut = Cut(asked, elsewhere, sha256("\n".join(ids).encode()).hexdigest())
+        self.cut = CutCollection(asked, elsewhere, sha256("\n".join(ids).encode()).hexdigest())
         if theirs:
             gone = set(theirs)
             items[:] = [item for item in items if item not in gone]

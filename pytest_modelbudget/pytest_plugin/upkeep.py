@@ -10,6 +10,7 @@ import pytest
 from pytest_modelbudget.formats.source import names_attribute
 from pytest_modelbudget.gate import forked, isolation
 from pytest_modelbudget.pytest_plugin import items
+from pytest_modelbudget.pytest_plugin.session_models import models_of
 from pytest_modelbudget.registry import Tables
 
 
@@ -18,13 +19,12 @@ def prepare_processes(session: pytest.Session) -> None:
     formats: set[tuple[str, str]] = set()  # with transforms on models of them
     targets: set[str] = set()
     for item in session.items:
-        node = item.parent
-        owner = node.parent if isinstance(node, (items.TransformNode, items.DeploymentNode)) else node
-        if isinstance(owner, items.ModelNode) and owner.process is not None:
-            formats.add((owner.source.format, node.check.transform if isinstance(node, items.TransformNode) else ""))
-            targets.add(str(owner.source.target))
+        model, changed = item.getparent(items.ModelNode), item.getparent(items.TransformNode)
+        if model is not None and model.process is not None:
+            formats.add((model.source.format, changed.check.transform if changed is not None else ""))
+            targets.add(str(model.source.target))
     if formats:
-        modules = _modules(items.models_of(session.config).registry, sorted(formats))
+        modules = _modules(models_of(session.config).registry, sorted(formats))
         own = sorted(target.partition(":")[0] for target in targets if names_attribute(target))
         isolation.load_first([*modules, *forked.installed_modules(own, session.config.rootpath)])
 
@@ -65,11 +65,6 @@ class OpenItems:
 
 
 def _holders(item: pytest.Item) -> Iterator[items.ModelNode | items.TransformNode]:
-    """What measures for an item: its model, and before it the transform that it is about."""
-    node = item.parent
-    while node is not None:
-        if isinstance(node, (items.ModelNode, items.TransformNode)):
-            yield node
-        if isinstance(node, items.ModelNode):
-            return
-        node = node.parent
+    """What measures for an item: the transform that it is about, and its model."""
+    nodes = item.getparent(items.TransformNode), item.getparent(items.ModelNode)
+    yield from (node for node in nodes if node is not None)

@@ -34,7 +34,7 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
+from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
 from pytest_modelbudget.reports.typed_json import Entry, as_written, from_json, number_json, rare, to_json
@@ -115,6 +115,9 @@ def transform_report(
     )
 
 
+UNITS = {metric.key: metric.unit for metric in METRICS}  # of limits on what could not be measured, too
+
+
 def check_report(node_id: str, verdict: Verdict) -> record.Check:
     """One limit and what became of it."""
     limit, measurement, locked = verdict.limit, verdict.measurement, verdict.baseline.locked
@@ -129,7 +132,7 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
         reason=verdict.reason,
         allowed=verdict.allowed,
         blame=blame_report(verdict.blame),
-        unit=measurement.unit if measurement else "",
+        unit=measurement.unit if measurement else UNITS.get(limit.metric, ""),
         complete=measurement.complete if measurement else None,
         scope=limit.scope,
         at_least=measurement.at_least if measurement else None,
@@ -354,15 +357,19 @@ class Assembly:
         checks: dict[str, list[record.Check]] = defaultdict(list)
         for check in sorted(self._checks.values(), key=lambda check: (check.line or 0, check.id)):
             checks[str(check.address.above)].append(check)
-        transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
-        for transform in sorted(self._transforms.values(), key=place_in_order):
-            evidence = self._equivalences.get(transform.id)
-            judged = replace(transform, checks=tuple(checks[transform.id]), equivalence=evidence)
-            transforms[str(transform.address.above)].append(judged)
         deployed: dict[str, list[record.DeploymentReport]] = defaultdict(list)
         for deployment in sorted(self._deployments.values(), key=place_in_order):
             judged_there = replace(deployment, checks=tuple(checks[deployment.id]))
             deployed[str(deployment.address.above)].append(judged_there)
+        transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
+        for transform in sorted(self._transforms.values(), key=place_in_order):
+            judged = replace(
+                transform,
+                checks=tuple(checks[transform.id]),
+                equivalence=self._equivalences.get(transform.id),
+                deployments=tuple(deployed[transform.id]),
+            )
+            transforms[str(transform.address.above)].append(judged)
         lost = {  # nothing arrived of these models; their checks say why
             key: record.ModelReport(id=key, file=Address.parse(key).file)
             for key in checks.keys() - self._transforms.keys() - self._deployments.keys()

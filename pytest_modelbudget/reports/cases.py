@@ -96,11 +96,8 @@ def cases(report: record.Report) -> Iterator[Case]:
 
 def cases_of(model: record.ModelReport) -> Iterator[Case]:
     """The checks of one model, then those of its transforms and deployments."""
-    yield from (Case(check, model, model) for check in model.checks)
-    for transform in model.transforms:
-        yield from (Case(check, transform, model) for check in transform.checks)
-    for deployment in model.deployments:
-        yield from (Case(check, deployment, model) for check in deployment.checks)
+    for subject in model.subjects():
+        yield from (Case(check, subject, model) for check in subject.checks)
 
 
 def counts(report: record.Report) -> dict[str, int]:

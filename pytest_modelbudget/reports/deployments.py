@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_modelbudget.budget.budget import FITS, DeploymentCheck
+from pytest_modelbudget.budget.budget import FITS, DeploymentCheck, Place
 from pytest_modelbudget.budget.deployment_forms import lower_texts
 from pytest_modelbudget.budget.fit_verdict import FitVerdict
 from pytest_modelbudget.deployment.arena import Arena, as_json
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text, share_lines
 from pytest_modelbudget.metrics.fitting import Fitting
 from pytest_modelbudget.metrics.table import DeployedModel
@@ -50,6 +51,7 @@ def deployment_report(subject: dict[str, Any], check: DeploymentCheck, model: De
         arena=_arena(model.arena) if model.arena else None,
         memories=tuple(_memories(model.fitting)) if model.fitting else (),
         peak=peak_report(model.fitting) if model.fitting else None,
+        profile=model.measured.profile or "",
     )
 
 
@@ -90,12 +92,16 @@ def fit_check(node_id: str, verdict: FitVerdict) -> record.Check:
     )
 
 
-def fit_failure_lines(verdict: FitVerdict) -> tuple[str, ...]:
-    """The first line says everything; below it the operation at the peak, and what lives there."""
-    place = verdict.check.fits
+def fit_failure_lines(verdict: FitVerdict, place: Place) -> tuple[str, ...]:
+    """The first line says everything; below it the operation at the peak, what lives there, and the way out.
+
+    What is unknown names its own way out, or the failure that stands at that place.
+    """
     lines = [f"{one_line(verdict.reason)}   {place}"]
     if verdict.fitting is not None:
         lines += peak_lines(peak_report(verdict.fitting))
+    if verdict.outcome is not Outcome.OVER:
+        return tuple(lines)
     device = verdict.check.deployment.device.name
     return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
 

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.reports.graph_diff import OperationChange, counted, operation_changes, operation_rows
+from pytest_modelbudget.reports.graph_diff import OperationChange, counted_changes, operation_changes, operation_rows
 from pytest_modelbudget.reports.markdown import plain
 from pytest_modelbudget.reports.record import MeasuredMetric, Report, SubjectReport
 from pytest_modelbudget.reports.text import aligned
@@ -88,11 +87,9 @@ def changes(before: Report, after: Report) -> tuple[ModelChange, ...]:
 
 
 def _subjects(report: Report) -> Iterator[tuple[str, SubjectReport]]:
-    """Every model, every transform of it, and it on every device, by id."""
+    """Every model, every transform of it, and both on every device, by id."""
     for model in report.models:
-        yield model.id, model
-        yield from ((str(Address.parse(model.id) / each.name), each) for each in model.transforms)
-        yield from ((str(Address.parse(model.id) / each.name), each) for each in model.deployments)
+        yield from ((subject.id, subject) for subject in model.subjects())
 
 
 def _numbers(then: SubjectReport, now: SubjectReport) -> tuple[NumberChange, ...]:
@@ -167,7 +164,7 @@ def _operations_sentence(change: ModelChange) -> str:
     """How many operations changed; "" where none did, and why nobody knows where a report does not say."""
     if not change.is_aligned:
         return "not compared: write both reports again with --model-budget-json"
-    return counted(change.operations)
+    return counted_changes(change.operations)
 
 
 def _left_out(change: ModelChange) -> Iterator[str]:

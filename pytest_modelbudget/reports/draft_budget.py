@@ -2,15 +2,23 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
+from pytest_modelbudget.budget.budget import DeploymentCheck, Place
+from pytest_modelbudget.budget.deployment_forms import lower_texts
+from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.source_forms import RUN_ON
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.lowering.lowered import Lowering
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.table import DeployedModel
 from pytest_modelbudget.units import exact, percentage, readable, snug_quantity
 
-COMMENT_AT = 40  # column at which what was measured stands
+COMMENT_AT = 34  # column behind a limit's own at which what was measured stands
+ARENA = "activation_arena"
+NO_DEVICE = "    # deployments: add --device NAME (modelbudget devices lists them) to hold it on a device"
 _PLAIN = re.compile(r"[A-Za-z_./][\w./:+-]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
@@ -24,22 +32,47 @@ def budget_text(
     *,
     headroom: Fraction,
     versions: Mapping[str, str],
+    deployed: DeployedModel | None = None,
+    hardware: str = "",
 ) -> str:
-    """The budget file of one model; target is where the model is, seen from the file."""
+    """The budget file of one model, also on a device.
+
+    target is where the model is, seen from the file; hardware is so the file of the device, "" of one that is shipped.
+    """
     with_what = " with " + ", ".join(map(" ".join, versions.items())) if versions else ""
     room = f", and {percentage(headroom)} on top" if headroom else ""
     lines = [
         f"# Measured{with_what}{room}; rounded up at the third digit.",
         "# Held by: pytest --model-budget",
         "model_budget: 1",
+        *([f"hardware: {_word(hardware)}"] if hardware else []),
         "models:",
         f"  {_word(name)}:",
         f"    {source.format}: {_word(target)}",
         *(f"    {field.key}: {field.form.text(value)}" for field in RUN_ON if (value := getattr(source, field.key))),
         "    limits:",
-        *(_limit(metrics[key], measurement, headroom) for key, measurement in measurements.items()),
+        *(f"      {_limit(metrics[key], measurement, headroom)}" for key, measurement in measurements.items()),
+        *(_deployment(deployed, headroom) if deployed else [NO_DEVICE]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _deployment(model: DeployedModel, headroom: Fraction) -> Iterator[str]:
+    """The model on a device: that it fits, where it does, and its arena; a comment where that is a lower bound."""
+    deployment, usual = model.deployment, lower_texts(Lowering())
+    lower = {key: text for key, text in lower_texts(deployment.lowering).items() if text != usual.get(key)}
+    place, arena = Place("", 1), model.measured.measurements[ARENA]
+    verdict = judge_fit(DeploymentCheck(place, deployment, fits=place), model)
+    name, settings = _word(deployment.device.name), ", ".join(f"{key}: {text}" for key, text in lower.items())
+    lines = (
+        "deployments:",
+        f"  {name}:",
+        f"    device: {name}",
+        *([f"    lower: {{{settings}}}"] if settings else []),
+        "    fits: true" if verdict.outcome is Outcome.WITHIN else f"    # fits: true  # {verdict.reason}",
+        f"    limits: {{{ARENA}: {snug_quantity(arena.value * (1 + headroom), arena.unit)}}}  # {_figure(arena)}",
+    )
+    yield from (f"    {'' if arena.complete else '# '}{line}" for line in lines)
 
 
 def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
@@ -47,17 +80,21 @@ def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
     value, unit = measurement.value, metric.unit
     if metric.by_kind:
         kinds = ", ".join(f"{kind}: {count}" for kind, count in measurement.parts.items())
-        return f"      # {metric.key}: {{max: {{{kinds}}}}}"
+        return f"# {metric.key}: {{max: {{{kinds}}}}}"
     if measurement.unreduced is not None:
         least = snug_quantity(value / (1 + headroom), unit, down=True)
         written = f"{metric.key}: {{min: {least}}}"
     else:
         written = f"{metric.key}: {snug_quantity(value * (1 + headroom), unit)}"
     is_held = metric.drafted and measurement.complete
-    line = f"      {'' if is_held else '# '}{written}"
+    line = f"{'' if is_held else '# '}{written}"
+    return f"{line:<{COMMENT_AT}}  # {_figure(measurement)}: {metric.definition}"
+
+
+def _figure(measurement: Measurement) -> str:
+    value, unit = measurement.value, measurement.unit
     least = "" if measurement.complete else ">= "
-    figure = readable(value, unit) if measurement.unreduced else exact(value, unit)
-    return f"{line:<{COMMENT_AT}}  # {least}{figure}: {metric.definition}"
+    return least + (readable(value, unit) if measurement.unreduced else exact(value, unit))
 
 
 def _word(text: str) -> str:

@@ -18,10 +18,10 @@ from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.record import ExecutedOps
 
 Specs = tuple[str, ...]
-Form = tuple[Specs, Specs]  # of an operation: its results, and the weights that it reads
+Signature = tuple[Specs, Specs]  # of an operation: its results, and the weights that it reads
 
 
-class Change(str, Enum):
+class ChangeKind(str, Enum):
     """What became of an operation."""
 
     ADDED = "added"
@@ -36,21 +36,21 @@ class OperationChange:
 
     scope: str
     kind: str
-    before: Form | None
-    after: Form | None
+    before: Signature | None
+    after: Signature | None
     count: int = 1
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[ChangeKind, ...]:
         """What became of it: one word, or two where shape and type are others."""
         if self.before is None or self.after is None:
-            return (Change.ADDED if self.before is None else Change.REMOVED,)
+            return (ChangeKind.ADDED if self.before is None else ChangeKind.REMOVED,)
         (before, after), (types_before, types_after) = (
-            [[part(spec) for side in form for spec in side] for form in (self.before, self.after)]
+            [[part(spec) for side in signature for spec in side] for signature in (self.before, self.after)]
             for part in (_shape, _dtype)
         )
-        reshaped = (Change.RESHAPED,) if before != after else ()
-        return reshaped + ((Change.RETYPED,) if types_before != types_after else ())
+        reshaped = (ChangeKind.RESHAPED,) if before != after else ()
+        return reshaped + ((ChangeKind.RETYPED,) if types_before != types_after else ())
 
     @property
     def word(self) -> str:
@@ -77,14 +77,14 @@ def operation_changes(before: Iterable[ExecutedOps], after: Iterable[ExecutedOps
     return tuple(changes)
 
 
-def _by_place(operations: Iterable[ExecutedOps]) -> dict[tuple[str, str], Counter[Form]]:
-    places: dict[tuple[str, str], Counter[Form]] = {}
+def _by_place(operations: Iterable[ExecutedOps]) -> dict[tuple[str, str], Counter[Signature]]:
+    places: dict[tuple[str, str], Counter[Signature]] = {}
     for each in operations:
         places.setdefault((each.scope, each.kind), Counter())[each.outputs, each.weights] += each.count
     return places
 
 
-def _paired(scope: str, kind: str, old: Sequence[Form], new: Sequence[Form]) -> Iterator[OperationChange]:
+def _paired(scope: str, kind: str, old: Sequence[Signature], new: Sequence[Signature]) -> Iterator[OperationChange]:
     """What is left of both sides of one place, one by one in their order; alike ones counted."""
     for (before, after), count in Counter(zip_longest(old, new)).items():
         yield OperationChange(scope, kind, before, after, count)
@@ -95,12 +95,12 @@ def operation_rows(changes: Iterable[OperationChange]) -> Iterator[tuple[str, st
     yield from ((change.word, scope_text(change.scope), change.kind, change.text) for change in changes)
 
 
-def counted(changes: Iterable[OperationChange]) -> str:
+def counted_changes(changes: Iterable[OperationChange]) -> str:
     """How many operations changed in which way: "1 added, 2 reshaped"."""
-    counts: Counter[Change] = Counter()
+    counts: Counter[ChangeKind] = Counter()
     for change in changes:
         counts.update(dict.fromkeys(change.changes, change.count))
-    return ", ".join(f"{counts[word]:,} {word.value}" for word in Change if counts[word])
+    return ", ".join(f"{counts[word]:,} {word.value}" for word in ChangeKind if counts[word])
 
 
 def _from_to(before: Specs | None, after: Specs | None) -> str:

@@ -147,7 +147,7 @@ def charts(series: Sequence[Series]) -> str:
 
 def chart(series: Series) -> str:
     """The inside of one chart, with its name and days."""
-    line = drawing([(point.value, told(point)) for point in series.points])
+    line = drawing([(point.value, point_text(point)) for point in series.points])
     unit = next(point.unit for point in reversed(series.points) if point.value is not None)
     least, most = readable_pair(line.low, line.high, unit)
     first, last = series.points[0].commit.day, series.points[-1].commit.day
@@ -213,7 +213,7 @@ def _steps(places: Sequence[tuple[float, float | None]]) -> str:
     return path
 
 
-def told(point: Point) -> str:
+def point_text(point: Point) -> str:
     """A point in words: the day, the commit, every digit of the number, and the commit's first line."""
     value = "" if point.value is None else exact(point.value, point.unit)
     return f"{point.commit.day} {point.commit.digits[:DIGITS]} {value}: {point.commit.subject}"

@@ -1,7 +1,7 @@
 """``--model-budget-openmetrics``: every number as a gauge, for Prometheus and GitLab's metrics report.
 
     # TYPE model_budget_measured gauge
-    # HELP model_budget_measured A number of a model, or of a part of it where a limit asks for one.
+    # HELP model_budget_measured A number of a model, or of a part or a run of it where a limit asks for one.
     model_budget_measured{file="budgets/a.yaml",model="net",variant="",metric="params",scope="",unit="param"} 3729047
     # EOF
 
@@ -34,8 +34,9 @@ class Sample(NamedTuple):
 
 
 FAMILIES = {
-    "measured": "A number of a model, or of a part of it where a limit asks for one.",
+    "measured": "A number of a model, or of a part or a run of it where a limit asks for one.",
     "measured_at_least": "The same where operations have no rule: the number is this or more.",
+    "measured_at_most": "The same where nothing better is proved: the number is this or less.",
     "limit": "The most that a limit lets pass, growth since the baseline included.",
     "minimum": "The least that a limit asks for.",
     "accepted": "How far an exception lets a limit be broken.",
@@ -43,6 +44,9 @@ FAMILIES = {
     "checks": "How many limits there are of each outcome.",
     "findings": "How many things a session found amiss: an error fails it.",
 }
+
+
+MEASURED = {"=": "measured", "≥": "measured_at_least", "≤": "measured_at_most"}
 
 
 def render(report: Report) -> str:
@@ -59,7 +63,7 @@ def render(report: Report) -> str:
 def _samples(report: Report) -> Iterator[Sample]:
     """What was measured of each subject and held, then what became of the whole."""
     for model in report.models:
-        for subject in (model, *model.transforms, *model.deployments):
+        for subject in model.subjects():
             yield from _measured(subject)
     for case in cases(report):
         yield from _held(case)
@@ -73,17 +77,17 @@ def _measured(subject: SubjectReport) -> Iterator[Sample]:
     """All numbers of a model, under its inputs or after a transform."""
     for metric in subject.metrics:
         if number := subject.measured(metric):
-            family = "measured" if number.complete else "measured_at_least"
             labels = {**_subject(subject.address), "metric": metric, "scope": "", "unit": number.unit}
-            yield Sample(family, labels, number.value)
+            yield Sample(MEASURED[number.bounds], labels, number.value)
 
 
 def _held(case: Case) -> Iterator[Sample]:
-    """What a limit asks, and what became of it; its number, too, where that is of a part of the model."""
+    """What a limit asks, and what became of it; its number, too, where that is of a part of the model, or of a run."""
     check = case.check
-    labels = {**_subject(case.address.above), "metric": check.metric, "scope": check.scope or ""}
+    _, _, part = case.address.name.partition("@")
+    labels = {**_subject(case.address.above), "metric": check.metric, "scope": part}
     amounts = {"limit": check.maximum, "minimum": check.min, "accepted": check.accept.to if check.accept else None}
-    if check.scope and check.actual is not None and not check.is_claim:
+    if part and check.actual is not None:
         amounts["measured" if check.complete else "measured_at_least"] = check.actual
     yield from (
         Sample(family, {**labels, "unit": check.unit}, amount)

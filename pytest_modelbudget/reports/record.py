@@ -22,7 +22,7 @@ each is what it says there.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
@@ -93,6 +93,11 @@ class MeasuredMetric(Entry):
     convention: str = rare("")
     at_least: int | None = rare(None)
     shares: tuple[ScopeShare, ...] = ()
+
+    @property
+    def bounds(self) -> str:
+        """How the number itself lies to the value: "=", or "≥" and "≤" where only a bound is known."""
+        return "=" if self.complete else "≥" if self.at_least is None else "≤"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,17 +375,6 @@ class EquivalenceReport(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformReport(SubjectReport):
-    """A model after a transform: the name that the file gives it, and the transform's own."""
-
-    name: str
-    transform: str = ""
-    changes: tuple[ChangedLayer, ...] = ()
-    checks: tuple[Check, ...] = ()
-    equivalence: EquivalenceReport | None = rare(None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeftStep(Entry):
     """An operation that was not lowered, and why."""
 
@@ -455,7 +449,7 @@ class PeakReport(Entry):
 class DeploymentReport(SubjectReport):
     """A model on a device: lowered as its compiler would, measured, and placed in its memories.
 
-    lower has every setting as a budget spells it, left what stayed as it was, and why.
+    lower has every setting as a budget spells it, left what stayed as it was, and why; profile is as a model's.
     """
 
     name: str
@@ -465,7 +459,20 @@ class DeploymentReport(SubjectReport):
     arena: ArenaReport | None = None
     memories: tuple[FilledMemory, ...] = ()
     peak: PeakReport | None = None
+    profile: str = rare("")
     checks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformReport(SubjectReport):
+    """A model after a transform, and that on devices: the name that the file gives it, and the transform's own."""
+
+    name: str
+    transform: str = ""
+    changes: tuple[ChangedLayer, ...] = ()
+    checks: tuple[Check, ...] = ()
+    equivalence: EquivalenceReport | None = rare(None)
+    deployments: tuple[DeploymentReport, ...] = rare(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,6 +496,14 @@ class ModelReport(SubjectReport):
     checks: tuple[Check, ...] = ()
     transforms: tuple[TransformReport, ...] = ()
     deployments: tuple[DeploymentReport, ...] = rare(())
+
+    def subjects(self) -> Iterator["ModelReport | TransformReport | DeploymentReport"]:
+        """It, each transform of it with that one's deployments, and its own."""
+        yield self
+        for transform in self.transforms:
+            yield transform
+            yield from transform.deployments
+        yield from self.deployments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -622,8 +637,13 @@ def report_text(report: Report) -> str:
     file says may not depend on which others are written. A shard always has them: the page may be merged from its part.
     """
     if not report.shard:
-        report = replace(report, models=tuple(replace(model, profile="", history=EMPTY) for model in report.models))
+        report = replace(report, models=tuple(map(_without_pictures, report.models)))
     return document_text(to_json(report)) + "\n"
+
+
+def _without_pictures(model: ModelReport) -> ModelReport:
+    deployments = tuple(replace(each, profile="") for each in model.deployments)
+    return replace(model, profile="", history=EMPTY, deployments=deployments)
 
 
 def schema_text() -> str:

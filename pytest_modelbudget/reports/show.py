@@ -438,6 +438,11 @@ def _short(value: object) -> str:
     return str(value)
 
 
+def _bound(number: Measurement, above: str, below: str) -> str:
+    """The word for a number that is a bound alone: of one that may be more, or less."""
+    return "" if number.complete else above if number.at_least is None else below
+
+
 def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
     """One line a metric, in the order of the metric table; then what could not be measured.
 
@@ -447,8 +452,8 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
     cells = [
         (
             key,
-            ("" if number.complete else ">= ") + _figure(number),
-            readable(number.value, number.unit) + ("" if number.complete else " or more"),
+            _bound(number, ">= ", "<= ") + _figure(number),
+            readable(number.value, number.unit) + _bound(number, " or more", " or less"),
             number.convention
             or ", ".join(f"{part} {_count(value, not number.complete)}" for part, value in number.parts.items()),
         )

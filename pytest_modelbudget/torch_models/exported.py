@@ -39,7 +39,7 @@ class ExportedSource:
         subject, specs = self.build()
         return traced(subject, specs, model.rules, rewriting=model.rewriting())
 
-    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+    def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         raise no_training_step(model.format)
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:

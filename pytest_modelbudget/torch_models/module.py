@@ -55,14 +55,14 @@ class ModuleSource:
         subject = module_subject(module, source, dtype)
         return traced(subject, source.inputs, model.rules, dtype, rewriting=rewriting)
 
-    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+    def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         """The step of the module in train mode; what it is built with is not filled, either."""
         module = built(self.source)
         if isinstance(module, torch.jit.ScriptModule):
             raise no_training_step(model.format)
         dtype = converted(self.source.dtype)
         return training_step(
-            module_subject(module, self.source, dtype), self.source.inputs, model.rules, dtype, optimiser
+            module_subject(module, self.source, dtype), self.source.inputs, model.rules, dtype, optimizer
         )
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:

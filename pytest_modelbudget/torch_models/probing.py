@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ProbedValues:
     """Hands values to a probe, those of a layer's later calls under names of their own: "relu", "relu #2"."""
 
     probe: Probe
     read: Callable[[torch.Tensor], NDArray[Any]]
     calls: Counter[str] = field(default_factory=Counter)
 
-    def add(self, name: str, scope: str, types: tuple[str, ...], given: Iterable[torch.Tensor], holds: bool) -> None:
+    def add(self, name: str, scope: str, types: tuple[str, ...], results: Iterable[torch.Tensor], holds: bool) -> None:
         """What one call gave; several tensors are called "lstm", "lstm[1]". Numbers alone are values."""
-        tensors = [tensor for tensor in given if tensor.dtype != torch.bool and not tensor.is_complex()]
+        tensors = [tensor for tensor in results if tensor.dtype != torch.bool and not tensor.is_complex()]
         if not tensors or not self.probe.wants(scope, types, holds):
             return
         self.calls[name] += 1
@@ -53,9 +53,9 @@ class Taken:
 class ProbedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
     """Hands out what operators give that make new values, each as the outermost one that a rule knows."""
 
-    def __init__(self, taken: Taken, scopes: WatchedScopes, rules: OpTable, name_of: NameOf) -> None:
+    def __init__(self, probed: ProbedValues, scopes: WatchedScopes, rules: OpTable, name_of: NameOf) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
-        self._taken, self._scopes, self._rules, self._name_of = taken, scopes, rules, name_of
+        self._probed, self._scopes, self._rules, self._name_of = probed, scopes, rules, name_of
         self._scope = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -72,15 +72,17 @@ class ProbedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # to
         plain = called.name.rpartition(":")[2]
         label = ".".join(filter(None, (self._scope, plain)))
         made = (each for each in tensors_in(result) if called.mutates or not any(each.is_set_to(one) for one in read))
-        self._taken.add(label, self._scope, (plain, name, *kinds), made, False)
+        self._probed.add(label, self._scope, (plain, name, *kinds), made, False)
         return result
 
 
 @contextmanager
-def probing(taken: Taken, model: nn.Module, scopes: WatchedScopes, rules: OpTable, name_of: NameOf) -> Iterator[None]:
+def probing(
+    probed: ProbedValues, model: nn.Module, scopes: WatchedScopes, rules: OpTable, name_of: NameOf
+) -> Iterator[None]:
     """Hand values out while the context lasts."""
     if not isinstance(scopes, ModuleScopes):
-        with ProbedOperators(taken, scopes, rules, name_of):
+        with ProbedOperators(probed, scopes, rules, name_of):
             yield
         return
     paths = {id(module): path for path, module in model.named_modules()}
@@ -88,7 +90,7 @@ def probing(taken: Taken, model: nn.Module, scopes: WatchedScopes, rules: OpTabl
     def returned(module: nn.Module, args: Any, result: Any) -> None:
         if id(module) in paths:
             path, types = paths[id(module)], (type(module).__name__,)
-            taken.add(path, path, types, output_tensors(result), bool(module._modules))
+            probed.add(path, path, types, output_tensors(result), bool(module._modules))
 
     hook = register_module_forward_hook(returned)
     try:

@@ -20,13 +20,13 @@ from pytest_modelbudget.equivalence.products import multiplies, products_of
 from pytest_modelbudget.errors import TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
-from pytest_modelbudget.formats.stopwatch import Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
 from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
-from pytest_modelbudget.torch_models.probing import Taken, probing
+from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
@@ -99,7 +99,7 @@ class TorchSource(Protocol):
     def trace(self, model: TorchModel) -> models.LoadedModel:
         """The graph of a model of this source."""
 
-    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+    def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         """The training step of a model of this source; raises TraceError where none is known."""
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
@@ -150,10 +150,10 @@ class TorchModel(models.RunnableModel):
         """
         return self.source.trace(self) if self._copy_of is None else self._copy_of.measured
 
-    def training_step(self, optimiser: str) -> Graph:
+    def training_step(self, optimizer: str) -> Graph:
         if self.rewrite is not None:
             raise TraceError("a transform has replaced operations, of which no gradient is known")
-        return self.source.training_step(self, optimiser)
+        return self.source.training_step(self, optimizer)
 
     @property
     def is_copy(self) -> bool:
@@ -276,9 +276,9 @@ class TorchModel(models.RunnableModel):
         except TraceError as error:
             raise TransformError(str(error)) from error
 
-    def timed(self, inputs: Arrays, plan: Plan) -> Stopped:
+    def timed(self, inputs: Arrays, plan: Plan) -> Timing:
         """A copy of its own, called as its user would, after one run that puts it into eval mode."""
-        from pytest_modelbudget.torch_models.stopwatch import stopped  # which loads torch's profiler
+        from pytest_modelbudget.torch_models.stopwatch import time_calls  # which loads torch's profiler
 
         subject, specs = self.source.build()
         call = call_of(specs, inputs)
@@ -287,7 +287,7 @@ class TorchModel(models.RunnableModel):
         with isolation.untouched_globals(start=left), isolation.silenced(), user_code("running it", TransformError):
             with torch.inference_mode():
                 subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
-            return stopped(subject.model, plain, call, plan)
+            return time_calls(subject.model, plain, call, plan)
 
     def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
         modules = module_tree(self.subject.model)
@@ -333,8 +333,8 @@ class TorchModel(models.RunnableModel):
             if rewriting is not None:
                 enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
             if watch.probe is not None:
-                taken = Taken(watch.probe, array)
-                enter(probing(taken, subject.model, scopes, self.rules, weight_names(subject.model)))
+                values, names = ProbedValues(watch.probe, array), weight_names(subject.model)
+                enter(probing(values, subject.model, scopes, self.rules, names))
             if self.is_exact:  # above a rewrite, which then works on float64 alone
                 torch.set_default_dtype(torch.float64)
                 enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook

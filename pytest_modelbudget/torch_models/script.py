@@ -41,7 +41,7 @@ class ScriptSource:
         opened, specs = opener(self.source), self.source.inputs
         return script_graph("torchscript", opened, specs, model.rules, model.rewriting())
 
-    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+    def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         raise no_training_step(model.format)
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import set_torch_threads, timer
 
-from pytest_modelbudget.formats.stopwatch import Device, MissingDeviceError, Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Processor, Timing
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import module_tree, named_weights
 
@@ -24,7 +24,7 @@ LOG_LEVEL = "KINETO_LOG_LEVEL"  # of torch's profiler, which else writes of devi
 SILENT = "5"
 
 
-def stopped(model: nn.Module, call_on: Callable[[CallInputs], Any], inputs: CallInputs, plan: Plan) -> Stopped:
+def time_calls(model: nn.Module, call_on: Callable[[CallInputs], Any], inputs: CallInputs, plan: Plan) -> Timing:
     """What the calls of a model take that nobody else has: it is moved to the device.
 
     The clock is that of torch.utils.benchmark, which waits for an accelerator. Raises MissingDeviceError.
@@ -47,11 +47,11 @@ def stopped(model: nn.Module, call_on: Callable[[CallInputs], Any], inputs: Call
         if plan.trace is not None:
             _write_trace(call, plan.trace)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"the CPU ({platform.machine()})"
-    return Stopped(seconds, name, peak)
+    return Timing(seconds, name, peak)
 
 
-def _device(asked: Device) -> torch.device:
-    if asked is Device.CUDA and not torch.cuda.is_available():
+def _device(asked: Processor) -> torch.device:
+    if asked is Processor.CUDA and not torch.cuda.is_available():
         raise MissingDeviceError("torch sees no CUDA device here")
     return torch.device(asked.value)
 

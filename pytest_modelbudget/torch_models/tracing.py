@@ -37,6 +37,7 @@ from pytest_modelbudget.torch_models.weights import (
     registered,
     replace,
 )
+from pytest_modelbudget.units import some_of
 
 NAMED = 2  # operators that a note names
 WAYS = ("meta", "fake", "real")
@@ -232,11 +233,8 @@ def one_input(decisions: Collection[str]) -> str:
     """What a reader must know of numbers that come from a run: one input was counted."""
     if not decisions:
         return "counted in a run on one drawn input, seed 0"
-    named = ", ".join(list(decisions)[:NAMED])
-    more = f" and {len(decisions) - NAMED} more" if len(decisions) > NAMED else ""
-    return (
-        f"data decide the path of this model ({named}{more}): counted on one drawn input, seed 0; another may cost more"
-    )
+    named = some_of(decisions, NAMED)
+    return f"data decide the path of this model ({named}): counted on one drawn input, seed 0; another may cost more"
 
 
 def _notes(left: Left | None) -> Iterator[str]:

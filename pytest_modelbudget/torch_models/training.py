@@ -13,7 +13,7 @@ from torch import fx
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.model import LayerCall
-from pytest_modelbudget.formats.source import OPTIMISERS, InputSpecs
+from pytest_modelbudget.formats.source import OPTIMIZERS, InputSpecs
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.ops.table import OpTable
@@ -27,18 +27,18 @@ WAYS = ("fake", "real")
 
 
 def training_step(
-    subject: Subject, specs: InputSpecs, rules: OpTable, dtype: torch.dtype | None, optimiser: str
+    subject: Subject, specs: InputSpecs, rules: OpTable, dtype: torch.dtype | None, optimizer: str
 ) -> Graph:
     """The program of one step, forward and backward; its weights are all that the step holds, at the end of the first.
 
-    Those are parameters, a gradient for each one that the backward pass reaches, what the optimiser keeps for that,
+    Those are parameters, a gradient for each one that the backward pass reaches, what the optimizer keeps for that,
     and the tensors that autograd saves, each memory once. The loss is the sum of all floating outputs that need a
     gradient. Raises TraceError where the model does not run in train mode, or none of its outputs needs one.
     """
     step = _Step()
     loaded = traced(step.around(subject), specs, rules, dtype, ways=WAYS, grad=torch.enable_grad)
     stored = (weight for weight in loaded.graph.weights if weight.kind in STORED)
-    return replace(loaded.graph, weights=(*stored, *step.gradients(optimiser), *step.kept()))
+    return replace(loaded.graph, weights=(*stored, *step.gradients(optimizer), *step.kept()))
 
 
 @dataclass
@@ -92,12 +92,12 @@ class _Step:
         self.reached = tuple((name, gradient) for name, gradient in gradients if gradient is not None)
         return result
 
-    def gradients(self, optimiser: str) -> Iterator[Weight]:
-        """The gradient of each parameter that got one, and what the optimiser keeps for it, in its type."""
+    def gradients(self, optimizer: str) -> Iterator[Weight]:
+        """The gradient of each parameter that got one, and what the optimizer keeps for it, in its type."""
         for name, gradient in self.reached:
             yield _beside(name, "gradient", gradient, StorageKind.GRADIENT)
-            for number in range(1, OPTIMISERS[optimiser] + 1):
-                yield _beside(name, f"{optimiser} state {number}", gradient, StorageKind.OPTIMISER)
+            for number in range(1, OPTIMIZERS[optimizer] + 1):
+                yield _beside(name, f"{optimizer} state {number}", gradient, StorageKind.OPTIMIZER)
 
     def kept(self) -> Iterator[Weight]:
         """What autograd saves, whole memories, under the modules that made it save them."""

@@ -71,9 +71,9 @@ class ChangedModule:
         loaded = traced(model.subject, model.specs, model.rules)
         return replace(loaded, graph=self.regraph(loaded.graph))
 
-    def training_step(self, model: TorchModel, optimiser: str) -> Graph:
+    def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         """The step of the changed module."""
-        return training_step(model.subject, model.specs, model.rules, None, optimiser)
+        return training_step(model.subject, model.specs, model.rules, None, optimizer)
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
         """The changed copy; the model stays as it is.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 SEEDS = (0, 1, 2)
 SIGMAS = 3.0  # deviations around the mean that a range spans
 CHANNELS = 1  # the axis of channels in the outputs of convolutions, and of a batch of rows
-OTHERWISE = "it gives other values when it is run again: make it deterministic"
 MOST_NAMED = 8  # types that a message names
 Take = Callable[[LayerValue], None]
 
@@ -106,20 +105,22 @@ class _Run:
     selection: Selection
     types: dict[str, None] = field(default_factory=dict)
     scopes: dict[str, None] = field(default_factory=dict)
+    seen: dict[str, None] = field(default_factory=dict)  # scopes of the layers that gave numbers
 
     def over(self, calls: Iterable[Mapping[str, Any]], take: Take) -> int:
-        """The number of calls. Raises InputError where no layer was chosen, TransformError where the model fails."""
-        seen = number = 0
+        """The number of calls. Raises InputError where a glob chose no layer, TransformError where the model fails."""
+        number = 0
 
         def taken(value: LayerValue) -> None:
-            nonlocal seen
-            seen += 1
+            self.seen.setdefault(value.scope)
             take(value)
 
         for number, inputs in enumerate(calls, 1):  # noqa: B007  # it is returned
             self.model.run(inputs, Watch(probe=Probe(self._wants, taken)))
-        if not seen:
-            raise InputError(f"no layer {self.selection.text} gave numbers: {self._guess()}")
+        for glob in self.selection.layers:
+            if not any(is_in_scope(scope, glob) for scope in self.seen):
+                asked = replace(self.selection, layers=(glob,))
+                raise InputError(f"no layer {asked.text} gave numbers: {self._guess(asked)}")
         return number
 
     def _wants(self, scope: str, types: Collection[str], holds_others: bool) -> bool:
@@ -127,8 +128,8 @@ class _Run:
         self.scopes.setdefault(scope)
         return self.selection.wants(scope, types, holds_others)
 
-    def _guess(self) -> str:
-        for asked, known in ((self.selection.types, self.types), (self.selection.layers, self.scopes)):
+    def _guess(self, selection: Selection) -> str:
+        for asked, known in ((selection.types, self.types), (selection.layers, self.scopes)):
             close = [found for word in asked for found in get_close_matches(word, known, 1)]
             if close and close[0] not in asked:
                 return f"did you mean '{close[0]}'?"
@@ -156,10 +157,10 @@ def statistics_of(
 ) -> Captured:
     """The statistics of the chosen layers over all inputs; take gets the values, too.
 
-    Raises InputError for inputs that are not the model's and where no layer is chosen, TransformError for a model that
-    does not run, or gives other values when it is run again.
+    Raises InputError for inputs that are not the model's and where a glob chose no layer, TransformError for a model
+    that does not run, or gives other values when it is run again.
     """
-    from pytest_modelbudget.values.statistics import Moments, Ranks, Statistics
+    from pytest_modelbudget.values.statistics import NOT_REPEATED, Moments, Ranks, Statistics
 
     model = runnable(model)
     calls, notes = inputs.calls(model)
@@ -177,7 +178,7 @@ def statistics_of(
 
     def second(value: LayerValue) -> None:
         if value.name not in ranks:
-            raise TransformError(OTHERWISE)
+            raise TransformError(NOT_REPEATED)
         ranks[value.name].add(value.values)
 
     number = run.over(calls(), first)
@@ -191,13 +192,13 @@ def weights_of(
 ) -> Captured:
     """The statistics of stored tensors from rank 1 on, by a glob on their names; channels lie on their first axis.
 
-    Raises InputError where there is none of such a name, TransformError where values cannot be read.
+    Raises InputError where there is none of a name, TransformError where values cannot be read.
     """
     from pytest_modelbudget.values.statistics import Moments, Ranks
 
     model = runnable(model)
     declared = {weight.tensor.name: weight.tensor for weight in model.graph.weights}
-    tables, found = model.tables(), list[LayerStatistics]()
+    tables, rows = model.tables(), list[LayerStatistics]()
     for name, read in tables.items():
         values = read() if any(is_in_scope(name, glob) for glob in layers) else None
         if values is None or values.dtype.kind not in "fiu" or not values.ndim:
@@ -210,11 +211,10 @@ def weights_of(
         moments.add(values)
         ranks = Ranks(moments, sigmas=sigmas)
         ranks.add(values)
-        found.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
-    if not found:
-        close = [guess for word in layers for guess in get_close_matches(word, tables, 1)]
-        raise InputError(
-            f"no stored tensor of numbers is called {', '.join(map(repr, layers))}"
-            + (f": did you mean '{close[0]}'?" if close else "")
-        )
-    return Captured(tuple(found), 1)
+        rows.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
+    for glob in layers:
+        if not any(is_in_scope(each.scope, glob) for each in rows):
+            close = get_close_matches(glob, tables, 1)
+            guess = f": did you mean '{close[0]}'?" if close else ""
+            raise InputError(f"no stored tensor of numbers is called {glob!r}{guess}")
+    return Captured(tuple(rows), 1)

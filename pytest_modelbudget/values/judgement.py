@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.units import several
+from pytest_modelbudget.units import several, some_of
 
 if TYPE_CHECKING:
     from pytest_modelbudget.units import Number
@@ -42,9 +42,8 @@ def _channel_of_max(one: Statistics) -> str:
 
 
 def _dead(one: Statistics) -> str:
-    named = ", ".join(map(str, one.dead[:MOST_CHANNELS]))
-    more = f" and {len(one.dead) - MOST_CHANNELS} more" if len(one.dead) > MOST_CHANNELS else ""
-    return f"channel{'s' * (len(one.dead) > 1)} {named}{more} of {one.channels}, zero throughout"
+    named = some_of(map(str, one.dead), MOST_CHANNELS)
+    return f"channel{'s' * (len(one.dead) > 1)} {named} of {one.channels}, zero throughout"
 
 
 def _ends(one: Statistics) -> str:
@@ -54,8 +53,8 @@ def _ends(one: Statistics) -> str:
 DIGITS = 9  # which tell all float32 numbers apart
 
 
-def told(value: float) -> Fraction:
-    """A measured number as it is told and judged: the decimal of nine digits that is nearest."""
+def nine_digits(value: float) -> Fraction:
+    """A measured number as it is written and judged: the decimal of nine digits that is nearest."""
     return Fraction(f"{value:.{DIGITS}g}")
 
 
@@ -70,11 +69,11 @@ FIGURES: Mapping[str, Figure] = {
         lambda one: f"{one.zeros:,} of {one.count:,} values",
     ),
     "max_abs": Figure(
-        "", "the largest absolute value", lambda one: told(one.max_abs),
+        "", "the largest absolute value", lambda one: nine_digits(one.max_abs),
         lambda one: ", ".join(filter(None, (_channel_of_max(one), _ends(one)))),
     ),
     "int8_scale": Figure(
-        "", "the largest int8 step that a layer's range asks for", lambda one: told(one.by_range.scale), _ends
+        "", "the largest int8 step that a layer's range asks for", lambda one: nine_digits(one.by_range.scale), _ends
     ),
     "saturation": Figure(
         "%",
@@ -86,7 +85,7 @@ FIGURES: Mapping[str, Figure] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LayerFigure:
     """A figure over all chosen layers, and the layers that it comes from, the worst first; why it is not known."""
 
     value: Number | None
@@ -94,18 +93,18 @@ class Found:
     why_unknown: str = ""
 
 
-def found(key: str, layers: Sequence[LayerStatistics]) -> Found:
+def figure_over(key: str, layers: Sequence[LayerStatistics]) -> LayerFigure:
     """A figure over layers; it is not known where a value was NaN or Inf, or there was none of it."""
     figure = FIGURES[key]
     for layer in layers:
         if why := _why_unknown(key, layer):
-            return Found(None, (), f"'{scope_text(layer.name)}' gives {why}")
+            return LayerFigure(None, (), f"'{scope_text(layer.name)}' gives {why}")
     figures = [
         (scope_text(layer.name), figure.of(layer.statistics), figure.where(layer.statistics)) for layer in layers
     ]
     figures.sort(key=lambda each: -each[1])
     value = sum(each[1] for each in figures) if figure.is_summed else figures[0][1]
-    return Found(value, tuple(each for each in figures if each[1])[:MOST_LAYERS])
+    return LayerFigure(value, tuple(each for each in figures if each[1])[:MOST_LAYERS])
 
 
 def _why_unknown(key: str, layer: LayerStatistics) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 QUANTILES = tuple(Fraction(share) for share in ("0.001", "0.01", "0.5", "0.99", "0.999"))
 HALVES = 2**16  # of the 32 bits of a value
 LOWEST, HIGHEST = -128, 127  # of int8
+NOT_REPEATED = "it gives other values when it is run again: make it deterministic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class Ranks:
         moments = self._moments
         sums = {half: int(lowers.sum()) for half, lowers in self._lowers.items()}
         if self._count != moments.count or any(moments.uppers[half] != total for half, total in sums.items()):
-            raise TransformError("it gives other values when it is run again: make it deterministic")
+            raise TransformError(NOT_REPEATED)
         ranked = {share: self._ranked(share) for share in self._upper}
         first, last = (ranked.get(share, Ranked(0.0, 0, 0)) for share in (QUANTILES[0], QUANTILES[-1]))
         whole = max(moments.count, 1)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget.deployment_forms import LOWER_GRAMMAR, deployment_grammar
+from pytest_modelbudget.budget.deployment_forms import LOWER_GRAMMAR, deployment_form, deployment_grammar
+from pytest_modelbudget.budget.grammar import Field
 from pytest_modelbudget.budget.hardware_file import (
     ARENA_GRAMMAR,
     ARRAY_GRAMMAR,
@@ -50,7 +51,10 @@ def test_hardware_file() -> None:
 def test_every_key_is_named() -> None:
     """The document names every key of the reader's tables, and every reserved one."""
     known = tables()
-    limits, transform = limits_grammar(known.metrics), transform_grammar(known)
+    limits, transform = (
+        limits_grammar(known.metrics),
+        transform_grammar(known, Field("deployments", deployment_form(known), "")),
+    )
     settings = (settings_grammar(each, known.formats) for each in known.transforms.values())
     grammars = (
         file_grammar(known), DEFAULTS_GRAMMAR, model_grammar(known),

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.changes import ELSE, loosenings, redefinitions
-from pytest_modelbudget.formats.stopwatch import Device, Plan
+from pytest_modelbudget.formats.stopwatch import Plan, Processor
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.values.capture import NamedInputs, Selection
@@ -44,7 +44,7 @@ def test_measured_is_read(read: Read) -> None:
         measured("latency: 20 ms, peak_memory: 60 MB, device: cuda, repeats: 7, warmup: 0, threads: 2")
     ).models
     assert model.measured is not None
-    assert model.measured.plan == Plan(Device.CUDA, 7, 0, 2, memory=True)
+    assert model.measured.plan == Plan(Processor.CUDA, 7, 0, 2, memory=True)
     limits = {limit.name: limit.max for limit in model.measured.limits}
     assert limits == {"latency@cuda": Fraction(1, 50), "peak_memory@cuda": 60_000_000}
 

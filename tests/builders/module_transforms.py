@@ -9,6 +9,7 @@ from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate.transforming import Applied, apply_transform
 from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.registry import tables
@@ -34,7 +35,11 @@ def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> A
 
 def numbers(done: Applied) -> dict[str, Any]:
     costed = CostedGraph(done.changed.model.graph, builtin_ops())
-    return {key: metric.measure(costed).value for key, metric in metric_table().items() if not metric.deployed}
+    return {
+        key: metric.measure(costed).value
+        for key, metric in metric_table().items()
+        if metric.stage is not Stage.DEPLOYED
+    }
 
 
 def table(done: Applied) -> dict[str, str]:

@@ -15,7 +15,7 @@ import numpy as np
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import DrawnInputs, LayerValue, LoadedModel, Output, Run, RunnableModel, Watch
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, dense
 from pytest_modelbudget.ops.table import OpTable
@@ -61,7 +61,7 @@ class Numbers(RunnableModel):
                     watch.probe.take(LayerValue(path, path, kind, "float32", layer(inputs["x"])))
         return Run((Output("0", "float32", inputs["x"]),))
 
-    def timed(self, inputs: Any, plan: Plan) -> Stopped:
+    def timed(self, inputs: Any, plan: Plan) -> Timing:
         told = json.loads(self.file.read_text())
         if plan.device.value != told["device"]:
             raise MissingDeviceError("no such device here")
@@ -69,4 +69,4 @@ class Numbers(RunnableModel):
             raise TransformError("nobody tells the memory")
         if plan.trace is not None:
             plan.trace.write_text("[]")
-        return Stopped(tuple(told["seconds"]), told["device"], told.get("peak") if plan.memory else None)
+        return Timing(tuple(told["seconds"]), told["device"], told.get("peak") if plan.memory else None)

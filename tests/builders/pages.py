@@ -5,23 +5,29 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.budget.budget import DeploymentCheck, Place
+from pytest_modelbudget.deployment.array import Array
+from pytest_modelbudget.deployment.device import ArenaRules, Device, Memory
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.gate.from_python import written_limits
 from pytest_modelbudget.gate.measuring import judge_limit
 from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.table import METRICS, MeasuredModel
+from pytest_modelbudget.metrics.measurement import Stage
+from pytest_modelbudget.metrics.table import METRICS, DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, model_report
+from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, deployment_report, model_report
 from pytest_modelbudget.reports.html import page
 from pytest_modelbudget.reports.html.profile import profile
 from pytest_modelbudget.reports.record import Report
@@ -95,10 +101,38 @@ def measured_chain(widths: Sequence[int], *, container: str = "block") -> Measur
     return MeasuredModel(
         loaded.format,
         loaded.traced,
-        measurements={metric.key: metric.measure(graph) for metric in METRICS if not metric.deployed},
+        measurements={metric.key: metric.measure(graph) for metric in METRICS if metric.stage is not Stage.DEPLOYED},
         census=census(graph),
         profile=profile(loaded, graph),
     )
+
+
+BOARD = Device(
+    "board",
+    (
+        Memory("flash", 4096, ("weights",), bandwidth=Fraction(200)),
+        Memory("sram", 1024, ("activations",), reserve=24, bandwidth=Fraction(100)),
+    ),
+    macs={"float32": Fraction(1000), "int8": Fraction(4000), "float16": Fraction(4000)},
+    arena=ArenaRules(align=1),
+    array=Array(2, 2),
+)
+BARE = Device("bare")  # nothing is known of it
+
+
+def deployed_chain(widths: Sequence[int], device: Device, *, container: str = "block") -> DeployedModel:
+    """A chain on a device, each ReLU in the layer before it, with all numbers and its profile."""
+    loaded, _ = chain(widths, container=container)
+    model = measuring.costed(loaded, tables(), ModelSource("torch", loaded))
+    return measuring.deployed(model, Deployment(device.name, device), tables(), profile=profile)
+
+
+def deployments_of(model: Mapping[str, Any], widths: Sequence[int], *, container: str = "block") -> Iterator[Any]:
+    """A model's entry for its deployments on both devices."""
+    for device in (BOARD, BARE):
+        deployed = deployed_chain(widths, device, container=container)
+        check = DeploymentCheck(Place(FILE, int(model["line"])), deployed.deployment)
+        yield to_json(deployment_report(f"{model['id']}::{device.name}", check, deployed))
 
 
 def page_record(models: Mapping[str, tuple[MeasuredModel, Mapping[str, object]]]) -> Any:
@@ -139,9 +173,13 @@ def small_record() -> Any:
     )
 
 
+LATE = [*[8] * 38, 64, 64]
+LONG_NAME = "a_container_with_a_long_name.block"
+
+
 def late_peak() -> MeasuredModel:
     """A chain of 40 layers whose widest comes last, below a container with a long name."""
-    return measured_chain([*[8] * 38, 64, 64], container="a_container_with_a_long_name.block")
+    return measured_chain(LATE, container=LONG_NAME)
 
 
 def with_everything() -> Any:
@@ -150,6 +188,8 @@ def with_everything() -> Any:
     (late,) = page_record({"late": (late_peak(), {"peak_activation": 600})})["models"]
     record["models"].append(late)
     net = record["models"][0]
+    net["deployments"] = list(deployments_of(net, [4, 8, 2]))
+    late["deployments"] = list(deployments_of(late, LATE, container=LONG_NAME))
     net["checks"][0] |= {
         "baseline": 32,
         "allowed": 33,

@@ -349,6 +349,43 @@ def test_numbers_are_asked_for_by_what_they_are_called(
     assert [each["id"].removeprefix("budgets/a.yaml::") for each in found["series"]] == ids
 
 
+FORMER = ["net", "wide", "budgets/a.yaml", "budgets/b.yaml::wide", "budgets/c.yaml::wide", "budgets/c.yaml::last"]
+
+
+@pytest.mark.parametrize("word", FORMER)
+def test_numbers_are_asked_for_by_what_they_were_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """Also by a name that they only had while no number changed."""
+    names = [("a", "net"), ("a", "wide"), ("b", "wide"), ("c", "wide"), ("c", "last")]
+    small(tmp_path, *({file: {name: {"params": 48}}} for file, name in names))
+    _, found = asked(tmp_path, word, capsys=capsys, monkeypatch=monkeypatch)
+    assert [each["id"] for each in found["series"]] == ["budgets/c.yaml::last::params"]
+
+
+CONFIGURED = ["log.diffMerges=combined", "log.diffMerges=off", "log.showRoot=false", "diff.renames=false"]
+
+
+@pytest.mark.parametrize("setting", CONFIGURED)
+def test_nobodys_configuration_changes_a_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    """A merge that brought 8 of 56 parameters, the first commit, and a file that was renamed."""
+    branch = Branch(tmp_path)
+    branch.commit(NET, "locked")
+    branch.fork("side")
+    branch.commit({"a": {"net": {"params": 56}}}, "grown", on="side")
+    branch.commit(NET, "beside")
+    merge = branch.commit({"a": {"net": {"params": 56}}}, "merged", merge=branch.tips["side"])
+    branch.commit({"b": {"net": {"params": 56}}}, "renamed")
+    commits = branch.write()
+    subprocess.run(["git", "config", *setting.split("=")], cwd=tmp_path, check=True)
+    _, found = asked(tmp_path, capsys=capsys, monkeypatch=monkeypatch)
+    (series,) = found["series"]
+    points = [(point["commit"], point["value"]) for point in series["points"]]
+    assert (series["file"], points) == ("budgets/b.yaml", [(commits[1], 48), (commits[merge], 56)])
+
+
 WRONG = {
     "a model": (("nett",), "no commit has a model 'nett' in a lock file: did you mean 'net'?"),
     "a metric": (("--metric", "parms"), "no commit has a number 'parms' in a lock file: did you mean 'params'?"),

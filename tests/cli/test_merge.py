@@ -192,6 +192,14 @@ REFUSED = {
         lambda part: edited(part, lambda record: record["models"].pop()),
         "{2} (shard 2/3) has 2 of its 4 limits: its file was changed",
     ),
+    "a limit of no budget": (
+        lambda part: edited(part, lambda record: record["models"][0]["checks"][0].update(id="macs")),
+        "{2} (shard 2/3) has 'macs' in the budget 'budgets/a.yaml': its file was changed",
+    ),
+    "a model of no budget": (
+        lambda part: edited(part, lambda record: record["models"][0].pop("file")),
+        "{2} (shard 2/3) has 'budgets/a.yaml::net2::macs' in the budget '': its file was changed",
+    ),
     "no number": (of_shard(number="2"), "{2} is no report of this version"),
     "doubled": (of_shard(number=3), "{3} and {2} are both shard 3/3: give one of them"),
     "of other locks": (

@@ -19,6 +19,7 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.gate.from_python import input_specs
 from pytest_modelbudget.gate.measuring import MeasuredModels, collection_paused, judge_limit, measure_model
 from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.registry import tables
 
 pytestmark = pytest.mark.needs_torch
@@ -99,7 +100,7 @@ def test_measurements_are_a_mapping_of_every_metric() -> None:
     """Values, units, shares and what is unmeasured, under the keys of a budget."""
     measurements = measure(net(), "float32 1x4")
     assert list(measurements)[:2] == ["params", "trainable_params"]
-    asked = {key for key, metric in tables().metrics.items() if not (metric.trained or metric.deployed)}
+    asked = {key for key, metric in tables().metrics.items() if metric.stage is Stage.WRITTEN}
     assert set(measurements) == asked
     macs = measurements["macs"]
     assert (macs.unit, macs.complete, macs.unmeasured) == ("MAC", True, ())

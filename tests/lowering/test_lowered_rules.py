@@ -84,6 +84,28 @@ def test_a_clip_whose_bounds_are_inputs_is_fused(tmp_path: Path) -> None:
     assert (names(made), reasons(made)) == (["Conv", "Add"], [])
 
 
+def test_a_clip_whose_bounds_are_computed_from_constants_is_fused(tmp_path: Path) -> None:
+    """As exporters write it that fold no constants: both bounds run through a Cast."""
+    nodes = [
+        node("Cast", "six", "high", to=TensorProto.FLOAT), node("Conv", "x w", "c"), node("Clip", "c low high", "y"),
+    ]  # fmt: skip
+    weights = [stored("w", 4, 4, 1, 1), scalar("low", 0.0), scalar("six", 6, np.int64)]
+    made = program(saved(model(nodes, [value("x", 1, 4, 8, 8)], [value("y", 1, 4, 8, 8)], weights), tmp_path))
+    assert (names(made), reasons(made)) == (["Cast", "Conv"], [])
+    assert made["peak_activation"] == 2 * 4 * 4 * 64
+
+
+def test_a_folded_norm_leaves_nothing_that_only_views_read(tmp_path: Path) -> None:
+    """Exporters store equal tensors once, and name them through an Identity: 16 weights and 4 biases are left."""
+    nodes = [
+        node("Identity", "ones", "variance"), node("Identity", "zeros", "mean"), node("Conv", "x w", "c"),
+        node("BatchNormalization", "c ones zeros mean variance", "y"),
+    ]  # fmt: skip
+    weights = [stored("w", 4, 4, 1, 1), stored("ones", 4), stored("zeros", 4)]
+    made = program(saved(model(nodes, [value("x", 1, 4, 8, 8)], [value("y", 1, 4, 8, 8)], weights), tmp_path))
+    assert (made["params"], reasons(made)) == (16 + 4, [])
+
+
 def test_a_residual_sum_in_place_and_its_relu_are_one() -> None:
     """x of 1 KiB, conv's result of 1 KiB that the sum lands in: as torchvision's ResNet writes it."""
 
@@ -220,3 +242,110 @@ def test_what_runs_in_a_loop_is_lowered_too(tmp_path: Path) -> None:
 def test_integers_have_nothing_to_lower() -> None:
     made = program(Apply(lambda x: x + 1), "int64 2x3", dtype="int8")
     assert (made["peak_activation"], reasons(made)) == (2 * 2 * 3 * 8, [])
+
+
+class Biased(nn.Module):
+    """Two convolutions with one bias, and a norm behind the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.norm = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)
+        self.b.bias = self.a.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.a(x)) + self.b(x)
+
+
+def test_a_bias_that_another_layer_reads_takes_no_shift() -> None:
+    """Two weights of 4 · 4 · 3 · 3, the bias of the second, and one of the first with the shift in it."""
+    made = program(Biased().eval(), IMAGE)
+    assert (names(made), made["weight_memory"]) == (["conv2d", "conv2d", "add"], 4 * (2 * 144 + 2 * 4))
+
+
+def test_a_norm_whose_scale_is_computed_is_left() -> None:
+    """A conditional norm: what the linear layer gives for z scales the channels."""
+
+    class Conditional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.scale, self.norm = nn.Conv2d(4, 4, 1), nn.Linear(5, 4), nn.BatchNorm2d(4, affine=False)
+
+        def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            scale, norm = self.scale(z), self.norm
+            return nn.functional.batch_norm(self.conv(x), norm.running_mean, norm.running_var, scale, scale)
+
+    made = program(Conditional().eval(), [IMAGE, "float32 5"])
+    assert reasons(made) == ["not folded: its scale or statistics are computed, and not stored"]
+    assert made["weight_memory"] == 4 * (16 + 4 + 20 + 4)
+
+
+class Behind(nn.Module):
+    """A convolution of 4 channels, and a function of its result and of a stored or computed tensor."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.conv, self.head, self.prelu, self.function = nn.Conv2d(4, 4, 1), nn.Linear(8, 8), nn.PReLU(4), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        other = torch.sigmoid(x)
+        return self.function(self, self.conv(x), other)
+
+
+NO_ACTIVATION = "is no activation: its results are not those of single elements"
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "why"),
+    [
+        pytest.param("add", lambda _, y, other: y + other, "it reads activation", id="a residual"),
+        pytest.param("clamp", lambda _, y, other: torch.clamp(y, min=other), "it reads activation", id="a bound"),
+        pytest.param("prelu", lambda net, y, _: net.prelu(y), "it reads prelu.weight besides", id="slopes"),
+        pytest.param("linear", lambda net, y, _: net.head(y), f"linear {NO_ACTIVATION}", id="another layer"),
+        pytest.param("pooling", lambda _, y, __: torch.max_pool2d(y, 2), f"pooling {NO_ACTIVATION}", id="a pool"),
+    ],
+)  # fmt: skip
+def test_what_is_more_than_an_activation_never_fuses(kind: str, function: Any, why: str) -> None:
+    """A budget may name any kind: neither operands nor MACs get lost by that."""
+    as_written = program(Behind(function), IMAGE, fuse_activations=())
+    made = program(Behind(function), IMAGE, fuse_activations=(kind,))
+    assert reasons(made)[-1].startswith(f"not fused: {why}")
+    for metric in ("macs", "params", "peak_activation"):
+        assert made[metric] == as_written[metric]
+
+
+def test_weights_that_are_read_in_parts_have_all_their_scales() -> None:
+    """Attention of 8 features over another sequence: 3 · 8 rows in one memory, read as 8 and 16, and 8 more."""
+
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.attention(x, y, y, need_weights=False)[0]
+
+    made = program(Crossed().eval(), ["float32 1x4x8", "float32 1x4x8"], dtype="int8")
+    assert made["weight_memory"] == (24 + 8) * (8 + 4 + 4)  # a row of int8, its scale and its bias
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "peak"),
+    [
+        pytest.param(
+            lambda x: (x * 2).view(1, 4, 1, 1).expand(1, 4, 8, 8).sigmoid().tanh().sum((2, 3)), "float32 1x4",
+            16 + 1024, id="of one row that is read 64 times",
+        ),
+        pytest.param(
+            lambda x: torch.cat([x, x], 1)[:, :1].sigmoid().repeat(1, 8, 1, 1).tanh(), IMAGE,
+            1024 + 2048, id="of a part of a memory, which dies there",
+        ),
+    ],
+)  # fmt: skip
+def test_a_view_lends_no_memory(function: Any, inputs: str, peak: int) -> None:
+    """Neither is the result as large as what is viewed, nor does a part keep the whole."""
+    assert program(Apply(function), inputs, in_place="elementwise")["peak_activation"] == peak
+
+
+def test_what_is_read_through_two_views_is_not_overwritten() -> None:
+    made = program(Apply(lambda x: (lambda y: y + y.t())(x * 2)), "float32 8x8", in_place="elementwise")
+    assert not made.lowered.done

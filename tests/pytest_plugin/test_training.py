@@ -63,7 +63,7 @@ def test_a_step_is_held_to_the_byte(pytester: pytest.Pytester) -> None:
     report: Any = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
     models = {model["id"].rpartition("::")[2]: model["metrics"] for model in report["models"]}
     assert models["exact"]["training_memory"]["parts"] == {
-        "parameters": 848, "gradients": 848, "optimiser": 1696, "saved": 288,
+        "parameters": 848, "gradients": 848, "optimizer": 1696, "saved": 288,
     }  # fmt: skip
     assert models["exact"] | models["plain"] == models["exact"]  # all other numbers are the same
     assert not {"training_macs", "training_memory"} & models["plain"].keys()

@@ -9,7 +9,7 @@ import pytest
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.metrics.operations import Operation, operations
-from pytest_modelbudget.reports.graph_diff import counted, operation_changes, operation_rows
+from pytest_modelbudget.reports.graph_diff import counted_changes, operation_changes, operation_rows
 from pytest_modelbudget.reports.record import ExecutedOps, Growth
 from pytest_modelbudget.reports.sentences import shapes
 from tests.builders.graphs import costed, parameter, tensor, view
@@ -86,7 +86,7 @@ def test_operations_are_aligned_by_scope_and_kind(
     """What is the same on both sides is no change, wherever it stands."""
     changes = operation_changes(before, after)
     assert list(operation_rows(changes)) == rows
-    assert counted(changes) == count
+    assert counted_changes(changes) == count
 
 
 def test_operations_of_a_graph_are_those_that_cost_something() -> None:

@@ -34,6 +34,19 @@ CUT_OR_OVERLAPPING = """
   }
   return troubles;
 """
+# The same of words over the rectangles of a drawing, in the one colour that such words have.
+LOW_CONTRAST_INSIDE = """
+  const light = (colour) => colour.match(/[\\d.]+/g).map(Number).slice(0, 3).map((value) => value / 255)
+    .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, value, at) => sum + value * [0.2126, 0.7152, 0.0722][at], 0);
+  const figure = document.querySelector("[data-plot=arena]");
+  const words = light(getComputedStyle(figure).color);
+  const fills = [...figure.querySelectorAll(".pieces rect")].map((rect) => getComputedStyle(rect).fill);
+  return [...new Set(fills)].filter((fill) => {
+    const behind = light(fill);
+    return (Math.max(words, behind) + 0.05) / (Math.min(words, behind) + 0.05) < 4.5;
+  });
+"""
 # Height of the tallest name of a limit: six lines are enough for the oddest one here.
 TALLEST_NAME = """
   const names = [...document.querySelectorAll("tr.limit > th")].filter((e) => e.checkVisibility());
@@ -236,6 +249,53 @@ def test_the_peak_and_its_owners_are_told_in_words(browser: Browser, small: Path
         )
         == "block0.fc0, steps 0 to 1; block0.act0, steps 1 to 2"
     )
+
+
+ARENA = "#model [data-plot=arena][data-position='0']"
+
+
+def test_a_buffer_is_found_by_keys_and_pointer(browser: Browser, everything: Path) -> None:
+    """x, fc0 and fc1 are 16, 32 and 8 bytes: End is the last of them, and a line says its offset, layer and life."""
+    browser.show(everything, "model-0")
+    (hint,) = browser.words(f"{ARENA} .says")
+    assert hint == "Point at a buffer, or press ← and → here."
+    browser.run(f"""document.querySelector("{ARENA} svg").focus()""")
+    browser.press("\ue014", "\ue014")
+    words = "block0.fc0, made by aten::linear: 1×8 float32, 32 B at 0 to 32, steps 0 to 1"
+    assert browser.words(f"{ARENA} .says") == [words]
+    chosen = f"""return document.querySelector("{ARENA} svg").getAttribute("aria-valuetext")"""
+    assert browser.run(chosen) == words
+    browser.press("\ue010")
+    assert browser.words(f"{ARENA} .says") == ["block0.fc1, made by aten::linear: 1×2 float32, 8 B at 32 to 40, step 1"]
+    browser.run(f"""document.querySelector("{ARENA} .pieces rect").dispatchEvent(new PointerEvent("pointerover"))""")
+    assert browser.run(chosen) == "input of the model: 1×4 float32, 16 B at 32 to 48, step 0"
+
+
+def test_a_deployment_is_told_in_words(browser: Browser, everything: Path) -> None:
+    """The arithmetic is in test_device_profile; of a device without figures the page says what is lacking."""
+    browser.show(everything, "model-0")
+    captions = browser.words("[data-section=deployments] figcaption")
+    assert [caption.split(":")[0].split(".")[0] for caption in captions] == [
+        "3 buffers in an arena of 48 B, placed by greedy_by_size, aligned to 1 B",
+        "Of activations live at once as written at most 64 B in 4 steps; lowered, at most 48 B in 2 steps, 75% of that",
+        "At best 1",
+        "An array of 2 × 2, weight stationary, takes 60 cycles for 48 MACs",
+        "3 buffers in an arena of 48 B, placed by greedy_by_size, aligned to 16 B",
+        "Of activations live at once as written at most 64 B in 4 steps; lowered, at most 48 B in 2 steps, 75% of that",
+        "No operation's time is bounded",
+    ]
+    assert "one operation after another: flash decides 62%, sram decides 38%." in captions[2]
+    assert "20% of what it could multiply" in captions[3]
+    assert "Without a bound: 2 operations (bare gives no rate of float32 MACs)." in captions[6]
+    assert browser.words("[data-section=deployments] td").count("") == 0
+
+
+@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
+def test_names_stand_out_from_their_buffers(browser: Browser, everything: Path, dark: bool) -> None:
+    """WCAG AA in the drawing, too: text on every colour that a buffer has."""
+    browser.show(everything, "model-2", dark=dark)
+    low = browser.run(LOW_CONTRAST_INSIDE)
+    assert low == []
 
 
 def test_the_roofline_follows_the_machine(browser: Browser, small: Path) -> None:

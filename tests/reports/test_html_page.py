@@ -204,6 +204,58 @@ def test_everything_that_others_add_is_shown() -> None:
     assert view["divergence"] == [[["0, normal", "3.2e-15"], ["0, zeros", "3.2e-4"]]]
 
 
+def test_a_device_that_lacks_figures_is_told_once_for_all_that_need_them() -> None:
+    """No row says only "unknown": the reason stands below, beside the numbers that it is of."""
+    told = " ".join(" ".join(Page(page_of_net()["markup"]).words).split())
+    assert "latency_bound unknown: bare gives no rate of float32 MACs: add it to the device" in told
+    assert "array_cycles, array_utilisation, array_mapping, array_traffic unknown: bare has no array" in told
+
+
+def page_of_net() -> Any:
+    """The first view of the page that has everything."""
+    return Page(render(with_everything())).views()[0]
+
+
+def test_a_number_measured_in_a_run_says_on_what() -> None:
+    """Also where it is within: below its limit stand the inputs, and the layers that it comes from."""
+    record = small_record()
+    seen = {"measured_on": "measured on drawn inputs, seed 0", "evidence": ["  act0: 3 of 8 values"]}
+    (params,) = record["models"][1]["checks"]
+    params |= {**seen, "outcome": "within"}
+    told = " ".join(Page(Page(render(record)).views()[1]["markup"]).words)
+    assert "measured on drawn inputs, seed 0\n  act0: 3 of 8 values" in told
+
+
+def test_memories_that_are_too_small_name_what_lives_there() -> None:
+    """On the card, as in the failure."""
+    record = with_everything()
+    board = record["models"][0]["deployments"][0]
+    board["checks"] = [
+        {"id": f"{board['id']}::fits", "metric": "fits", "outcome": "over", "level": "error", "line": 9,
+         "reason": "sram 48 B > 40 B", "measured": "sram 48 B", "allowed": "40 B", "limit": None, "actual": None,
+         "baseline": None}
+    ]  # fmt: skip
+    told = " ".join(Page(render(record)).words)
+    assert "48 B alive during aten::linear in block0.fc0" in told
+    assert "made in block0.fc0" in told
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        pytest.param({"complete": True}, "1.00 kB", id="exact"),
+        pytest.param({"complete": False}, "≥ 1.00 kB", id="lower bound"),
+        pytest.param({"complete": False, "at_least": 900}, "≤ 1.00 kB", id="upper bound"),
+    ],
+)
+def test_a_bound_has_the_sign_of_its_side(number: dict[str, Any], told: str) -> None:
+    """A best order that is not proved needs what it needs, or less: never more."""
+    record = small_record()
+    record["models"][0]["metrics"]["peak_activation_best"] = {"value": 1000, "unit": "B", **number}
+    words = [word.strip() for word in Page(Page(render(record)).views()[0]["markup"]).words]
+    assert words[words.index("peak_activation_best") :][2] == told
+
+
 def compared(metric: str, unit: str, before: int, after: int) -> tuple[Change, ...]:
     """The changes of a transform that makes one number of another."""
     numbers = [MeasuredMetric(value=value, unit=unit, complete=True) for value in (before, after)]

@@ -73,6 +73,15 @@ def test_a_lower_bound_is_a_gauge_of_another_name() -> None:
     assert (labels["outcome"], value) == ("unknown", 1)
 
 
+def test_an_upper_bound_is_a_gauge_of_its_own() -> None:
+    """A best order that is not proved: none needs more, and nobody knows whether one needs less."""
+    most = {"value": 40, "unit": "B", "complete": False, "at_least": 30}
+    record = report(model(metrics={"peak_activation_best": most}))
+    assert samples(record, "measured_at_least") == []
+    ((_, labels, value),) = samples(record, "measured_at_most")
+    assert (labels["metric"], value) == ("peak_activation_best", 40)
+
+
 def test_a_limit_stands_beside_its_number() -> None:
     """The most that it lets pass is the smaller of its maximum and what growth allows: 45 of 50 and 45."""
     grown = check(baseline=40, allowed=45, grow="0.125", min=30, complete=True)
@@ -82,6 +91,19 @@ def test_a_limit_stands_beside_its_number() -> None:
     head = {**params, "scope": "head"}
     assert samples(record, "limit", "minimum") == [("limit", params, 45), ("limit", head, 100), ("minimum", params, 30)]
     assert samples(record, "measured") == [("measured", params, 40), ("measured", head, 125)]
+
+
+def test_figures_of_runs_are_told_apart_by_what_they_are_of() -> None:
+    """Two groups of layers and two devices: Prometheus refuses a file in which two lines have the same labels."""
+    names = ("zeros@body", "zeros@head", "latency@cpu", "latency@cuda")
+    figures = [check(name, metric=name.partition("@")[0], actual=n, complete=True) for n, name in enumerate(names)]
+    record = report(model(*figures, metrics={}))
+    for family in ("measured", "limit", "check"):
+        told = [labels for _, labels, _ in samples(record, family)]
+        assert ["@".join((labels["metric"], labels["scope"])) for labels in told] == list(names)
+    assert {labels["scope"]: value for _, labels, value in samples(record, "measured")} == {
+        "body": 0, "head": 1, "cpu": 2, "cuda": 3,
+    }  # fmt: skip
 
 
 def test_an_exception_has_its_own_gauge() -> None:

@@ -14,8 +14,8 @@ from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.metrics.compute import flops, macs
 from pytest_modelbudget.metrics.storage import params, peak_activation, weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
+from pytest_modelbudget.reports.html import memory_profile
 from pytest_modelbudget.reports.html import profile as layer_profile
-from pytest_modelbudget.reports.html import profile as memory_profile
 from pytest_modelbudget.reports.html import profile as op_profile
 from pytest_modelbudget.reports.html.profile import packed, profile
 from tests.builders.graphs import costed, parameter, tensor

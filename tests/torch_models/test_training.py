@@ -149,7 +149,7 @@ def test_a_step_by_hand(
     assert measured["training_macs"].value == macs
     assert measured["training_macs"].complete
     number = measured["training_memory"]
-    parts = {"parameters": stored, "gradients": 4 * trained, "optimiser": 2 * 4 * trained, "saved": saved}
+    parts = {"parameters": stored, "gradients": 4 * trained, "optimizer": 2 * 4 * trained, "saved": saved}
     assert (number.parts, number.complete) == (parts, True)
     assert number.value == sum(parts.values())
 
@@ -164,8 +164,8 @@ def test_shares_stand_under_the_module_of_the_forward_operator() -> None:
 
 
 @pytest.mark.parametrize(("name", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("adamw", 2)])
-def test_optimisers_keep_what_those_of_torch_keep(name: str, states: int) -> None:
-    """Bytes of the tensors in the optimiser after one real step; counts of steps are single values, and free."""
+def test_optimizers_keep_what_those_of_torch_keep(name: str, states: int) -> None:
+    """Bytes of the tensors in the optimizer after one real step; counts of steps are single values, and free."""
     makers: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,
         "momentum": lambda weights: torch.optim.SGD(weights, momentum=0.9),
@@ -173,24 +173,24 @@ def test_optimisers_keep_what_those_of_torch_keep(name: str, states: int) -> Non
         "adamw": torch.optim.AdamW,
     }
     model = frozen_backbone()
-    optimiser = makers[name](model.parameters())
+    optimizer = makers[name](model.parameters())
     model(torch.ones(3, 8)).sum().backward()
-    optimiser.step()
+    optimizer.step()
     kept = sum(
         value.nbytes
-        for state in optimiser.state.values()
+        for state in optimizer.state.values()
         for value in state.values()
         if isinstance(value, torch.Tensor) and value.dim()
     )
     number = measure(frozen_backbone, "float32 3x8", training=name)["training_memory"]
-    assert number.parts["optimiser"] == kept == states * 68 * 4
+    assert number.parts["optimizer"] == kept == states * 68 * 4
 
 
 def test_weights_in_bfloat16_have_gradients_and_states_in_it() -> None:
     """Two bytes each: parameters, gradients, two moments; and the input, and ReLU's output."""
     measured = measure(mlp().to(torch.bfloat16), "bfloat16 3x8", training="adamw")
     assert measured["training_memory"].parts == {
-        "parameters": 424, "gradients": 424, "optimiser": 848, "saved": (X + 3 * 16 * 4) // 2,
+        "parameters": 424, "gradients": 424, "optimizer": 848, "saved": (X + 3 * 16 * 4) // 2,
     }  # fmt: skip
 
 

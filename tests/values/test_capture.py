@@ -140,6 +140,7 @@ def test_every_format_gives_the_same_values(
 NO_LAYER = [
     pytest.param(Selection(types=("Conv2D",)), r"'\*' of type Conv2D gave numbers: did you mean 'Conv2d'", id="type"),
     pytest.param(Selection(("haed.*",)), "did you mean 'head.1'", id="path"),
+    pytest.param(Selection(("second", "haed.*")), r"no layer 'haed.\*' gave numbers: did you mean 'head.1'", id="one"),
     pytest.param(Selection(("features.*",), ("GELU",)), "it has layers of type Conv2d, ReLU, Flatten", id="neither"),
 ]  # fmt: skip
 

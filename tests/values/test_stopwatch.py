@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget.formats.stopwatch import Device, Plan, Stopped
+from pytest_modelbudget.formats.stopwatch import Plan, Processor, Timing
 from pytest_modelbudget.gate.from_python import model_source
-from pytest_modelbudget.gate.running import timed
+from pytest_modelbudget.gate.running import time_model
 from pytest_modelbudget.registry import tables
 from tests.builders.torch_roads import IMAGE, exported, scripted
 
@@ -20,17 +20,17 @@ pytestmark = pytest.mark.needs_torch
 PLAN = Plan(repeats=3, warmup=1, memory=True)
 
 
-def run(source: object, inputs: str | None, plan: Plan = PLAN) -> Stopped:
-    seen = timed(model_source(source, inputs, registry=tables(), base=Path.cwd()), plan, tables(), root=Path.cwd())
+def run(source: object, inputs: str | None, plan: Plan = PLAN) -> Timing:
+    seen = time_model(model_source(source, inputs, registry=tables(), base=Path.cwd()), plan, tables(), root=Path.cwd())
     assert seen.value is not None, seen.failure
     return seen.value
 
 
 def test_median_and_spread() -> None:
     """Of 1 to 5: the third, and the fourth less the second."""
-    stopped = Stopped((5.0, 1.0, 4.0, 2.0, 3.0), "the CPU")
-    assert (stopped.median, stopped.spread) == (3.0, 2.0)
-    assert Stopped((7.0,), "the CPU").spread == 0.0
+    timing = Timing((5.0, 1.0, 4.0, 2.0, 3.0), "the CPU")
+    assert (timing.median, timing.spread) == (3.0, 2.0)
+    assert Timing((7.0,), "the CPU").spread == 0.0
 
 
 def elementwise() -> nn.Module:
@@ -76,8 +76,8 @@ def test_calls_are_counted_apart_from_the_first() -> None:
             return x * 2
 
     model, threads = Counting(), torch.get_num_threads()
-    stopped = run(model, IMAGE, Plan(repeats=3, warmup=1, threads=2))
-    assert (len(stopped.seconds), stopped.peak_memory, stopped.machine[:8]) == (3, None, "the CPU ")
+    timing = run(model, IMAGE, Plan(repeats=3, warmup=1, threads=2))
+    assert (len(timing.seconds), timing.peak_memory, timing.machine[:8]) == (3, None, "the CPU ")
     assert calls[-4:] == [(2, False, True)] * 4
     assert len(calls) == 1 + 1 + 3  # the first puts it into eval mode
     assert (model.training, torch.get_num_threads()) == (True, threads)
@@ -97,25 +97,25 @@ def test_onnx_on_the_clock(tmp_path: Path) -> None:
 
     file, trace = tmp_path / "linear.onnx", tmp_path / "trace.json"
     assert main(["linear", "--m", "2", "--k", "4", "--n", "3", "--out", str(file)]) == 0
-    stopped = run(file, None, Plan(repeats=4, trace=trace))
-    assert (len(stopped.seconds), stopped.peak_memory) == (4, None)
+    timing = run(file, None, Plan(repeats=4, trace=trace))
+    assert (len(timing.seconds), timing.peak_memory) == (4, None)
     assert "model_run" in {event.get("name") for event in json.loads(trace.read_text())}
     source = model_source(file, None, registry=tables(), base=Path.cwd())
-    assert "limit peak_activation" in timed(source, PLAN, tables(), root=Path.cwd()).failure
+    assert "limit peak_activation" in time_model(source, PLAN, tables(), root=Path.cwd()).failure
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
 def test_a_device_that_is_not_there() -> None:
-    seen = timed(
-        model_source(elementwise(), IMAGE, registry=tables(), base=Path.cwd()), Plan(Device.CUDA), tables(),
+    seen = time_model(
+        model_source(elementwise(), IMAGE, registry=tables(), base=Path.cwd()), Plan(Processor.CUDA), tables(),
         root=Path.cwd(),
     )  # fmt: skip
-    assert (seen.value, seen.is_missing, seen.failure) == (None, True, "torch sees no CUDA device here")
+    assert (seen.value, seen.lacks_device, seen.failure) == (None, True, "torch sees no CUDA device here")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 def test_peak_memory_on_cuda() -> None:
     """CUDA's allocator gives out whole blocks of 512 B: x 1,536, weight 1,024, then as by hand."""
-    stopped = run(elementwise(), IMAGE, Plan(Device.CUDA, repeats=3, warmup=1, memory=True))
-    assert stopped.peak_memory == X + 1024 + 2 * X + 2 * X + 2 * X
-    assert len(stopped.seconds) == 3
+    timing = run(elementwise(), IMAGE, Plan(Processor.CUDA, repeats=3, warmup=1, memory=True))
+    assert timing.peak_memory == X + 1024 + 2 * X + 2 * X + 2 * X
+    assert len(timing.seconds) == 3

@@ -3,10 +3,7 @@
 
 /** Bytes of live activations by step: the largest of each span, with the peak and its limit. */
 function memoryPlot(figure, memory, limit, width) {
-  const points = memory.points.map(([first, last, at, bytes], index) => {
-    const [scope, op] = memory.names[index];
-    return { first, last, at, bytes: Number(bytes), scope, op };
-  });
+  const points = memorySpans(memory);
   const peak = Number(memory.peak);
   const isDrawn = limit !== null && limit <= 3 * peak;
   const end = points.at(-1).last + 1;
@@ -21,12 +18,7 @@ function memoryPlot(figure, memory, limit, width) {
     style: STYLE,
     ariaLabel: "Memory over execution order",
     ariaDescription: caption,
-    x: {
-      label: "step in execution order",
-      domain: [0, end],
-      tickFormat: "~s",
-      ticks: d3.ticks(0, end, width / 80).filter(Number.isInteger),
-    },
+    x: stepAxis(end, width),
     y: {
       label: "bytes alive",
       grid: true,
@@ -42,6 +34,24 @@ function memoryPlot(figure, memory, limit, width) {
     ],
   });
   fill(figure, caption, [drawing, ownersPlot(memory, end, width)]);
+}
+
+/** Spans of steps, each with the step at which most of its bytes live. */
+function memorySpans(memory) {
+  return memory.points.map(([first, last, at, bytes], index) => {
+    const [scope, op] = memory.names[index];
+    return { first, last, at, bytes: Number(bytes), scope, op };
+  });
+}
+
+/** An axis of whole steps. */
+function stepAxis(end, width) {
+  return {
+    label: "step in execution order",
+    domain: [0, end],
+    tickFormat: "~s",
+    ticks: d3.ticks(0, end, width / 80).filter(Number.isInteger),
+  };
 }
 
 const MOST_OWNERS = 6; // drawn; the table below names more

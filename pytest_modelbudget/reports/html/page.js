@@ -58,7 +58,14 @@ async function route() {
     view.querySelector(`[data-section="${CSS.escape(section)}"]`)?.scrollIntoView();
 }
 
+const DEVICE_TABLES = {
+  device: (place, profile) => deviceTable(place, profile.roofline),
+  array: (place, profile) => arrayTable(place, profile.array),
+};
+
 function tables() {
+  for (const place of view.querySelectorAll("[data-device-table]"))
+    DEVICE_TABLES[place.dataset.deviceTable](place, deployed(place));
   layerTable(view.querySelector("[data-table=layers]"), plotted.profile.layers);
   ownerTable(view.querySelector("[data-table=owners]"), plotted.profile.memory);
   const form = view.querySelector("[data-machine]");
@@ -82,7 +89,17 @@ const DRAWINGS = {
   layers: (figure, width) => layersPlot(figure, plotted.profile.layers, width),
   divergence: (figure, width) =>
     divergencePlot(figure, plotted.divergence[figure.dataset.position], width),
+  arena: (figure, width) => arenaPlot(figure, deployed(figure).arena, width),
+  lowered: (figure, width) =>
+    loweredPlot(figure, plotted.profile?.memory, deployed(figure).memory, width),
+  device: (figure, width) => deviceRooflinePlot(figure, deployed(figure).roofline, width),
+  array: (figure, width) => arrayPlot(figure, deployed(figure).array, width),
 };
+
+/** The profile of the deployment that a figure belongs to. */
+function deployed(figure) {
+  return plotted.deployments[figure.dataset.position];
+}
 
 /** The drawings of these names, as wide as their figures or as asked for. */
 function draw({ names = Object.keys(DRAWINGS), width = null } = {}) {

@@ -31,7 +31,7 @@ FILES = Path(__file__).parent
 LIBRARY = ("vendor/d3-7.9.0.min.js", "vendor/plot-0.6.17.umd.min.js")
 OWN_SCRIPTS = (
     "figures.js", "drawing.js", "memory_plot.js", "roofline_plot.js", "layers_plot.js", "divergence_plot.js",
-    "tables.js", "overview.js", "page.js",
+    "arena_plot.js", "device_plot.js", "tables.js", "overview.js", "page.js",
 )  # fmt: skip
 STYLES = ("page.css", "tables.css", "model.css", "media.css")
 MOST_NOTICED = 50  # told one by one at the top; the table below has all
@@ -68,7 +68,9 @@ def render(report: Report) -> str:
 def _views(models: Sequence[ModelView]) -> Iterator[str]:
     """The view of each model: its markup and the numbers of its plots, compressed, as base64.
 
-    {"markup": "<header>...", "limit": 1500000, "divergence": [[]], "profile": {...}} or null
+    {"markup": "<header>...", "limit": 1500000, "divergence": [[]], "profile": {...}, "deployments": [{...}]}
+
+    null stands for a profile that is not there.
     """
     template = _templates().get_template("model.html")
     for before, model, after in zip((None, *models), models, (*models[1:], None), strict=False):
@@ -77,6 +79,7 @@ def _views(models: Sequence[ModelView]) -> Iterator[str]:
             "markup": json.dumps(markup), "limit": json.dumps(model.memory_limit),
             "divergence": json.dumps([transform.divergence for transform in model.transforms]),
             "profile": model.report.profile or "null",
+            "deployments": f"[{','.join(each.profile or 'null' for each in model.report.deployments)}]",
         }  # fmt: skip
         text = ",".join(f'"{key}":{part}' for key, part in view.items())
         yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()

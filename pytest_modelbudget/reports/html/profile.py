@@ -1,4 +1,4 @@
-"""The profile of one model that a page shows: its layers, memory over time, operations.
+"""The profile of one program that a page shows: its layers, memory over time, operations; or what it is on a device.
 
 Worked out only where a report asks for it (``FileReport.profile``): it takes the graph, and
 is larger than all the rest of a model's record. So it is JSON text from the start: carried from
@@ -7,17 +7,18 @@ process to process and into the page without being read on its way.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_modelbudget.formats.model import Model
-from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, lifetimes, live_nbytes, paths
-from pytest_modelbudget.graph.tensor import Storage, Tensor
+from pytest_modelbudget.graph.graph import paths
 from pytest_modelbudget.metrics.compute import op_flops
-from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic
+from pytest_modelbudget.metrics.costs import NO_DEVICE, CostedGraph, OpCost, Traffic
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
+from pytest_modelbudget.reports.html.device_profile import array_profile, roofline_profile
+from pytest_modelbudget.reports.html.memory_profile import arena_profile, memory_profile
 from pytest_modelbudget.reports.show import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, Record, calls_record, layer_table
 
 MOST_ROWS = 2000
@@ -85,61 +86,6 @@ def _largest(rows: list[Record]) -> list[Record]:
     return [*(rows[position] for position in sorted(kept)), {**nowhere, **summed}]
 
 
-MOST_POINTS = 500  # more steps than this share points, of which each keeps its largest
-MOST_OWNERS = 25  # named one by one at the peak; the others are added up
-
-
-def memory_profile(graph: Graph) -> Record:
-    """Live bytes by step, and what lives at the first step that has most of them."""
-    alive = lifetimes(graph)
-    live = live_nbytes(alive, positions=max(len(graph.ops), 1))
-    peak = max(live)
-    step = live.index(peak)
-    points = list(_points(live))
-    at_peak = [(storage, life) for storage, life in alive.items() if life.first <= step <= life.last]
-    at_peak.sort(key=lambda entry: -entry[0].nbytes)  # stable: equals stay in order of appearance
-    named, rest = at_peak[:MOST_OWNERS], at_peak[MOST_OWNERS:]
-    makers = _makers(graph)
-    return {
-        "steps": len(graph.ops),
-        "complete": not any(storage.unsized for storage in alive),
-        "peak": peak,
-        "step": step,
-        "points": points,
-        # Scope and foreign name of the op; a graph without ops has a step all the same.
-        "names": [[graph.ops[at].scope, graph.ops[at].name] if graph.ops else ["", ""] for _, _, at, _ in points],
-        "owners": [_owner(storage, life, *makers[storage]) for storage, life in named],
-        "rest": {"count": len(rest), "bytes": sum(storage.nbytes for storage, _ in rest)},
-    }
-
-
-def _points(live: Sequence[int]) -> Iterator[list[int]]:
-    """Spans of equal length, each with the step where most bytes live: no peak gets lost."""
-    span = -(-len(live) // MOST_POINTS)
-    for first in range(0, len(live), span):
-        last = min(first + span, len(live)) - 1
-        most_at = max(range(first, last + 1), key=live.__getitem__)
-        yield [first, last, most_at, live[most_at]]
-
-
-def _makers(graph: Graph) -> Mapping[Storage, tuple[Tensor, Op | None]]:
-    """For each storage the first tensor on it, and the op that allocated it; none made inputs."""
-    makers: dict[Storage, tuple[Tensor, Op | None]] = {tensor.storage: (tensor, None) for tensor in graph.inputs}
-    for op in graph.ops:
-        for output in op.fresh_outputs:
-            makers.setdefault(output.storage, (output, op))
-    return makers
-
-
-def _owner(storage: Storage, life: Lifetime, tensor: Tensor, op: Op | None) -> Record:
-    """One activation that lives at the peak; op is "" for an input of the model."""
-    return {
-        "scope": op.scope if op else "", "op": op.name if op else "",
-        "shape": list(tensor.shape), "dtype": tensor.dtype.name, "bytes": storage.nbytes,
-        "first": life.first, "last": life.last,
-    }  # fmt: skip
-
-
 MOST_OP_POINTS = 400  # the largest ones; the others are added up by kind
 POINT_FIGURES = ("count", "macs", "flops", "read", "weights", "write")
 
@@ -205,14 +151,22 @@ LARGEST_EXACT = 2**53 - 1  # a larger whole number goes as text: JavaScript woul
 
 
 def profile(model: Model, costed: CostedGraph) -> str:
-    """JSON, the same for the same graph; its size is bounded, whatever the model's."""
-    layers, ops = layer_profile(model, costed), op_profile(costed)
-    parts = {
-        "layers": {**layers, "rows": packed(layers["rows"])},
-        "memory": memory_profile(model.graph),
-        "ops": {**ops, "points": packed(ops["points"])},
+    """JSON, the same for the same graph; its size is bounded, whatever the model's.
+
+    Of a program on a device: its memory over time, where its arena has it, and what the device's figures make of it.
+    """
+    parts = {"memory": memory_profile(model.graph)}
+    if costed.device is NO_DEVICE:
+        parts |= {"layers": layer_profile(model, costed), "ops": op_profile(costed)}
+    else:
+        parts |= {"arena": arena_profile(costed), "roofline": roofline_profile(costed)}
+        parts |= {"array": array_profile(costed)} if costed.device.array else {}
+    rows = ("rows", "points", "buffers")
+    packing = {
+        name: {key: packed(value) if key in rows and name != "memory" else value for key, value in part.items()}
+        for name, part in parts.items()
     }
-    return json.dumps(_readable_by_scripts(parts), separators=(",", ":"))
+    return json.dumps(_readable_by_scripts(packing), separators=(",", ":"))
 
 
 def packed(rows: Sequence[Record]) -> Record:

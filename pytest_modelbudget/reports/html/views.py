@@ -7,7 +7,7 @@ A limit that is over, drawn once::
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import path_of
@@ -17,7 +17,7 @@ from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import NO_EVIDENCE, Case, cases_of
 from pytest_modelbudget.reports.history import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, Drawing, drawing
-from pytest_modelbudget.reports.sentences import grown_name, largest_shares, shapes, uncovered
+from pytest_modelbudget.reports.sentences import claim_lines, grown_name, largest_shares, shapes, uncovered
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room, several
 
 # A limit.
@@ -69,6 +69,14 @@ def contributions(case: Case) -> Iterator[Contribution]:
             yield Contribution(scope_text(scope), exact(value, check.unit), room(value / actual))
 
 
+def evidence(case: Case) -> Iterator[str]:
+    """On what a number was measured in a run, with its layers; of memories that are too small, what lives there."""
+    if case.check.measured_on:
+        yield from (case.check.measured_on, *case.check.evidence)
+    elif case.outcome != "within" and isinstance(case.owner, record.DeploymentReport) and case.check.is_claim:
+        yield from claim_lines(case)
+
+
 STATUSES = ("over", "unused", "unknown", "warn", "accepted", "within")  # worst first
 MARK = 75  # per cent of a bar's width at which its limit stands
 
@@ -99,7 +107,7 @@ class CheckRow:
     """One limit. fill and least are per cent of its bar: the value, and a minimum beside a maximum.
 
     room orders rows by headroom, the tightest first; layers are those that it is mostly made of,
-    or that made it grow where growth is known.
+    or that made it grow where growth is known. evidence says on what a number was measured, and what it rests on.
     """
 
     case: Case
@@ -114,6 +122,7 @@ class CheckRow:
     room: float
     growth: str = ""
     layers: tuple[Contribution, ...] = ()
+    evidence: tuple[str, ...] = ()
     history: HistoryView | None = None
 
     @property
@@ -141,6 +150,7 @@ def check_row(case: Case) -> CheckRow:
         room=float(left) if left is not None else float("inf"),
         growth=growth(check),
         layers=tuple(contributions(case)),
+        evidence=tuple(evidence(case)),
         history=history_view(case.model.history.get(path, ()), check.unit),
     )
 
@@ -155,7 +165,8 @@ def _figures(check: record.Check) -> tuple[str, str]:
     if check.measured is not None:
         return check.measured, ABSENT if check.allowed is None else str(check.allowed)
     unit, actual, least, most = check.unit, check.actual, check.min, check.maximum
-    sign = "≥ " if check.is_lower_bound else ""
+    is_upper = check.outcome is Outcome.UNKNOWN and check.at_least is not None
+    sign = "≥ " if check.is_lower_bound else "≤ " if is_upper else ""
     shown = ABSENT if actual is None else sign + readable(actual, unit)
     if check.ops:
         return shown, "; ".join(_ops_words(check.ops)) or ABSENT
@@ -310,35 +321,54 @@ class Figure:
     definition: str
     rounded: str
     exact: str
-    is_lower_bound: bool = False
+    bound: str = ""  # "≥ " or "≤ " where it is one
     parts: str = ""
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentView:
-    """A model on a device. figures are metrics that exist there alone, memories (name, used, room, what is left)."""
+    """A model on a device. figures are metrics that exist there alone, memories (name, used, room, what is left).
+
+    unknown are (metrics, why they are not known there), has_array says whether there is an array to be drawn.
+    """
 
     report: record.DeploymentReport
     lower: str
     changes: tuple[Change, ...]
     figures: tuple[Figure, ...]
+    unknown: tuple[tuple[str, str], ...]
     memories: tuple[tuple[str, str, str, str], ...]
+    has_array: bool
 
 
 def deployment_view(model: record.ModelReport, deployment: record.DeploymentReport) -> DeploymentView:
     """One deployment of a model."""
-    alone = {key: metric for key, metric in deployment.metrics.items() if key not in model.metrics}
+    unknown: dict[str, list[str]] = {}
+    for key, metric in deployment.metrics.items():
+        if isinstance(metric, record.FailedMetric):
+            unknown.setdefault(metric.error, []).append(key)
+    alone = (key for key in deployment.metrics if deployment.measured(key) and not model.measured(key))
     return DeploymentView(
         report=deployment,
         lower=", ".join(f"{key} {text}" for key, text in deployment.lower.items()),
         changes=tuple(_changes(model, deployment)),
-        figures=tuple(_figure(key, metric) for key, metric in alone.items()),
+        figures=tuple(_figure(key, deployment.metrics[key]) for key in alone),
+        unknown=tuple((", ".join(keys), why) for why, keys in unknown.items()),
         memories=tuple(
             (each.name, exact(each.used, "B"), exact(each.room, "B"), exact(each.room - each.used, "B"))
             for each in deployment.memories
         ),
+        has_array=deployment.measured("array_cycles") is not None,
     )
+
+
+def _deployment_views(model: record.ModelReport) -> Iterator[DeploymentView]:
+    """The model on each device, and what its transforms made of it on theirs: "tiled / array"."""
+    for each in model.subjects():
+        if isinstance(each, record.DeploymentReport):
+            below = each.address.names[len(model.address.names) :]
+            yield deployment_view(model, replace(each, name=" / ".join(below)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +416,7 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
             for (op, count, scope, why), keys in uncovered(measured).items()
         ),
         transforms=tuple(transform_view(model, transform) for transform in model.transforms),
-        deployments=tuple(deployment_view(model, deployment) for deployment in model.deployments),
+        deployments=tuple(_deployment_views(model)),
     )
 
 
@@ -399,6 +429,6 @@ def _figure(key: str, metric: record.MeasuredMetric | record.FailedMetric) -> Fi
         definition,
         readable(metric.value, metric.unit),
         "{:,} / {:,}".format(*metric.exact) if metric.exact else exact(metric.value, metric.unit),
-        is_lower_bound=not metric.complete,
+        bound="" if metric.complete else f"{metric.bounds} ",
         parts=", ".join(f"{name} {value:,}" for name, value in metric.parts.items()),
     )

@@ -1,0 +1,284 @@
+"""``modelbudget fit``, ``devices``, ``show --device`` and ``explain --device``: figures, exit codes, and typos.
+
+The network is 4 → 8 → 2. In int8 it stores 32 + 16 B of weights and a float32 scale for each of 8 + 2 outputs: 88 B. At
+its first layer 4 + 8 B of activations are alive, at its second 8 + 2.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from pytest_modelbudget.budget.hardware_file import shipped_devices
+from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.cli.command import main
+from pytest_modelbudget.registry import tables
+from tests.builders.onnx_graphs import model, node, stored, value
+
+WEIGHTS, ACTIVATIONS = 32 + 16 + 4 * (8 + 2), 4 + 8
+HARDWARE = """hardware: 1
+devices:
+  board:
+    memories:
+      flash: {{size: {flash} B, holds: weights, bandwidth: 100 B/s}}
+      sram: {{size: {sram} B, holds: activations, reserve: 5 B, bandwidth: 1 kB/s}}
+    macs: {{int8: 1 kMAC/s}}
+    arena: {{align: 1}}
+    array: {{rows: 8, columns: 8}}
+    source: made up
+  empty: {{source: made up}}
+"""
+ON_BOARD = ("--device", "hardware.yaml::board", "--lower", "dtype=int8")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the network and a device that it fills to the last byte."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    nodes = [node("MatMul", "x w", "h"), node("MatMul", "h v", "y")]
+    graph = model(nodes, [value("x", 1, 4)], [value("y", 1, 2)], [stored("w", 4, 8), stored("v", 8, 2)])
+    onnx.save(graph, tmp_path / "net.onnx")
+    write_hardware()
+    return tmp_path
+
+
+def write_hardware(**sizes: int) -> None:
+    known = {"flash": WEIGHTS, "sram": ACTIVATIONS + 5, **sizes}
+    Path("hardware.yaml").write_text(HARDWARE.format(**known), encoding="utf-8")
+
+
+def fit(*args: str) -> int:
+    return main(["fit", "net.onnx", *ON_BOARD, *args])
+
+
+def record(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
+    fit("--format", "json", *args)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_exactly_full_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every figure of the verdict: both layers wait for flash, 32 B and 16 B at 100 B/s."""
+    assert fit() == 0
+    out = capsys.readouterr().out
+    assert out.splitlines() == [
+        "net.onnx on board",
+        'lowered: fold_batchnorm true, fuse_activations ["relu", "clamp"], dtype int8,',
+        "  in_place none",
+        "",
+        "memory  holds        used    of  left",
+        "flash   weights      88 B  88 B   0 B  0.0%",
+        "sram    activations  12 B  12 B   0 B  0.0%",
+        "",
+        "  12 B alive during onnx::MatMul in h",
+        "  8  h, made in h",
+        "  4  x, made in (model)",
+        "  12 B in the best order of operations (proved)",
+        "  12 B in an arena by greedy_by_size, aligned to 1 B",
+        "",
+        "  480 ms at the least, one operation after another",
+        "  480 ms  bound by flash  2 operations",
+        "",
+        "  46 cycle  array_cycles",
+        "      1.6%  array_utilisation",
+        "     37.5%  array_mapping",
+        "      70 B  array_traffic",
+        "",
+        "it fits",
+        "  flash 88 B = 88 B   exactly at the limit",
+        "  sram 12 B = 12 B   exactly at the limit",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("memory", "sizes", "said"),
+    [
+        ("flash", {"flash": WEIGHTS - 1}, "flash 88 B > 87 B   over by 1 B"),
+        ("sram", {"sram": ACTIVATIONS + 4}, "sram 12 B > 11 B   over by 1 B"),
+    ],
+)
+def test_one_byte_too_many(memory: str, sizes: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1; JSON has the same."""
+    write_hardware(**sizes)
+    assert fit() == 1
+    _, verdict = capsys.readouterr().out.split("it does not fit\n")
+    assert said in verdict
+    found = record(capsys)
+    assert found["outcome"] == "over"
+    assert {each["name"]: each["headroom"] for each in found["memories"]} == {"flash": 0, "sram": 0, memory: -1}
+
+
+def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    found = record(capsys)
+    assert (found["device"], found["lower"]["dtype"], found["outcome"]) == ("board", "int8", "within")
+    assert found["memories"] == [
+        {"name": "flash", "holds": ["weights"], "used": 88, "size": 88, "reserve": 0, "headroom": 0, "complete": True},
+        {"name": "sram", "holds": ["activations"], "used": 12, "size": 17, "reserve": 5, "headroom": 0,
+         "complete": True},
+    ]  # fmt: skip
+    assert [(each["name"], each["nbytes"]) for each in found["peak"]["alive"]] == [("h", 8), ("x", 4)]
+    assert (found["metrics"]["array_cycles"]["value"], found["metrics"]["macs"]["value"]) == (46, 48)
+    assert "training_macs" not in found["metrics"]
+
+
+def test_a_plan_for_people_and_one_for_the_runtime() -> None:
+    """The largest buffer lies first: h at 0, x above it, and y there once x is dead.
+
+    TFLM reads version, subgraph, count, offsets.
+    """
+    fit("--plan", "plan.json")
+    assert [(each["name"], each["offset"]) for each in json.loads(Path("plan.json").read_text())] == [
+        ("x", 8), ("h", 0), ("y", 8),
+    ]  # fmt: skip
+    fit("--plan", "plan.tflm")
+    assert json.loads(Path("plan.tflm").read_text()) == [1, 0, 3, 8, 0, 8]
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        pytest.param("hardware.yaml::empty", "empty names no memory that holds weights: add", id="no memories"),
+        pytest.param("lab_array", "lab_array names no memory that holds weights: add", id="shipped"),
+    ],
+)
+def test_what_a_device_does_not_say_leaves_it_unknown(
+    device: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, for nobody knows whether it fits; the missing rate is named, and no time is claimed."""
+    assert main(["fit", "net.onnx", "--device", device]) == 1
+    out = capsys.readouterr().out
+    assert "whether it fits is unknown" in out
+    assert said in " ".join(out.split())
+    assert "at the least" not in out
+    assert "without a bound: " in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        pytest.param(["--device", "cortex_m5"], "no shipped device is called 'cortex_m5': did you mean", id="device"),
+        pytest.param(["--device", "hardware.yaml::bord"], "hardware.yaml has no device 'bord': did you mean 'board'?",
+                     id="device of a file"),
+        pytest.param(["--device", "hardwar.yaml::board"], "hardwar.yaml", id="file"),
+        pytest.param(["--device", "lab_array", "--lower", "dtyp=int8"], "did you mean 'dtype'?", id="key"),
+        pytest.param(["--device", "lab_array", "--lower", "dtype=int9"], "cannot be lowered to 'int9'", id="type"),
+        pytest.param(["--device", "lab_array", "--lower", "int8"], "neither KEY=VALUE nor a JSON object", id="no key"),
+        pytest.param([*ON_BOARD, "--plan", "nowhere/plan.json"], "nowhere/plan.json cannot be written", id="plan"),
+        pytest.param([], "--device", id="none"),
+    ],
+)  # fmt: skip
+def test_typos_end_in_one_sentence(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, and nothing on standard output."""
+    try:
+        code = main(["fit", "net.onnx", *args])
+    except SystemExit as error:  # argparse's own
+        code = int(error.code or 0)
+    shown = capsys.readouterr()
+    assert (code, shown.out) == (2, "")
+    assert said in shown.err
+
+
+def test_a_broken_hardware_file_is_told_in_place(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("hardware.yaml").write_text(HARDWARE.format(flash=1, sram=9).replace("1 B, holds", "1, holds"))
+    assert fit() == 2
+    assert "hardware.yaml:5:21: size: '1' has no unit: write it as 2 MiB" in capsys.readouterr().err
+
+
+# Show and explain.
+
+
+def test_show_has_the_lowered_program(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each layer writes a byte for each output."""
+    assert main(["show", "net.onnx", *ON_BOARD, "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {row["scope"]: row["output_bytes"] for row in shown["layers"] if row["scope"]} == {"h": 8, "y": 2}
+    assert shown["totals"]["output_bytes"] == 8 + 2
+    assert shown["metrics"]["array_cycles"]["value"] == 46
+
+
+def test_show_says_what_a_device_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    """The other numbers are there; nothing is taken for zero."""
+    assert main(["show", "net.onnx", "--device", "lab_array", "--lower", "dtype=int8"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "latency_bound unknown: lab_array gives no rate of int8 MACs" in out
+    assert "array_cycles" in out
+
+
+def test_explain_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    """A layer's share; and the way out where no device is given."""
+    assert main(["explain", "array_cycles", "net.onnx", "h", *ON_BOARD]) == 0
+    assert "array_cycles 23 cycle of 46 cycle (50.0%)" in capsys.readouterr().out
+    assert main(["explain", "array_cycles", "net.onnx", "h"]) == 2
+    assert "array_cycles is of a model on a device: add --device NAME" in capsys.readouterr().err
+
+
+# Init.
+
+
+def test_init_drafts_a_deployment() -> None:
+    """The budget holds what it was drafted from: the device's file, the lowering, and the arena with room on top."""
+    assert main(["init", "net.onnx", *ON_BOARD, "--headroom", "50%", "--output", "budgets/net.yaml"]) == 0
+    path = Path("budgets/net.yaml")
+    assert path.read_text().splitlines()[-6:] == [
+        "    deployments:",
+        "      board:",
+        "        device: board",
+        "        lower: {dtype: int8}",
+        "        fits: true",
+        "        limits: {activation_arena: 18 B}  # 12 B",
+    ]
+    (drafted,) = read_budget(path, tables(), root=Path.cwd()).models
+    (check,) = drafted.deployments
+    assert check.deployment.device.memories[0].size == WEIGHTS
+
+
+def test_init_claims_no_fit_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """What does not fit, or nobody knows, is a comment with the reason; without a device the way to one is."""
+    write_hardware(flash=WEIGHTS - 1)
+    assert main(["init", "net.onnx", *ON_BOARD]) == 0
+    assert "        # fits: true  # flash 88 B > 87 B   over by 1 B" in capsys.readouterr().out
+    assert main(["init", "net.onnx", "--device", "lab_array"]) == 0
+    assert "        # fits: true  # fits unknown: lab_array names no memory" in capsys.readouterr().out
+    assert main(["init", "net.onnx"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("    # deployments: add --device NAME")
+    assert main(["init", "net.onnx", "--lower", "dtype=int8"]) == 2
+    assert "add --device NAME" in capsys.readouterr().err
+
+
+# Devices.
+
+
+def test_devices_lists_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    """At least eight, each with where it is from, in 80 columns."""
+    assert main(["devices"]) == 0
+    out = capsys.readouterr().out
+    names = [line for line in out.splitlines() if line and not line.startswith(" ")]
+    assert names == list(shipped_devices())
+    assert len(names) >= 8
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_devices_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every figure exact in JSON."""
+    assert main(["devices", "board", "--hardware", "hardware.yaml", "--format", "json"]) == 0
+    (board,) = json.loads(capsys.readouterr().out).values()
+    assert (board["flash.size"], board["sram.reserve"], board["macs.int8"]) == ("88 B", "5 B", "1,000 MAC/s")
+    assert (board["array"], board["source"]) == ("8x8 weight_stationary", "made up")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["cortex_m8"], "no shipped device is called 'cortex_m8': did you mean"),
+        (["bord", "--hardware", "hardware.yaml"], "hardware.yaml has no device 'bord': did you mean 'board'?"),
+        (["--hardware", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_devices_that_are_none(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", *args]) == 2
+    assert said in capsys.readouterr().err
