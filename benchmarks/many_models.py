@@ -66,6 +66,24 @@ def pytest_model_budget_measured(config, model_id, measurements):
 
 measuring.measure_model = timed
 """
+# As many items as the budgets have limits, which do nothing: what pytest itself takes, where torch has its loggers.
+EMPTY = """
+import pytest, torch
+
+class Nothing(pytest.Item):
+    def runtest(self): pass
+
+class Nodes(pytest.Collector):
+    def collect(self):
+        return [Nothing.from_parent(self, name=str(number)) for number in range({each})]
+
+class Files(pytest.File):
+    def collect(self):
+        return [Nodes.from_parent(self, name=str(number)) for number in range({models})]
+
+def pytest_collect_file(file_path, parent):
+    return Files.from_parent(parent, path=file_path) if file_path.suffix == ".empty" else None
+"""
 
 
 class Run(NamedTuple):
@@ -188,6 +206,19 @@ def memory_rows(folder: Path) -> Iterator[str]:
         yield f"| {count} | {process[count - 1][0] / 1e6:,.0f} MB |"
 
 
+def pytest_alone(number: int) -> str:
+    """The row of a session whose items do nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        (folder / "conftest.py").write_text(EMPTY.format(each=len(LIMITS), models=number))
+        (folder / "items.empty").write_text("")
+        imported = run(folder, "-c", "import torch")
+        ended = run(folder, "-m", "pytest", "-q")
+    taken = ended.processor - imported.processor
+    return f"| pytest alone, less importing torch | {ended.seconds:.0f} s | {taken:.1f} s | | | |"
+
+
 def has_shards(folder: Path) -> bool:
     """Whether this version can cut a session into parts."""
     return "--model-budget-shard" in run(folder, "-m", "pytest", "--help").output
@@ -218,6 +249,7 @@ def main() -> None:
         said = collected.output.strip().splitlines()[-1]
         print(f"{said}; {collected.processor:.1f} s of processor, with starting pytest")
         print("\n| session | wall | processor | of it on models | ratio | largest process |\n|---|---|---|---|---|---|")
+        print(pytest_alone(asked.models), flush=True)
         print(row("one process", run(folder, *GATE, *FRESH), folder), flush=True)
         memory = list(memory_rows(folder))
         print(row("-n2", run(folder, *GATE, *FRESH, "-n2", "--dist=loadscope"), folder), flush=True)

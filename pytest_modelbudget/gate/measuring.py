@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -272,7 +273,10 @@ def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Pa
 
 
 class MeasuredModels:
-    """The models of this process, each measured once, however many limits ask for it."""
+    """The models of this process, each measured once, however many limits ask for it.
+
+    A source that was expected is forgotten when all who expected it released it; asked for again, it is measured again.
+    """
 
     def __init__(
         self, registry: Tables, *, root: Path, profile: Profile | None = None, store: Store | None = None
@@ -282,7 +286,8 @@ class MeasuredModels:
         self.profile = profile
         self.store = store
         # The source stays beside its model: an object's identity is its own only while it lives.
-        self._known: dict[Hashable, tuple[ModelSource, MeasuredModel]] = {}
+        self._known: dict[Hashable, dict[Hashable, tuple[ModelSource, MeasuredModel]]] = {}
+        self._expected: Counter[Hashable] = Counter()
 
     def of(
         self, source: ModelSource, *, deployments: tuple[Deployment, ...] = (), with_parts: bool = False,
@@ -290,10 +295,23 @@ class MeasuredModels:
     ) -> MeasuredModel:  # fmt: skip
         """The measured model of a source, also on devices; inputs and arguments belong to it."""
         # A deployment is plain throughout: its repr says all of it.
-        key = (_key(source), tuple(map(repr, deployments)), with_parts, elsewhere and elsewhere.bounds)
-        if key not in self._known:
-            self._known[key] = (source, self._reused(source, deployments, with_parts, elsewhere))
-        return self._known[key][1]
+        asked = (tuple(map(repr, deployments)), with_parts, elsewhere and elsewhere.bounds)
+        known = self._known.setdefault(_key(source), {})
+        if asked not in known:
+            known[asked] = (source, self._reused(source, deployments, with_parts, elsewhere))
+        return known[asked][1]
+
+    def expect(self, source: ModelSource) -> None:
+        """Note that somebody will ask for a source, until it is released."""
+        self._expected[_key(source)] += 1
+
+    def release(self, source: ModelSource) -> None:
+        """Forget a source, unless somebody else still expects it."""
+        key = _key(source)
+        self._expected[key] -= 1
+        if self._expected[key] <= 0:
+            del self._expected[key]
+            self._known.pop(key, None)
 
     def _reused(
         self, source: ModelSource, deployments: tuple[Deployment, ...], with_parts: bool, elsewhere: Elsewhere | None

@@ -16,7 +16,7 @@ from pytest_modelbudget.budget.revision import head_commit
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
-from pytest_modelbudget.pytest_plugin import items, locks, options, progress, session_models, shards
+from pytest_modelbudget.pytest_plugin import items, locks, options, progress, session_models, shards, upkeep
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.reports.annotations import path_in_checkout
@@ -172,6 +172,7 @@ class Gate:
         asked = options.asked_shard(config)
         self.shard = shards.SessionShard(config, asked) if asked else None
         self.cut = shards.CutCollection()
+        self.open = upkeep.OpenItems(())
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
@@ -200,9 +201,17 @@ class Gate:
             )
         self.cut = self.shard.cut if self.shard else self.cut
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
-        items.prepare_processes(session)
+        upkeep.prepare_processes(session)
+        self.open = upkeep.OpenItems(session.items)
 
     # Listening to items, in whichever process they run.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let go of what nobody asks for any more."""
+        ran = yield
+        self.open.close(item)
+        return ran
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -25,13 +25,12 @@ from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
-from pytest_modelbudget.formats.source import ModelSource, names_attribute
-from pytest_modelbudget.gate import forked, isolation, measuring, running, transforming
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate import measuring, running, transforming
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.progress import WATCH
 from pytest_modelbudget.pytest_plugin.session_models import baselines_of, keeps_parts, models_of, own_process
-from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
 from pytest_modelbudget.reports.text import one_line, printed_line
 
@@ -39,32 +38,6 @@ MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
-
-
-def prepare_processes(session: pytest.Session) -> None:
-    """Let processes start with what reads and changes the models that they are for, and with what these import."""
-    formats: set[tuple[str, str]] = set()  # with transforms on models of them
-    targets: set[str] = set()
-    for item in session.items:
-        model, changed = item.getparent(ModelNode), item.getparent(TransformNode)
-        if model is not None and model.process is not None:
-            formats.add((model.source.format, changed.check.transform if changed is not None else ""))
-            targets.add(str(model.source.target))
-    if formats:
-        modules = _modules(models_of(session.config).registry, sorted(formats))
-        own = sorted(target.partition(":")[0] for target in targets if names_attribute(target))
-        isolation.load_first([*modules, *forked.installed_modules(own, session.config.rootpath)])
-
-
-def _modules(registry: Tables, wanted: Iterable[tuple[str, str]]) -> list[str]:
-    """The modules that read some formats, and those that change models of them."""
-    modules = []
-    for key, transform in wanted:
-        format = registry.formats[key]
-        modules.append(format.module)
-        if transform:
-            modules += [registry.transforms[transform].module_for(format), *format.compared_with]
-    return list(dict.fromkeys(modules))
 
 
 class BrokenLimitError(Exception):
@@ -238,6 +211,10 @@ class TransformNode(pytest.Collector):
                         source, self.check, models.registry, root=models.root, with_parts=with_parts
                     )
         return self._transformed
+
+    def release(self) -> None:
+        """Let both models go, and all numbers: whoever asks again has them made again."""
+        self._transformed = None
 
     def verified(self, claim: Claim) -> Equivalence:
         """Whether the changed model's outputs are still the same."""
@@ -462,6 +439,16 @@ class ModelNode(pytest.Collector):
             self._measured = model
         return self._measured
 
+    def expect(self) -> None:
+        """Say that its numbers will be asked for, until it is released."""
+        models_of(self.config).expect(self.source)
+
+    def release(self) -> None:
+        """Let all numbers go: whoever asks again has them measured again."""
+        self._measured = None
+        self._observations.clear()
+        models_of(self.config).release(self.source)
+
     @property
     def failing_at(self) -> budgets.Place | None:
         """Where the file says what could not be measured; None where nothing failed."""
@@ -503,11 +490,11 @@ class ModelNode(pytest.Collector):
     def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this model for the report: the model itself at the first call."""
         if self._is_reported:
-            return assembly.Statement(check=check)
+            return assembly.Statement.of(check)
         self._is_reported = True
         model = self.measured()
         report = assembly.model_report(self.nodeid, self.budget.place, model, self.failing_at)
-        return assembly.Statement(check=check, model=report, seconds=f"{model.seconds:.3f}")
+        return assembly.Statement.of(check, model=report, seconds=f"{model.seconds:.3f}")
 
 
 class VariantNode(ModelNode):

@@ -124,8 +124,8 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
     check = record.Check(
         id=node_id,
         metric=limit.metric,
-        actual=as_written(measurement.value) if measurement else None,
-        baseline=as_written(locked.value) if locked else None,
+        actual=measurement.value if measurement else None,
+        baseline=locked.value if locked else None,
         outcome=verdict.outcome,
         level=limit.level,
         line=limit.place.line,
@@ -140,11 +140,8 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
     )
     if isinstance(limit, OpsLimit):
         return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
-    grown: Mapping[str, Any] = (
-        {} if limit.grow is None else {"grow": as_written(Fraction(limit.grow)), "floor": limit.floor}
-    )
-    ends = {"limit": as_written(limit.max), "min": as_written(limit.min)}
-    return replace(check, **ends, accept=_exemption(verdict), **grown)
+    grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
+    return replace(check, limit=limit.max, min=limit.min, accept=_exemption(verdict), **grown)
 
 
 def _exemption(verdict: Verdict) -> record.Exemption | None:
@@ -153,7 +150,7 @@ def _exemption(verdict: Verdict) -> record.Exemption | None:
     if accept is None or verdict.today is None:
         return None
     days = {"until": accept.until.isoformat(), "today": verdict.today.isoformat()}
-    return _like(record.Exemption, accept, to=as_written(accept.to), **days, text=accept.words, line=accept.place.line)
+    return _like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
 
 
 def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
@@ -162,8 +159,8 @@ def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
     return record.Check(
         id=node_id,
         metric=limit.metric,
-        limit=as_written(limit.max),
-        actual=as_written(ruling.value),
+        limit=limit.max,
+        actual=ruling.value,
         outcome=ruling.outcome,
         level=limit.level,
         line=limit.place.line,
@@ -297,6 +294,11 @@ class Statement(Entry):
 
     def __str__(self) -> str:
         return json.dumps(to_json(self))
+
+    @classmethod
+    def of(cls, check: record.Check, **others: Any) -> Statement:
+        """The statement of a check, whose ratios have the digits that are written."""
+        return cls(check=from_json(record.Check, to_json(check)), **others)
 
     @classmethod
     def parse(cls, text: str) -> Statement:

@@ -16,7 +16,7 @@ from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, metric_report, model_report
 from pytest_modelbudget.reports.record import BrokenFile
-from pytest_modelbudget.reports.typed_json import number_json, to_json
+from pytest_modelbudget.reports.typed_json import document_text, number_json, to_json
 
 FILE = "budgets/a.yaml"
 
@@ -55,6 +55,24 @@ def test_a_measurement_tells_all_it_knows() -> None:
         "exact": [6, 4],
         "shares": [{"scope": "a", "value": "0.5"}],
     }
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(JSON)
+def test_a_document_is_written_as_json_writes_it(value: object) -> None:
+    """The standard library's text, byte for byte."""
+    assert document_text(value) == json.dumps(value, indent=1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_document_holds_no_number_that_json_lacks(value: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        document_text({"a": [value]})
 
 
 def statements(models: int) -> list[str]:
