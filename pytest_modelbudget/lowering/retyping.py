@@ -115,10 +115,11 @@ def _as_type(storage: Storage, before: DType, after: DType) -> Storage:
 # What quantised weights bring.
 
 
-def _channels(program: Program) -> tuple[Mapping[Storage, Fraction], set[Storage]]:
-    """Output channels by element of each weight that a contraction reads, and the memories added to its result."""
-    channels: dict[Storage, Fraction] = {}
+def _channels(program: Program) -> tuple[Mapping[Storage, int], set[Storage]]:
+    """Output channels of each weight that a contraction reads, and the memories that are added to its result."""
+    channels: dict[Storage, int] = {}
     biases: set[Storage] = set()
+    stored = {weight.tensor.storage: weight.tensor for weight in reversed(program.weights)}
     for _, op in program.running():
         rule, bound = program.rule(op), program.operands(op)
         contraction = rule.contraction if rule else None
@@ -127,28 +128,41 @@ def _channels(program: Program) -> tuple[Mapping[Storage, Fraction], set[Storage
                 continue
             if word == "bias":
                 biases.add(operand.storage)
-            elif word in contraction.of and operand.shape:
-                count = _output_channels(program.kind(op), op, contraction, operand)
-                channels.setdefault(operand.storage, Fraction(count, max(operand.elements, 1)))
+            elif word in contraction.of and operand.shape and operand.storage not in channels:
+                whole = stored.get(operand.storage, operand)
+                channels[operand.storage] = _output_channels(program.kind(op), op, contraction, operand, whole)
     return channels, biases
 
 
-def _output_channels(kind: str, op: Op, contraction: Contraction, weight: Tensor) -> int:
-    """How many outputs of their own a weight has: the channels of a convolution's result, in front of its positions."""
+def _output_channels(kind: str, op: Op, contraction: Contraction, part: Tensor, whole: Tensor) -> int:
+    """How many outputs of their own a stored weight has, of which an operation reads a part, or all.
+
+    A convolution's are the channels of its result, in front of its positions. A tile is a part of rows that go on in
+    others, so that the rows of the whole count; a part whose axes are not those of the whole has its share of channels.
+    """
+    if part.elements != whole.elements and (shape := _shape_in_axes_of(part, whole)):
+        return whole.elements // max(contraction.fan_in(shape, op.attributes), 1)
     if kind == "convolution":
-        return op.outputs[0].shape[1 - len(weight.shape)]
-    return weight.elements // max(contraction.fan_in(weight.shape, op.attributes), 1)
+        count = op.outputs[0].shape[1 - len(part.shape)]
+    else:
+        count = part.elements // max(contraction.fan_in(part.shape, op.attributes), 1)
+    return ceil(Fraction(count * whole.elements, max(part.elements, 1)))
 
 
-def _scales(program: Program, types: Mapping[Storage, DType], channels: Mapping[Storage, Fraction]) -> Iterator[Weight]:
+def _shape_in_axes_of(part: Tensor, whole: Tensor) -> tuple[int, ...]:
+    """The sizes of the whole along the axes of a slice of it, also a transposed one; () where it has other axes."""
+    size_of = dict(zip(whole.strides, whole.shape, strict=True))
+    is_slice = len(size_of) == len(part.strides) and size_of.keys() == set(part.strides)
+    return tuple(size_of[stride] for stride in part.strides) if is_slice else ()
+
+
+def _scales(program: Program, types: Mapping[Storage, DType], channels: Mapping[Storage, int]) -> Iterator[Weight]:
     """A float32 scale for each output channel of a quantised weight; one for a weight that nothing contracts."""
     seen = set[Storage]()
     for weight in program.weights:
         storage = weight.tensor.storage
         if weight.kind is StorageKind.PARAMETER and types.get(storage, BIAS) != BIAS and storage not in seen:
             seen.add(storage)
-            by_element = channels.get(storage)
-            name = f"{weight.tensor.name}.scale"
-            count = 1 if by_element is None else ceil(by_element * weight.tensor.elements)
+            name, count = f"{weight.tensor.name}.scale", channels.get(storage, 1)
             memory = Storage(name, count * SCALE.bits // 8, StorageKind.QUANTISER)
             yield Weight(dense(name, (count,), SCALE, memory))
