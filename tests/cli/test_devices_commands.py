@@ -17,21 +17,10 @@ from pytest_modelbudget.budget.hardware_file import shipped_devices
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.registry import tables
+from tests.builders.hardware import ACTIVATIONS, BOARD, WEIGHTS
 from tests.builders.onnx_graphs import model, node, stored, value
 
-WEIGHTS, ACTIVATIONS = 32 + 16 + 4 * (8 + 2), 4 + 8
-HARDWARE = """hardware: 1
-devices:
-  board:
-    memories:
-      flash: {{size: {flash} B, holds: weights, bandwidth: 100 B/s}}
-      sram: {{size: {sram} B, holds: activations, reserve: 5 B, bandwidth: 1 kB/s}}
-    macs: {{int8: 1 kMAC/s}}
-    arena: {{align: 1}}
-    array: {{rows: 8, columns: 8}}
-    source: made up
-  empty: {{source: made up}}
-"""
+HARDWARE = BOARD + "  empty: {{source: made up}}\n"
 ON_BOARD = ("--device", "hardware.yaml::board", "--lower", "dtype=int8")
 
 

@@ -10,21 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.builders.hardware import ACTIVATIONS, BOARD, WEIGHTS
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
-WEIGHTS, ACTIVATIONS = 32 + 16 + 4 * (8 + 2), 4 + 8
-HARDWARE = """hardware: 1
-devices:
-  board:
-    memories:
-      flash: {{size: {flash} B, holds: weights, bandwidth: 100 B/s}}
-      sram: {{size: {sram} B, holds: activations, reserve: 5 B, bandwidth: 1 kB/s}}
-    macs: {{int8: 1 kMAC/s}}
-    arena: {{align: 1}}
-    array: {{rows: 8, columns: 8}}
-    source: made up
-"""
 BUDGET = """model_budget: 1
 hardware: hardware.yaml
 models:
@@ -42,7 +31,7 @@ models:
 def write(project: Project, held: str = "fits: true", *, device: str = "board", **sizes: int) -> Project:
     """A budget of one deployment, and its device: as large as the network, if no other size is given."""
     known = {"flash": WEIGHTS, "sram": ACTIVATIONS + 5, **sizes}
-    project.write("budgets/hardware.yaml", HARDWARE.format(**known))
+    project.write("budgets/hardware.yaml", BOARD.format(**known))
     project.write("budgets/a.yaml", BUDGET.format(held=held, device=device))
     return project
 
@@ -160,7 +149,7 @@ def test_what_a_device_does_not_say_is_unknown(project: Project, held: str, said
     """With the name of the figure, the place of the limit, and a way out; never zero."""
     write(project, held, device="tiny")
     sram = "{size: 1 kB, holds: activations, bandwidth: 1 kB/s}"
-    text = HARDWARE.format(flash=1, sram=9) + f"  tiny: {{memories: {{sram: {sram}}}, source: made up}}\n"
+    text = BOARD.format(flash=1, sram=9) + f"  tiny: {{memories: {{sram: {sram}}}, source: made up}}\n"
     project.write("budgets/hardware.yaml", text)
     result = project.run()
     result.assert_outcomes(failed=1)
