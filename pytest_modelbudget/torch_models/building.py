@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.errors import SourceError, user_code
-from pytest_modelbudget.formats.source import ModelSource, resolved
+from pytest_modelbudget.formats.source import ModelSource, made, resolved
 from pytest_modelbudget.torch_models.isolation import (
     OWN,
     is_resolved,
@@ -190,7 +190,7 @@ def _lacks_memory(error: SourceError) -> bool:
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
     start = left_by_import(source.target) if isinstance(source.target, str) else now()
     with untouched_globals(seed, start) as surroundings, user_code(f"calling {what}", SourceError):
-        model = named(*source.args, **source.kwargs)
+        model = named(*made(source.args), **made(dict(source.kwargs)))
         if isinstance(model, nn.Module):
             note_model(model, surroundings.left())
     return model
