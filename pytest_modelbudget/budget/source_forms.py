@@ -147,24 +147,19 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
 
 def spec_text(spec: InputSpec) -> str:
     """One argument: "float32 1x3", {"dtype": ..., "shape": ..., "low": ...}, a plain value, or several of them."""
-    if isinstance(spec, Plain):
-        is_word = isinstance(spec.value, (str, list, dict))
-        return json.dumps({PLAIN: spec.value}) if is_word else grammar.plain_text(spec.value)
+    if isinstance(spec, (TensorSpec, Plain)):
+        return spec.spelled if isinstance(spec.spelled, str) else json.dumps(spec.spelled)
     if isinstance(spec, Mapping):
         return f"{{{', '.join(f'{grammar.plain_text(name)}: {spec_text(part)}' for name, part in spec.items())}}}"
-    if not isinstance(spec, TensorSpec):
-        return f"[{', '.join(map(spec_text, spec))}]"
-    if spec.low is None and spec.high is None:
-        return f"{spec.dtype} {'x'.join(map(str, spec.shape)) or '()'}"
-    values = {"dtype": spec.dtype, "shape": list(spec.shape), "low": spec.low, "high": spec.high}
-    return json.dumps({key: value for key, value in values.items() if value is not None})
+    return f"[{', '.join(map(spec_text, spec))}]"
 
 
 _SPECS: list[Schema] = [{"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, SPEC.schema]
 INPUT: Form[TensorSpec] = Form(_read_tensor, {"anyOf": _SPECS}, "input", spec_text, uses=SPEC.uses)
 
 PLAIN = "plain"
-_ANY: Form[Plain] = Form(lambda entry, reading: Plain(grammar.plain_value(entry.value, reading)), {})
+ANY: Form[object] = Form(lambda entry, reading: grammar.plain_value(entry.value, reading), {})
+_ANY: Form[Plain] = Form(lambda entry, reading: Plain(ANY.read(entry, reading)), {})
 PLAIN_GRAMMAR = Grammar("a plain input", (Field(PLAIN, _ANY, "what the model is given as it is", required=True),))
 PLAIN_INPUT: Form[Plain] = PLAIN_GRAMMAR.form(lambda values, reading: values[PLAIN])
 
@@ -172,6 +167,11 @@ PLAIN_INPUT: Form[Plain] = PLAIN_GRAMMAR.form(lambda values, reading: values[PLA
 def is_spelled_out(names: Iterable[str]) -> bool:
     """Whether a mapping of these names is one tensor, and not several inputs by name."""
     return bool({"dtype", "shape"} & {*names})
+
+
+def is_one_input(names: Iterable[str]) -> bool:
+    """Whether a mapping of these names is one argument: a tensor, or a plain value."""
+    return is_spelled_out(names) or {*names} == {PLAIN}
 
 
 def _read_argument(entry: Entry, reading: Reading) -> InputSpec | None:
@@ -189,7 +189,8 @@ def _read_argument(entry: Entry, reading: Reading) -> InputSpec | None:
     if isinstance(node, Text) and node.text.isalpha():
         text = node.text
         message = f"{shown(text)} is no input: write one such as float32 1x3x224x224, or {{plain: {text}}} for a text"
-        return reading.refuse(node.place, message)
+        reading.refuse(node.place, message)
+        return None
     return INPUT.read(entry, reading)
 
 
@@ -225,15 +226,22 @@ def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
     """Positional inputs from one spec or a list, named ones from a mapping."""
     node = entry.value
     if isinstance(node, Listing):
-        specs = _arguments(node.items, reading)
-        if specs and all(isinstance(spec, Plain) and type(spec.value) is int for spec in specs):
-            sizes = "x".join(str(spec.value) for spec in specs if isinstance(spec, Plain))
-            reading.refuse(node.place, f"inputs of numbers alone: for a tensor of these sizes write float32 {sizes}")
-        return InputSpecs(specs)
+        specs = InputSpecs(_arguments(node.items, reading))
+        if message := numbers_alone(specs):
+            reading.refuse(node.place, message)
+        return specs
     if isinstance(node, Block) and not is_spelled_out(key.text for key, _ in node.entries):
         return InputSpecs(named=_by_name(node, reading))
     spec = INPUT.read(entry, reading)
     return InputSpecs((spec,) if spec else ())
+
+
+def numbers_alone(specs: InputSpecs) -> str:
+    """Why whole numbers in a list are no inputs, as which a shape would be taken; "" of others."""
+    numbers = [spec.value for spec in specs.positional if isinstance(spec, Plain) and type(spec.value) is int]
+    if not numbers or len(numbers) < len(specs.positional):
+        return ""
+    return f"inputs of numbers alone: for a tensor of these sizes write float32 {'x'.join(map(str, numbers))}"
 
 
 def positional_text(specs: tuple[InputSpec, ...]) -> str:
@@ -262,6 +270,7 @@ INPUTS = Form(_read_inputs, _INPUTS, "inputs", _inputs_text, _inputs_texts, uses
 
 
 CALL = "call"
+CALLING = (CALL, "args", "kwargs")
 
 
 def _argument_value(node: Node, reading: Reading) -> object:
@@ -477,9 +486,6 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
     _refuse_what_does_not_fit(model_format, values, reading)
     inputs = values["inputs"]
     if inputs is None and not model_format.brings_inputs:
-        if defaults.inputs is None and "variants" not in values and not defaults.is_broken:
-            needs = "give inputs such as float32 1x3x224x224, on the model or under defaults"
-            reading.refuse(key.place, f"the model {shown(key.text)} has no inputs: {needs}")
         inputs = defaults.inputs
     target = values[model_format.key]
     run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq", "training")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -32,12 +33,25 @@ class TensorSpec:
     low: int | None = None
     high: int | None = None
 
+    @property
+    def spelled(self) -> str | dict[str, object]:
+        """As a budget spells it: "float32 1x3", or a mapping where it has a range."""
+        if self.low is None and self.high is None:
+            return f"{self.dtype} {'x'.join(map(str, self.shape)) or '()'}"
+        values = {"dtype": self.dtype, "shape": list(self.shape), "low": self.low, "high": self.high}
+        return {key: value for key, value in values.items() if value is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Plain:
     """An input that is no tensor: None, true, a number or a text, which the model is given as it is."""
 
     value: object
+
+    @property
+    def spelled(self) -> object:
+        """As a budget spells it beside tensors, whose specs are words."""
+        return {"plain": self.value} if isinstance(self.value, (str, list, dict)) else self.value
 
 
 GROUPED, AS_WRITTEN = "grouped", "as_written"  # the words of qdq
@@ -63,6 +77,11 @@ class InputSpecs:
     def __bool__(self) -> bool:
         return bool(self.positional or self.named)
 
+    def __str__(self) -> str:
+        """As a budget, the command line and Python alike take them."""
+        positional, named = self._walked(lambda tensor: tensor.spelled, lambda plain: plain.spelled, list)
+        return json.dumps(named or (positional[0] if len(positional) == 1 else positional))
+
     def arguments(self) -> Iterator[tuple[str, InputSpec]]:
         """(name, spec) of every argument: "0", "1", "mask"."""
         yield from ((str(position), spec) for position, spec in enumerate(self.positional))
@@ -84,6 +103,9 @@ class InputSpecs:
     def _walked(self, *make: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = {name: _walked(spec, *make) for name, spec in self.named.items()}
         return tuple(_walked(spec, *make) for spec in self.positional), named
+
+
+NO_INPUTS = InputSpecs()
 
 
 def _tensors(name: str, spec: InputSpec) -> Iterator[tuple[str, TensorSpec]]:
@@ -133,7 +155,7 @@ class ModelSource:
 
     format: str
     target: object
-    inputs: InputSpecs = InputSpecs()
+    inputs: InputSpecs = NO_INPUTS
     args: tuple[object, ...] = ()
     kwargs: Mapping[str, object] = field(default_factory=dict)
     dtype: str | None = None

@@ -171,6 +171,11 @@ def files_of(loaded: Model) -> tuple[str, ...]:
     return getattr(loaded, "files", ())
 
 
+def offered_by(loaded: Model) -> InputSpecs:
+    """Example inputs that a model carries, where it was given none; one of an extension's may not know the word."""
+    return getattr(loaded, "offered", InputSpecs())
+
+
 @collection_paused()
 def measure_model(
     source: ModelSource, registry: Tables, *, root: Path, deployments: Iterable[Deployment] = (),
