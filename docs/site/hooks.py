@@ -12,14 +12,13 @@ sys.path.insert(0, str(ROOT))
 
 from docs.site import links, messages, metrics, operations  # noqa: E402  # found under ROOT
 
-WRITTEN = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+WRITTEN = (links.HOME, "CHANGELOG.md", "CONTRIBUTING.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """All pages that no file of docs/ has."""
     documents = [f"docs/{file.src_uri}" for file in files.documentation_pages()]
     pages = {
-        "index.md": links.followed((ROOT / links.HOME).read_text(encoding="utf-8"), links.HOME, ROOT),
         **links.outside([*documents, *WRITTEN], ROOT),
         **metrics.pages(),
         **operations.pages(),

@@ -44,19 +44,18 @@ def followed(text: str, path: str, root: Path) -> str:
 
 
 def outside(documents: Iterable[str], root: Path) -> dict[str, str]:
-    """Every file of the repository that the documents lead to and that lies outside docs/, by its page's address."""
+    """These documents and every file that they lead to, as far as it lies outside docs/, by its page's address."""
     pages: dict[str, str] = {}
-    waiting = list(documents)
+    waiting, seen = list(documents), set(documents)
     while waiting:
         path = waiting.pop()
-        for target in targets((root / path).read_text(encoding="utf-8"), path):
-            uri = site_uri(target, root)
-            if target.startswith("docs/") or uri in pages or uri == "index.md":
-                continue
-            source = target if (root / target).is_file() else posixpath.join(target, "README.md")
-            pages[uri] = _page(source, target, root)
-            if source.endswith(".md") and (root / source).is_file():
-                waiting.append(source)
+        source = path if (root / path).is_file() else posixpath.join(path, "README.md")
+        if not path.startswith("docs/"):
+            pages[site_uri(path, root)] = _page(source, path, root)
+        if source.endswith(".md") and (root / source).is_file():
+            found = set(targets((root / source).read_text(encoding="utf-8"), source)) - seen
+            waiting += found
+            seen |= found
     return pages
 
 
