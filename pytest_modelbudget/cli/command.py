@@ -11,6 +11,7 @@ from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
+from pytest_modelbudget.cli.reference import add_metrics, add_ops
 from pytest_modelbudget.cli.values import add_activations, add_weights
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.registry import tables
@@ -69,6 +70,8 @@ def parser() -> argparse.ArgumentParser:
     add_merge(commands.add_parser("merge", help="one run's reports from the parts of its shards"))
     add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
     add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
+    add_metrics(commands.add_parser("metrics", help="what a budget may limit, with units and definitions"))
+    add_ops(commands.add_parser("ops", help="kinds of operations: their names, costs and reasons"))
     schema = commands.add_parser("schema", help="the JSON Schema of a budget file, or of a report")
     add = schema.add_argument
     add("of", nargs="?", choices=("budget", "report"), default="budget", help="default: budget")
