@@ -1,4 +1,4 @@
-"""What ``mkdocs build`` adds to the documents: the README as start page, generated references, files that are linked."""
+"""What ``mkdocs build`` adds to the documents: the README as start page, generated pages, linked files."""
 
 import sys
 from pathlib import Path

@@ -17,8 +17,11 @@ def pages() -> dict[str, str]:
     """The list of metrics, and a page for each."""
     table = metric_table()
     listed = "\n".join(f"| [`{key}`]({key}.md) | {each.unit} | {each.definition} |" for key, each in table.items())
-    start = f"# Metrics\n\nEvery key that may stand under `limits:`.\n\n| key | unit | what it is |\n|---|---|---|\n{listed}\n"
-    return {"metrics/index.md": start, **{f"metrics/{key}.md": page(each) for key, each in table.items()}}
+    start = f"# Metrics\n\nEvery key that may stand under `limits:`.\n\n| key | unit | what it is |\n|---|---|---|\n"
+    return {
+        "metrics/index.md": f"{start}{listed}\n",
+        **{f"metrics/{key}.md": page(each) for key, each in table.items()},
+    }
 
 
 def page(metric: Metric) -> str:
@@ -35,12 +38,13 @@ def page(metric: Metric) -> str:
 | measured on | {metric.stage.value} |
 | made up of | {made_of(metric)} |
 | a part of a model | {f"has none: {metric.not_scoped}" if metric.not_scoped else "may be limited under `scopes:`"} |
+| also called | {", ".join(metric.also) or "by no other word"} |
 | `modelbudget init` | {"drafts a limit on it" if metric.drafted else "writes it as a comment"} |
 
 ```yaml
 {example(metric)}```
 
-[Conventions](../conventions.md) settle what is counted, [the budget file](../budget-format.md) what may stand in a limit.
+[Conventions](../conventions.md) settle what is counted, [the budget file](../budget-format.md) what a limit may say.
 """
 
 
@@ -49,7 +53,9 @@ def made_of(metric: Metric) -> str:
     if isinstance(metric.how, ByWeight):
         return "stored tensors: `explain` lists each"
     if isinstance(metric.how, ByFormula):
-        terms = " + ".join(f"{term.times} × {term.formula}" if term.times > 1 else term.formula for term in metric.how.terms)
+        terms = " + ".join(
+            f"{term.times} × {term.formula}" if term.times > 1 else term.formula for term in metric.how.terms
+        )
         return f"[operations](../operations/index.md): {terms} of each; `explain` writes the formula out"
     if isinstance(metric.how, ByTraffic):
         return f"bytes of each operation: {', '.join(metric.how.directions)}"

@@ -2,10 +2,10 @@
 
 import ast
 import inspect
-from importlib import import_module
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from types import FunctionType
 from typing import Any
 
@@ -15,9 +15,9 @@ from pytest_modelbudget.ops.rule import OpRule, nothing
 
 START = """# Operations
 
-What each kind of operation costs, and why. A name that stands here has a rule; any other is *unmeasured*: the limits that it
-concerns are unknown, and fail, until [an extension](../extensions.md) gives it a rule or `allow_unmeasured` accepts it. Budgets
-name kinds, or foreign names, under [`ops`](../metrics/ops.md).
+What each kind of operation costs, and why. A name that stands here has a rule; any other is *unmeasured*: the limits
+that it concerns are unknown, and fail, until [an extension](../extensions.md) gives it a rule or `allow_unmeasured`
+accepts it. Budgets name kinds, or foreign names, under [`ops`](../metrics/ops.md).
 
 | kind | family |
 |---|---|
@@ -26,7 +26,8 @@ FAMILY = """# {title}
 
 {about}
 
-Formulas are those of the rules: `out` is the first result, a shape is outermost first. FLOPs are those beyond two for each MAC.
+Formulas are those of the rules: `out` is the first result, a shape is outermost first. FLOPs are those
+beyond two for each MAC.
 """
 
 

@@ -148,9 +148,7 @@ CPU = "https://download.pytorch.org/whl/cpu"
         pytest.param("onnx", CPU, "", [], id="no torch"),
     ],
 )
-def test_m6_torch_comes_without_cuda(
-    extras: str, index: str, installed: str, asked: list[str], tmp_path: Path
-) -> None:
+def test_m6_torch_comes_without_cuda(extras: str, index: str, installed: str, asked: list[str], tmp_path: Path) -> None:
     """Its builds for CPUs are asked for first, by an index that has nothing else."""
     (tmp_path / "python").write_text(PIP)
     (tmp_path / "python").chmod(0o755)
