@@ -16,7 +16,8 @@ from pytest_modelbudget.budget.revision import head_commit
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
-from pytest_modelbudget.pytest_plugin import items, locks, options, progress, session_models, shards, upkeep
+from pytest_modelbudget.gate.watch import Watch
+from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.reports.annotations import path_in_checkout
@@ -161,11 +162,12 @@ class Gate:
 
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
+        options.require_own_keys(config)
         options.require_amounts(config)
         options.require_day(config)
         self.config = config
         self.pid = os.getpid()
-        config.stash[progress.WATCH] = progress.Watch()
+        config.stash[session_models.WATCH] = Watch()
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
@@ -409,7 +411,7 @@ class Gate:
 
     def pytest_unconfigure(self) -> None:
         """Give back what the session held."""
-        self.config.stash[progress.WATCH].close()
+        self.config.stash[session_models.WATCH].close()
 
     # What the terminal shows.
 

@@ -122,6 +122,22 @@ def require_packages(config: pytest.Config) -> None:
             raise pytest.UsageError(str(MissingExtraError(option, package=report.package, extra=report.extra)))
 
 
+def require_own_keys(config: pytest.Config) -> None:
+    """Stop where pyproject.toml has a table that nothing reads: whoever wrote it wants something to be held."""
+    from pytest_modelbudget.errors import SourceError
+    from pytest_modelbudget.gate.project import unread_table
+
+    try:
+        table = unread_table(config.rootpath)
+    except SourceError as error:
+        raise pytest.UsageError(str(error)) from error
+    if table:
+        raise pytest.UsageError(
+            f"nothing reads {table} in pyproject.toml: the keys are pytest's own, such as {PATHS} = [...] under "
+            "[tool.pytest.ini_options] (pytest --help lists them)"
+        )
+
+
 def require_amounts(config: pytest.Config) -> None:
     """Stop before anything is measured where a bound of processes of their own cannot be read."""
     from pytest_modelbudget.errors import UnitError

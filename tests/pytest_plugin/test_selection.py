@@ -212,3 +212,12 @@ def test_a_misspelt_marker_beside_good_budgets_is_said_aloud(
     result = two_models.run(*workers)
     said = f"model budget: b.yaml is not held: its key '{key.strip(chr(34))}' is not model_budget"
     assert result.outlines.count(said) == 1
+
+
+@pytest.mark.parametrize("table", ["modelbudget", "model-budget", "pytest-modelbudget"])
+def test_a_table_that_nothing_reads_is_refused(two_models: Project, table: str) -> None:
+    """Whoever wrote it in pyproject.toml wants something held; the keys are pytest's own."""
+    two_models.write("pyproject.toml", f'[tool.{table}]\npaths = ["models"]\n')
+    result = two_models.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*nothing reads [[]tool.{table}] in pyproject.toml: *model_budget_paths = *"])
