@@ -11,7 +11,7 @@ import pytest
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
+from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, why_unmarked
 from pytest_modelbudget.budget.revision import head_commit
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.gate.locks import with_history
@@ -55,8 +55,7 @@ class BudgetPaths:
             return True  # a file that cannot be read may be a budget
         if is_budget(content):
             return not self._is_unfit(path)
-        if (key := misspelt_marker(content)) is not None:
-            why = f"its key '{key}' is not {MARKER}" if key != MARKER else f"{MARKER} does not start a line there"
+        if why := why_unmarked(content):
             self.remarks.append(f"{path.name} is not held: {why}")
         return False
 
@@ -178,7 +177,7 @@ class Gate:
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
-        self.remarks: list[str] = []
+        self.remarks = [*filter(None, [options.moved_rootdir(config)])]
         self.damaged: set[str] = set()  # entries of the cache, here or in a worker
         self.report: record.Report | None = None
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
