@@ -270,7 +270,7 @@ class Grammar:
             self._refuse(entries.pop(unknown), reading)
         for known in self.fields:
             if known.required and known.key not in entries:
-                reading.refuse(block.place, f"{self.what} needs the key '{known.key}'")
+                reading.refuse(block.place, f"{self.what} needs the key '{known.key}': {known.about}")
         if self.needs and not set(self.needs) & entries.keys():
             reading.refuse(entry.place, self.lacking.format(name=shown(entry.key.text)))
         values = {

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from pytest_modelbudget.budget.yaml_text import suggestion
-from pytest_modelbudget.cli.models import terminal_width
+from pytest_modelbudget.cli.screen import print_text, terminal_width
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import reference
-from pytest_modelbudget.reports.text import printable
 
 
 def add_metrics(command: argparse.ArgumentParser) -> None:
@@ -44,7 +43,7 @@ def print_metrics(options: argparse.Namespace) -> bool:
     if options.format == "json":
         print(json.dumps({metric.key: _record(metric) for metric in asked}, indent=1))
     else:
-        print(printable(reference.metrics_text(asked, terminal_width())))
+        print_text(reference.metrics_text(asked, terminal_width()))
     return True
 
 
@@ -65,9 +64,9 @@ def print_ops(options: argparse.Namespace) -> bool:
     if options.format == "json":
         print(json.dumps([asdict(entry) for entry in asked or kinds.values()], indent=1, ensure_ascii=False))
     elif asked:
-        print(printable("\n\n".join(reference.kind_text(entry, terminal_width()) for entry in asked)))
+        print_text("\n\n".join(reference.kind_text(entry, terminal_width()) for entry in asked))
     else:
-        print(printable(reference.kinds_text(kinds.values(), terminal_width())))
+        print_text(reference.kinds_text(kinds.values(), terminal_width()))
     return True
 
 

@@ -232,8 +232,7 @@ def is_alive(pid: int) -> bool:
 def test_r12_a_slow_model_is_named(pytester: pytest.Pytester) -> None:
     """While it is measured, with the line where it is."""
     pytester.makeconftest(
-        "import pytest_modelbudget.pytest_plugin.progress as progress\n"
-        "progress.FIRST_SECONDS = progress.AGAIN_SECONDS = 0.5\n"
+        "import pytest_modelbudget.gate.watch as progress\nprogress.FIRST_SECONDS = progress.AGAIN_SECONDS = 0.5\n"
     )
     pytester.makepyfile(slow="import time\ndef slow():\n    time.sleep(2)\n")
     result, _ = run(pytester, [model_line("slow", "slow")])
