@@ -1,8 +1,9 @@
 """Draw the pictures of the README from real runs: ``python docs/draw_pictures.py`` writes docs/pictures/.
 
 The tutorial's network is widened, and the gate run. The terminal becomes an SVG of its text and colours, the comment
-and the page are photographed in headless Chromium. Each picture carries its words (an SVG as its text, a PNG under the
-key ``words``), so that a test can tell whether it is still what a run says. Needs the extras torch, html and test, Chromium, and a font with emoji.
+and the page are photographed in headless Chromium. Each picture carries its words (an SVG as its text, a PNG under
+the key ``words``), so that a test can tell whether it is still what a run says. Needs the extras torch, html and
+test, Chromium, and a font with emoji.
 """
 
 import html

@@ -18,9 +18,10 @@ OTHERS = {
 }
 START = """# Messages
 
-Every message that a user can mend, by kind. Each says what is wrong, and after a colon or semicolon the way out. Words
-in `‹›` are filled in: names, sizes, a guess at what was meant. In a gate it is the text of one failing item;
-`measure()` raises it as `pytest_modelbudget.errors.ModelBudgetError`, and the `modelbudget` command prints it and ends with 2.
+Every message that a user can mend, by kind. Each says what is wrong, and after a colon or semicolon the way out.
+Words in `‹›` are filled in: names, sizes, a guess at what was meant. In a gate it is the text of one failing item;
+`measure()` raises it as `pytest_modelbudget.errors.ModelBudgetError`, and the `modelbudget` command prints it and
+ends with 2.
 
 """
 

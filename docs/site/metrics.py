@@ -17,7 +17,7 @@ def pages() -> dict[str, str]:
     """The list of metrics, and a page for each."""
     table = metric_table()
     listed = "\n".join(f"| [`{key}`]({key}.md) | {each.unit} | {each.definition} |" for key, each in table.items())
-    start = f"# Metrics\n\nEvery key that may stand under `limits:`.\n\n| key | unit | what it is |\n|---|---|---|\n"
+    start = "# Metrics\n\nEvery key that may stand under `limits:`.\n\n| key | unit | what it is |\n|---|---|---|\n"
     return {
         "metrics/index.md": f"{start}{listed}\n",
         **{f"metrics/{key}.md": page(each) for key, each in table.items()},
