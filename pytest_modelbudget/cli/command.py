@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from pytest_modelbudget.budget.lock_schema import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
@@ -69,9 +70,9 @@ def parser() -> argparse.ArgumentParser:
     add_merge(commands.add_parser("merge", help="one run's reports from the parts of its shards"))
     add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
     add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
-    schema = commands.add_parser("schema", help="the JSON Schema of a budget file, or of a report")
+    schema = commands.add_parser("schema", help="the JSON Schema of a budget file, a report or a lock file")
     add = schema.add_argument
-    add("of", nargs="?", choices=("budget", "report"), default="budget", help="default: budget")
+    add("of", nargs="?", choices=("budget", "report", "lock"), default="budget", help="default: budget")
     schema.set_defaults(command=print_schema)
     return top
 
@@ -92,9 +93,11 @@ def print_diff(options: argparse.Namespace) -> bool:
 
 
 def print_schema(options: argparse.Namespace) -> bool:
-    """Print the JSON Schema (draft-07) of budget files, for editors, or of --model-budget-json."""
+    """Print the JSON Schema (draft-07) of budget files, for editors, of --model-budget-json, or of lock files."""
     if options.of == "report":
         text = record.schema_text()
+    elif options.of == "lock":
+        text = lock_schema_text()
     else:
         registry = tables()
         text = schema_text(registry.metrics, registry.formats, registry.transforms)

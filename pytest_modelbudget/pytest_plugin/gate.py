@@ -20,6 +20,7 @@ from pytest_modelbudget.pytest_plugin import items, locks, options, progress, se
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.reports.annotations import path_in_checkout
+from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.text import printable, printed_line
 from pytest_modelbudget.units import several
@@ -322,7 +323,10 @@ class Gate:
         report = self.locks.compared(report, self.assembly.numbers, files, gone_from=self.paths.roots)
         self.remarks.extend(self.locks.remarks)
         has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))
-        return with_history(report, files, self.config.rootpath) if has_page else report
+        if not has_page:
+            return report
+        root = self.config.rootpath
+        return with_history(replace(report, checkout=checkout(root, os.environ)), files, root)
 
     def _part(self, shard: shards.SessionShard, exitstatus: int) -> Shard:
         """What tells this part from others, and lets them be joined."""

@@ -328,8 +328,9 @@ def test_the_base_is_named_shortly(base: str, told: str) -> None:
 
 
 def test_many_troubles_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cards above the table end somewhere; the table does not."""
+    """The cards above the table end somewhere, those that need a look first; the table does not."""
     monkeypatch.setattr(html_page, "MOST_NOTICED", 1)
+    monkeypatch.setattr(html_page, "MOST_CARDS", 1)
     page = Page(render(small_record()))
     assert sum(attributes.get("class") == "card over" for _, attributes in page.tags) == 1
     assert "… and 1 more, in the table below." in " ".join(page.words)

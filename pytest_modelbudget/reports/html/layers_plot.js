@@ -6,6 +6,7 @@ const PARTS = [
   ["weight_bytes", "weight bytes"],
   ["traffic", "bytes moved"],
 ];
+const SUMMED = ["params", ...PARTS.map(([key]) => key)];
 
 /** MACs, weight bytes and traffic of the model's parts, in execution order. */
 function layersPlot(figure, layers, width) {
@@ -52,12 +53,12 @@ function tree(rows) {
       row,
       children: [],
       layers: row.params === null ? 0 : 1,
-      sums: Object.fromEntries(PARTS.map(([key]) => [key, BigInt(row[key] ?? 0)])),
+      sums: Object.fromEntries(SUMMED.map((key) => [key, BigInt(row[key] ?? 0)])),
     };
     open.length = row.depth;
     for (const above of open) {
       above.layers += node.layers;
-      for (const [key] of PARTS) above.sums[key] += node.sums[key];
+      for (const key of SUMMED) above.sums[key] += node.sums[key];
     }
     open.at(-1)?.children.push(node);
     open.push(node);

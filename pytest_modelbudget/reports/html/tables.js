@@ -90,6 +90,7 @@ function layerTable(place, layers) {
       element("table", {
         class: "lines",
         children: [
+          captionOf("Layers with their figures"),
           element("thead", { children: [element("tr", { children: heads })] }),
           body,
           element("tfoot", { children: [foot] }),
@@ -186,9 +187,14 @@ function scrolled(label, table, classes = "scroll") {
     class: classes,
     tabindex: "0",
     role: "region",
-    "aria-label": label,
+    "aria-label": `${label}, as a table`,
     children: [table],
   });
+}
+
+/** The name of a table for those who hear it: a heading above says it to the others. */
+function captionOf(label) {
+  return element("caption", { class: "unseen", text: label });
 }
 
 /** A plain table from headings and rows of text; figures are the columns to align right. */
@@ -199,6 +205,7 @@ function lines(label, headings, rows, figures = []) {
     element("table", {
       class: "lines",
       children: [
+        captionOf(label),
         element("thead", {
           children: [
             element("tr", {
