@@ -621,8 +621,8 @@ class Report(Entry):
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
     commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
-    test merge, the change that it merges. checkout is there where a model's profile is. shard says that it is a part of a run, cut over machines, which
-    ``modelbudget merge`` joins with the others. The same but for timings in every run.
+    test merge, the change that it merges. checkout is there where a model's profile is. shard says that it is a part of
+    a run, cut over machines, which ``modelbudget merge`` joins with the others. The same but for timings in every run.
     """
 
     schema: Version
@@ -651,7 +651,8 @@ def report_text(report: Report) -> str:
     """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
     ``checkout``, and a model's ``profile`` and ``history``, are left out: they are there only if a page was asked for
-    too, and what one file says may not depend on which others are written. A shard always has them: the page may be merged from its part.
+    too, and what one file says may not depend on which others are written. A shard always has them: the page may be
+    merged from its part.
     """
     if not report.shard:
         report = replace(report, checkout=None, models=tuple(map(_without_pictures, report.models)))

@@ -79,9 +79,12 @@ function unfolded(root, most) {
     const largest = d3.greatest(fitting, share);
     parts = parts.flatMap((part) => (part === largest ? part.children : [part]));
   }
-  const taken = (part) =>
-    part.children.length ? abridged(part.children, most - 3, share) : [part];
-  if (parts.length < 4) parts = parts.flatMap(taken); // too many children to fit, and nothing else
+  parts = parts.filter((part) => share(part) > 0);
+  const [main] = parts.filter((part) => part.children.length && share(part) > 1 / 2);
+  if (main) {
+    const left = most - parts.length; // too many children to fit, and most of the model
+    parts = parts.flatMap((part) => (part === main ? abridged(main.children, left, share) : [part]));
+  }
   return parts
     .filter((part) => share(part) > 0)
     .map((part) => ({ ...part, name: part.name ?? barName(part, most) }));

@@ -36,6 +36,7 @@ function layerTable(place, layers) {
     return element("th", {
       scope: "col",
       "data-key": key,
+      "data-name": text,
       class: at > 1 ? "number" : "",
       children: [button],
     });
@@ -118,7 +119,7 @@ function layerRow(row, totals, asTree) {
   const head = element("th", {
     scope: "row",
     class: asTree ? "mono tree" : "mono",
-    title: row.scope === null ? row.type : layerName(row.scope),
+    title: nameAlone(row),
     text: asTree ? nameInTree(row) : nameAlone(row),
   });
   head.style.setProperty("--depth", row.depth);
@@ -186,8 +187,8 @@ function scrolled(label, table, classes = "scroll") {
   return element("div", {
     class: classes,
     tabindex: "0",
-    role: "region",
-    "aria-label": `${label}, as a table`,
+    role: "group",
+    "aria-label": label,
     children: [table],
   });
 }
