@@ -18,6 +18,7 @@ A report that has room for more than a line has the figures above the layers::
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import prod
+from shlex import quote
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -241,6 +242,19 @@ def detail_lines(case: Case) -> Iterator[str]:
         yield from ("grown since the baseline", *grown_lines(case.check.blame))
     elif largest := list(largest_lines(case)):
         yield from ("largest layers", *largest)
+
+
+def way_out(case: Case) -> Iterator[str]:
+    """What mends a failing limit, with the command that accepts it; or the command that compares outputs again."""
+    if case.outputs_differ:
+        yield f"repeat: {repeated(case)}"
+    elif words := fix(case.check, Place(case.file, case.line)):
+        yield f"fix: {words}"
+
+
+def repeated(case: Case) -> str:
+    """The command that judges one check again."""
+    return f"pytest --model-budget {quote(case.id)}"
 
 
 def claim_lines(case: Case) -> Iterator[str]:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from shlex import quote
 
 from pytest_modelbudget.budget.budget import Place, path_of
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -19,7 +18,15 @@ from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import NO_EVIDENCE, Case, cases_of
 from pytest_modelbudget.reports.history import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, Drawing, drawing
-from pytest_modelbudget.reports.sentences import claim_lines, fix, grown_name, largest_shares, shapes, uncovered
+from pytest_modelbudget.reports.sentences import (
+    claim_lines,
+    fix,
+    grown_name,
+    largest_shares,
+    repeated,
+    shapes,
+    uncovered,
+)
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room, several
 
 # A limit.
@@ -94,7 +101,6 @@ def differences(case: Case) -> Iterator[tuple[str, str]]:
         yield "decided by", case.evidence.decided
 
 
-REPEAT = "pytest --model-budget "
 STATUSES = ("over", "unused", "unknown", "warn", "accepted", "within")  # worst first
 MARK = 75  # per cent of a bar's width at which its limit stands
 
@@ -186,7 +192,7 @@ def check_row(case: Case) -> CheckRow:
         history=history_view(case.model.history.get(path, ()), check.unit),
         pairs=tuple(differences(case)),
         fix=fix(check, Place(case.file, case.line)).removesuffix(check.update),
-        command=check.update or (REPEAT + quote(case.id) if case.outputs_differ else ""),
+        command=check.update or (repeated(case) if case.outputs_differ else ""),
     )
 
 
