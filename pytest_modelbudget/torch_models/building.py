@@ -190,11 +190,7 @@ def _lacks_memory(error: SourceError) -> bool:
 
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
     start = left_by_import(source.target) if isinstance(source.target, str) else now()
-    with (
-        untouched_globals(seed, start) as surroundings,
-        without_downloads(),
-        user_code(f"calling {what}", SourceError),
-    ):
+    with untouched_globals(seed, start) as surroundings, without_downloads(), user_code(f"calling {what}", SourceError):
         model = named(*made(source.args), **made(dict(source.kwargs)))
         if isinstance(model, nn.Module):
             note_model(model, surroundings.left())
