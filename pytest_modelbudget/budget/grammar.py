@@ -197,7 +197,8 @@ class Form(Generic[Value]):
 class Field:
     """One key of a mapping: the form of its value, and what it says (editors show that).
 
-    One that is not offered is read, and refused with a reason: editors do not know it.
+    One that is not offered is read, and refused with a reason: editors do not know it. also are words that people
+    write for the key, which it is suggested for.
     """
 
     key: str
@@ -206,6 +207,7 @@ class Field:
     required: bool = False
     default: object = None
     offered: bool = True
+    also: tuple[str, ...] = ()
 
     @property
     def schema(self) -> Schema:
@@ -276,7 +278,7 @@ class Grammar:
             self._refuse(entries.pop(unknown), reading)
         for known in self.fields:
             if known.required and known.key not in entries:
-                reading.refuse(block.place, f"{self.what} needs the key '{known.key}'")
+                reading.refuse(block.place, f"{self.what} needs the key '{known.key}': {known.about}")
         if self.needs and not set(self.needs) & entries.keys():
             reading.refuse(entry.place, self.lacking.format(name=shown(entry.key.text)))
         values = {
@@ -291,7 +293,8 @@ class Grammar:
         elif key[:1].isdigit() and isinstance(value, Text) and not value.text:
             message = f"{shown(key)} after a comma: write decimals with a point, as in 1.5"
         else:
-            message = f"unknown key {shown(key)} in {self.what}: {suggestion(key, self.keys)}"
+            guess = suggestion(key, self.keys, {known.key: known.also for known in self.fields})
+            message = f"unknown key {shown(key)} in {self.what}: {guess}"
         reading.refuse(entry.place, message)
 
     @property

@@ -50,6 +50,9 @@ HELD = ("limits", "scopes", "transforms", "statistics", "measured", "deployments
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 # Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
 _MISSPELT = re.compile(r"^[^\w\n]*(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
+# What a file holds that lacks the marker alone.
+_MODELS = re.compile(r"^models\s*:", re.MULTILINE)
+_LIMITS = re.compile(r"[\s{,](limits|scopes|deployments)\s*:")
 _FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -61,12 +64,18 @@ def is_budget(content: str | bytes) -> bool:
     return _MARKED.search(_decoded(content)) is not None
 
 
-def misspelt_marker(content: bytes) -> str | None:
-    """The key that must be meant for the marker ("model-budget"), in a text without the marker."""
-    if is_budget(content):
-        return None
-    match = _MISSPELT.search(_decoded(content))
-    return match[1] if match else None
+def why_unmarked(content: bytes) -> str:
+    """Why a text that was meant for a budget is none: its marker is misspelt, or forgotten; "" of any other."""
+    text = _decoded(content)
+    if is_budget(text):
+        return ""
+    if match := _MISSPELT.search(text):
+        return (
+            f"its key '{match[1]}' is not {MARKER}" if match[1] != MARKER else f"{MARKER} does not start a line there"
+        )
+    if _MODELS.search(text) and _LIMITS.search(text):
+        return f"it has models and limits, and no line {MARKER}: {VERSION}"
+    return ""
 
 
 def _decoded(content: str | bytes) -> str:
@@ -264,7 +273,7 @@ def file_grammar(tables: Tables) -> Grammar:
     return Grammar(
         "a budget file",
         (
-            Field(MARKER, VERSION_FORM, "the version of this format", required=True),
+            Field(MARKER, VERSION_FORM, f"the version of this format, {MARKER}: {VERSION}", required=True),
             Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
             hardware_field(),
             Field("models", models, "every model by a name of your choice", required=True, default={}),

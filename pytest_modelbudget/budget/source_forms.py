@@ -445,6 +445,16 @@ def source_texts(source: ModelSource) -> dict[str, Texts]:
     return {"source": {"": where}, **{known.key: known.form.written(value) if value else {} for known, value in run_on}}
 
 
+def declared_texts(source: ModelSource) -> dict[str, str]:
+    """The same as a budget may spell it: {"source": "torch my_nets:Detector", "kwargs": "{width: 0.5}"}."""
+    return {key: _flow(texts) for key, texts in source_texts(source).items() if texts}
+
+
+def _flow(texts: Texts) -> str:
+    """One value, or several by name."""
+    return texts[""] if "" in texts else f"{{{', '.join(f'{name}: {text}' for name, text in texts.items())}}}"
+
+
 def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> None:
     """A file holds its weights in the type that it was saved in."""
     if "dtype" in values and is_path_format(reading.tables.formats[format]):

@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -21,6 +20,7 @@ from typing import Any
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.cli.screen import naming, print_text, terminal_width
 from pytest_modelbudget.errors import DeviceError, InputError, UnitError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
@@ -39,10 +39,8 @@ from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
-from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.units import quantity
 
-PIPE_WIDTH = 120  # where no terminal says how wide it is
 FOLDER = "budgets"  # where a printed budget is taken to be saved
 CALLING = ("--args", "--kwargs")  # whose values may be calls
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -69,13 +67,11 @@ def show_model(options: argparse.Namespace) -> bool:
     """Print a model's layers (or operations) and totals."""
     registry = tables()
     model = measure_source(source_of(options, registry), registry, deployment_of(options, registry))
-    print(_show_json(model, options) if options.format == "json" else printable(_show_table(model, options)))
+    if options.format == "json":
+        print(_show_json(model, options))
+    else:
+        print_text(_show_table(model, options))
     return model.is_complete
-
-
-def terminal_width() -> int:
-    """Columns of the terminal, or what a pipe is given."""
-    return shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
 
 
 def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> str:
@@ -114,7 +110,8 @@ def explain_metric(options: argparse.Namespace) -> bool:
     """Print the formulas of one metric for the operations or weights of one module."""
     registry = tables()
     if options.metric not in registry.metrics:
-        guess = yaml_text.suggestion(options.metric, registry.metrics)
+        also = {key: metric.also for key, metric in registry.metrics.items()}
+        guess = yaml_text.suggestion(options.metric, registry.metrics, also)
         raise InputError(f"there is no metric '{options.metric}': {guess}")
     metric = registry.metrics[options.metric]
     source = source_of(options, registry)
@@ -128,7 +125,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     if scope and not any(is_in_scope(name, scope) for name in known):
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print(printable(explain.explanation(metric, measurement, model.programs[metric.stage], scope)))
+    print_text(explain.explanation(metric, measurement, model.programs[metric.stage], scope))
     return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 
@@ -242,7 +239,7 @@ def measure_source(
 
     What its code prints goes to standard error.
     """
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), naming(str(source.target)):
         model = measuring.costed_model(source, registry, root=source.base)
     if model.loaded.graph.operations_unknown and not source.inputs:
         raise NoInputsError(source, measuring.offered_by(model.loaded))

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Union
 
-from pytest_modelbudget.errors import SourceError, TransformError, user_code
+from pytest_modelbudget.errors import MissingExtraError, SourceError, TransformError, user_code
 
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -165,10 +165,15 @@ class ModelSource:
     base: Path = Path()
 
 
+# Packages that models are named of, and the extra that brings each.
+EXTRAS = {"torch": "torch", "torchvision": "vision", "onnx": "onnx", "onnxruntime": "onnx"}
+
+
 def resolved(target: str) -> object:
     """What ``module:attribute`` names; attributes may be dotted.
 
-    Raises SourceError where it names nothing, or importing it raises.
+    Raises SourceError where it names nothing, or importing it raises; MissingExtraError where an extra brings what it
+    imports.
     """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
@@ -178,6 +183,8 @@ def resolved(target: str) -> object:
             __import__(module_name)  # the built-in, which engines follow
             named: object = sys.modules[module_name]
         except ModuleNotFoundError as error:
+            if error.name in EXTRAS:
+                raise MissingExtraError(f"'{target}'", package=error.name, extra=EXTRAS[error.name]) from error
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise
             raise SourceError(f"there is no module '{error.name}': is it installed, or on the pythonpath?") from error

@@ -25,7 +25,15 @@ from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.recording import Recorder
-from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
+from pytest_modelbudget.torch_models.values import (
+    CallInputs,
+    Maker,
+    TorchValues,
+    assignments_followed,
+    call_inputs,
+    drawn,
+    empty,
+)
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
@@ -220,6 +228,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(attempt.grad())
         enter(scopes.watching())
         enter(doors_watched(recorder, attempt.way))
+        enter(assignments_followed(values))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
