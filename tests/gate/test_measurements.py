@@ -139,6 +139,12 @@ def test_an_equivalence_is_one_line() -> None:
     assert "\n" not in found
 
 
+def test_outputs_without_inputs_are_not_compared() -> None:
+    """Nothing was run, so that nothing is within."""
+    with pytest.raises(pytest_modelbudget.InputError, match="no inputs are given: write 'inputs:'"):
+        check_equivalence(NET, copy.deepcopy(NET))
+
+
 def test_errors_are_public() -> None:
     """One of them catches all."""
     errors = [name for name in pytest_modelbudget.__all__ if name.endswith("Error")]
