@@ -38,4 +38,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Blocks of code that may be wider than a phone can be reached, and so scrolled, with the keyboard."""
-    return html.replace("<pre><span></span><code>", '<pre><span></span><code tabindex="0">')
+    return html.replace("<pre><span></span>", '<pre tabindex="0"><span></span>')
