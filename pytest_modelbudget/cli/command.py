@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except ModelBudgetError as error:
         print_text(f"modelbudget: error: {one_line(str(error))}", stream=sys.stderr)
+        if error.raised and "verbose" in options:
+            print_text(error.raised if options.verbose else "the whole exception: add -v", stream=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         _forget_output()
