@@ -21,6 +21,7 @@ from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, ruling, yaml_text
 from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
@@ -128,7 +129,11 @@ class LimitItem(BudgetItem):
         self.failure = measured.failure or measured.failures.get(self.limit.metric)
         baseline = baselines_of(self.config).of(self.path, self.model.budget_path, self.name)
         today = date.fromisoformat(self.config.getoption(TODAY))
-        verdict = with_exception(measuring.judge_limit(self.limit, measured, baseline), today)
+        verdict = measuring.judge_limit(self.limit, measured, baseline)
+        if self.config.getoption(UPDATE) == UpdateMode.CREATE.value:
+            versions = models_of(self.config).registry.versions(measured.format)
+            verdict = measuring.judged_as_created(verdict, measured, versions)
+        verdict = with_exception(verdict, today)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = assembly.check_report(self.nodeid, verdict)
         self.statement = replace(self.model.statement(check), number=self._number(verdict))
