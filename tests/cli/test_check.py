@@ -12,11 +12,15 @@ import yaml
 from pytest_modelbudget.cli.command import COMMANDS, main
 
 GOOD = "model_budget: 1\nmodels:\n  net: {torch: 'no_such_module:net', inputs: float32 1x4, limits: {params: 3}}\n"
-BAD = (
-    GOOD.replace("{params: 3}}", "\n      peak_memory: 3 MB\n      parms: 1")
-    .replace("{torch", "\n    torch")
-    .replace(", ", "\n    ")
-)
+BAD = """model_budget: 1
+models:
+  net:
+    torch: no_such_module:net
+    inputs: float32 1x4
+    limits:
+      peak_memory: 3 MB
+      parms: 1
+"""
 FORGOTTEN = GOOD.partition("\n")[2]
 HARDWARE = "devices: {}\n"
 ROOT = Path(__file__).resolve().parents[2]
