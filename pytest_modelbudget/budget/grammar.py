@@ -22,6 +22,7 @@ from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError, UnitError
+from pytest_modelbudget.formats.source import Call
 from pytest_modelbudget.registry import Tables
 
 Schema = dict[str, Any]
@@ -142,7 +143,14 @@ def plain_text(value: object) -> str:
     """A plain value; 1, 1.0, true and "1" are four, and the order of keys is none of it."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and scalar(value) == value:
         return value
-    return json.dumps(value, sort_keys=True, default=dict)  # a read-only mapping is a dict there
+    return json.dumps(value, sort_keys=True, default=_spelled)
+
+
+def _spelled(value: Any) -> dict[str, object]:
+    """A call as the mapping that it was written as; any other mapping as one that JSON knows."""
+    if isinstance(value, Call):
+        return {"call": value.target, **{key: part for key in ("args", "kwargs") if (part := getattr(value, key))}}
+    return dict(value)
 
 
 @dataclass(frozen=True, slots=True)

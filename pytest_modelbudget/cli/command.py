@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_modelbudget.budget.lock_schema import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.cli.check import add_check
 from pytest_modelbudget.cli.devices import add_devices, add_fit
@@ -114,14 +115,18 @@ def print_diff(options: argparse.Namespace) -> bool:
 
 def add_schema(command: argparse.ArgumentParser) -> None:
     """The options of ``schema``: of which file."""
-    command.add_argument("of", nargs="?", choices=("budget", "report"), default="budget", help="default: budget")
+    command.add_argument(
+        "of", nargs="?", choices=("budget", "report", "lock"), default="budget", help="default: budget"
+    )
     command.set_defaults(command=print_schema)
 
 
 def print_schema(options: argparse.Namespace) -> bool:
-    """Print the JSON Schema (draft-07) of budget files, for editors, or of --model-budget-json."""
+    """Print the JSON Schema (draft-07) of budget files, for editors, of --model-budget-json, or of lock files."""
     if options.of == "report":
         text = record.schema_text()
+    elif options.of == "lock":
+        text = lock_schema_text()
     else:
         registry = tables()
         text = schema_text(registry.metrics, registry.formats, registry.transforms)
@@ -185,7 +190,7 @@ COMMANDS = (
     Command("tile", add_tile, "write an ONNX file's twin in tiles", (
         "tile linear.onnx --tile 64 --out tiled.onnx",
     )),
-    Command("schema", add_schema, "the JSON Schema of a budget file, or of a report", (
+    Command("schema", add_schema, "the JSON Schema of a budget, a report or a lock file", (
         "schema",
         "schema report",
     )),

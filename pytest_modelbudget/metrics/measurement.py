@@ -142,10 +142,15 @@ class Metric:
     stage: Stage = Stage.WRITTEN
     also: tuple[str, ...] = ()
 
+    @property
+    def needs_no_run(self) -> bool:
+        """Whether what a model stores is all that makes it up."""
+        return isinstance(self.how, ByWeight) and self.stage is Stage.WRITTEN
+
     def of(self, costed: CostedGraph) -> Measurement:
         """The number of a graph; a lower bound where operations make it up, and the graph knows none."""
         measurement, why = costed.once(self.measure), costed.graph.operations_unknown
-        if not why or isinstance(self.how, ByWeight):
+        if not why or self.needs_no_run:
             return measurement
         return replace(measurement, unmeasured=(UnmeasuredOp(PROGRAM, 1, "", why),))
 

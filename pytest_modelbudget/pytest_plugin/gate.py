@@ -5,6 +5,7 @@ from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from pytest_modelbudget.pytest_plugin import items, locks, options, session_mode
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.reports.annotations import path_in_checkout
+from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.text import printable, printed_line
 from pytest_modelbudget.units import several
@@ -146,6 +148,7 @@ def _yaml_files(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
 
 
+HELD = "\N{NO-BREAK SPACE}"  # where a line of the terminal may not end
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words; text in transit
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
@@ -327,7 +330,10 @@ class Gate:
         report = self.locks.compared(report, self.assembly.numbers, files, gone_from=self.paths.roots)
         self.remarks.extend(self.locks.remarks)
         has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))
-        return with_history(report, files, self.config.rootpath) if has_page else report
+        if not has_page:
+            return report
+        root = self.config.rootpath
+        return with_history(replace(report, checkout=checkout(root, os.environ)), files, root)
 
     def _part(self, shard: shards.SessionShard, exitstatus: int) -> Shard:
         """What tells this part from others, and lets them be joined."""
@@ -418,10 +424,11 @@ class Gate:
 
     # What the terminal shows.
 
-    def pytest_report_header(self) -> str:
-        """The versions that the numbers may depend on."""
-        versions = [f"{name} {version}" for name, version in environment().items()]
-        return f"model budget: {', '.join(versions)}"
+    def pytest_report_header(self) -> list[str]:
+        """The versions that the numbers may depend on, none of them on two lines."""
+        versions = [f"{name} {version}".replace(" ", HELD) for name, version in environment().items()]
+        lines = wrap(f"model budget: {', '.join(versions)}", terminal.WIDTH, subsequent_indent="  ")
+        return [line.replace(HELD, " ") for line in lines]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The table, and what has to be said about the session as a whole."""

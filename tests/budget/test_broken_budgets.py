@@ -43,7 +43,7 @@ BROKEN = [
                  "first on line 4"], id="duplicate key"),
     pytest.param(inputs("float32 1x3") + "    ? [a]\n    : b", ["7:7: a key must be one word"],
                  id="list as key"),
-    pytest.param(model("", limits="{params: 1}"), ["3:3: the model 'net' has no inputs"],
+    pytest.param(model("", limits="{macs: 1}"), ["3:3: the model 'net' has no inputs"],
                  id="no inputs"),
     pytest.param(inputs("float23 1x3"), ["6:13: 'float23' is not an element type: did you mean "
                  "'float32'"], id="no dtype"),
