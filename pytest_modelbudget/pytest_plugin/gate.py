@@ -12,12 +12,13 @@ import pytest
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
+from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, why_unmarked
 from pytest_modelbudget.budget.revision import head_commit
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
-from pytest_modelbudget.pytest_plugin import items, locks, options, progress, session_models, shards, upkeep
+from pytest_modelbudget.gate.watch import Watch
+from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.reports.annotations import path_in_checkout
@@ -56,8 +57,7 @@ class BudgetPaths:
             return True  # a file that cannot be read may be a budget
         if is_budget(content):
             return not self._is_unfit(path)
-        if (key := misspelt_marker(content)) is not None:
-            why = f"its key '{key}' is not {MARKER}" if key != MARKER else f"{MARKER} does not start a line there"
+        if why := why_unmarked(content):
             self.remarks.append(f"{path.name} is not held: {why}")
         return False
 
@@ -164,11 +164,12 @@ class Gate:
 
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
+        options.require_own_keys(config)
         options.require_amounts(config)
         options.require_day(config)
         self.config = config
         self.pid = os.getpid()
-        config.stash[progress.WATCH] = progress.Watch()
+        config.stash[session_models.WATCH] = Watch()
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
@@ -179,7 +180,7 @@ class Gate:
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
-        self.remarks: list[str] = []
+        self.remarks = [*filter(None, [options.moved_rootdir(config)])]
         self.damaged: set[str] = set()  # entries of the cache, here or in a worker
         self.report: record.Report | None = None
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
@@ -415,7 +416,7 @@ class Gate:
 
     def pytest_unconfigure(self) -> None:
         """Give back what the session held."""
-        self.config.stash[progress.WATCH].close()
+        self.config.stash[session_models.WATCH].close()
 
     # What the terminal shows.
 

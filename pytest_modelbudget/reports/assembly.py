@@ -37,7 +37,16 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
-from pytest_modelbudget.reports.typed_json import EMPTY, Entry, as_written, from_json, number_json, rare, to_json
+from pytest_modelbudget.reports.typed_json import (
+    EMPTY,
+    Columns,
+    Entry,
+    as_written,
+    from_json,
+    number_json,
+    rare,
+    to_json,
+)
 
 E = TypeVar("E", bound=Entry)
 
@@ -61,8 +70,10 @@ def metric_report(measurement: Measurement) -> record.MeasuredMetric:
         parts=dict(measurement.parts),
         exact=measurement.unreduced,
         convention=measurement.convention or "",
-        shares=tuple(
-            [record.ScopeShare(scope=share.scope, value=as_written(share.value)) for share in measurement.shares]
+        shares=Columns(
+            record.ScopeShare,
+            scope=[share.scope for share in measurement.shares],
+            value=[number_json(share.value) for share in measurement.shares],
         ),
     )
 

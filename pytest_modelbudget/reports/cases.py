@@ -8,7 +8,7 @@ The checks of a model, of its transforms and a transform's equivalence are all c
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -72,7 +72,7 @@ class Case(NamedTuple):
         return self.owner.measured(self.check.metric)
 
     @property
-    def shares(self) -> tuple[record.ScopeShare, ...]:
+    def shares(self) -> Sequence[record.ScopeShare]:
         """The parts of its metric, as far as anybody knows."""
         return self.measurement.shares if self.measurement else ()
 

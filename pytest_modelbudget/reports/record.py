@@ -22,7 +22,7 @@ each is what it says there.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
@@ -34,7 +34,7 @@ from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports.checkout import Checkout
 from pytest_modelbudget.reports.shard import Shard
-from pytest_modelbudget.reports.typed_json import EMPTY, Entry, document_text, json_schema, rare, to_json
+from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, json_text, rare
 from pytest_modelbudget.units import Number, room
 
 SCHEMA_FILE = Path(__file__).with_name("model-budget-report.schema.json")
@@ -93,7 +93,7 @@ class MeasuredMetric(Entry):
     exact: tuple[int, int] | None = rare(None)
     convention: str = rare("")
     at_least: int | None = rare(None)
-    shares: tuple[ScopeShare, ...] = ()
+    shares: Sequence[ScopeShare] = ()
 
     @property
     def bounds(self) -> str:
@@ -656,7 +656,7 @@ def report_text(report: Report) -> str:
     """
     if not report.shard:
         report = replace(report, checkout=None, models=tuple(map(_without_pictures, report.models)))
-    return document_text(to_json(report)) + "\n"
+    return json_text(report) + "\n"
 
 
 def _without_pictures(model: ModelReport) -> ModelReport:

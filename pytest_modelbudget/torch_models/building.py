@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.errors import SourceError, user_code
-from pytest_modelbudget.formats.source import ModelSource, resolved
+from pytest_modelbudget.formats.source import ModelSource, made, resolved
 from pytest_modelbudget.torch_models.isolation import (
     OWN,
     is_resolved,
@@ -21,6 +21,7 @@ from pytest_modelbudget.torch_models.isolation import (
     now,
     untouched_globals,
 )
+from pytest_modelbudget.torch_models.offline import without_downloads
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
 OTHER_FILLS = (
@@ -123,7 +124,7 @@ def named_by(source: ModelSource) -> object:
         return source.target
     if is_resolved(source.target):
         return resolved(source.target)
-    with untouched_globals(start=OWN) as surroundings:
+    with untouched_globals(start=OWN) as surroundings, without_downloads():
         found = resolved(source.target)
         note_import(source.target, surroundings.left())
     return found
@@ -189,8 +190,8 @@ def _lacks_memory(error: SourceError) -> bool:
 
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
     start = left_by_import(source.target) if isinstance(source.target, str) else now()
-    with untouched_globals(seed, start) as surroundings, user_code(f"calling {what}", SourceError):
-        model = named(*source.args, **source.kwargs)
+    with untouched_globals(seed, start) as surroundings, without_downloads(), user_code(f"calling {what}", SourceError):
+        model = named(*made(source.args), **made(dict(source.kwargs)))
         if isinstance(model, nn.Module):
             note_model(model, surroundings.left())
     return model
