@@ -164,11 +164,11 @@ def grown(network: str, depth: int) -> dict[str, float]:
 def recorded(model: Any) -> record.Report:
     """The record of a run with limits on this model alone."""
     name, place = "model-budget.yaml::deep", Place("model-budget.yaml", 1)
-    whole = assembly.Assembly()
+    whole, measured = assembly.Assembly(), assembly.model_report(name, place, model)
     for metric in LIMITS:
         verdict = judge(Limit(metric, place, max=1), model.measurements[metric])
         check = assembly.check_report(f"{name}::{metric}", verdict)
-        whole.add(assembly.Statement.of(check, seconds="0.000", model=assembly.model_report(name, place, model)))
+        whole.add(assembly.Statement.of(check, seconds="0.000", model=measured))
     return whole.report(selected=False)
 
 
