@@ -393,14 +393,33 @@ def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights
     for name in piece.outputs:
         made.graph.output.append(onnx.ValueInfoProto(name=name))
     large: dict[str, Any] = {}
+    fed: dict[str, Any] = {}
     for name in piece.stored:
         array = weights.array(name)
-        if piece.engine == RUNTIME and array.size > MOST_ELEMENTS_INSIDE and array.dtype.kind != "V":
+        if piece.engine == REFERENCE or array.size <= MOST_ELEMENTS_INSIDE or array.dtype.kind == "V":
+            made.graph.initializer.append(numpy_helper.from_array(array, name))
+        elif array.dtype.kind == "f":
+            fed[name] = array
+            made.graph.input.append(onnx.ValueInfoProto(name=name, type=_type_of(array, array.shape)))
+        else:
             large[name] = array
             made.graph.initializer.append(_beside(array, name))
-        else:
-            made.graph.initializer.append(numpy_helper.from_array(array, name))
-    return session(made, large) if piece.engine == RUNTIME else ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
+    if piece.engine == REFERENCE:
+        return ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
+    return Fed(session(made, large), fed)
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A session, and stored tensors that each run is fed: of initialisers it would make copies."""
+
+    session: onnxruntime.InferenceSession
+    stored: Feeds
+
+    def run(self, outputs: list[str], feeds: Feeds) -> list[Any]:
+        """These outputs; other feeds than the stored tensors are those of the piece."""
+        results: list[Any] = self.session.run(outputs, {**feeds, **self.stored})
+        return results
 
 
 def _beside(array: Any, name: str) -> TensorProto:
@@ -426,9 +445,9 @@ def session(model: onnx.ModelProto, large: Feeds) -> onnxruntime.InferenceSessio
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def _type_of(value: Any) -> onnx.TypeProto:
-    """The type of a value that is handed from one piece to the next, of any shape."""
+def _type_of(value: Any, shape: Sequence[int] | None = None) -> onnx.TypeProto:
+    """The type of a value that is handed from one piece to the next, of any shape where none is said."""
     if isinstance(value, list):
         return onnx.helper.make_sequence_type_proto(_type_of(value[0]))
     code = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
-    return onnx.helper.make_tensor_type_proto(code, None)
+    return onnx.helper.make_tensor_type_proto(code, shape)

@@ -37,7 +37,16 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
-from pytest_modelbudget.reports.typed_json import Entry, as_written, from_json, number_json, rare, to_json
+from pytest_modelbudget.reports.typed_json import (
+    EMPTY,
+    Columns,
+    Entry,
+    as_written,
+    from_json,
+    number_json,
+    rare,
+    to_json,
+)
 
 E = TypeVar("E", bound=Entry)
 
@@ -61,8 +70,10 @@ def metric_report(measurement: Measurement) -> record.MeasuredMetric:
         parts=dict(measurement.parts),
         exact=measurement.unreduced,
         convention=measurement.convention or "",
-        shares=tuple(
-            [record.ScopeShare(scope=share.scope, value=as_written(share.value)) for share in measurement.shares]
+        shares=Columns(
+            record.ScopeShare,
+            scope=[share.scope for share in measurement.shares],
+            value=[number_json(share.value) for share in measurement.shares],
         ),
     )
 
@@ -86,10 +97,18 @@ def _subject(node_id: str, place: Place, model: MeasuredModel, failing_at: Place
 
 
 def model_report(
-    node_id: str, place: Place, model: MeasuredModel, failing_at: Place | None = None
+    node_id: str,
+    place: Place,
+    model: MeasuredModel,
+    failing_at: Place | None = None,
+    declared: Mapping[str, str] = EMPTY,
 ) -> record.ModelReport:
-    """One model under one set of inputs, before its checks; failing_at says what of it could not be measured."""
-    return record.ModelReport(**_subject(node_id, place, model, failing_at), profile=model.profile or "")
+    """One model under one set of inputs, before its checks.
+
+    failing_at says what of it could not be measured, declared what the budget says of it.
+    """
+    subject = _subject(node_id, place, model, failing_at)
+    return record.ModelReport(**subject, declared=declared, profile=model.profile or "")
 
 
 def deployment_report(
