@@ -280,5 +280,6 @@ def run_git(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes
     is_trouble = run.returncode == 128 and any(trouble in run.stderr for trouble in TROUBLE)
     if run.returncode not in ends or is_trouble:
         said = run.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        raise BaseError(f"git {words[0]}: {said[0].removeprefix('fatal: ')}")
+        command = next(word for word in words if not word.startswith("-") and "=" not in word)
+        raise BaseError(f"git {command}: {said[0].removeprefix('fatal: ')}")
     return run.stdout
