@@ -16,8 +16,8 @@ from pytest_modelbudget.budget.revision import BaseError, run_git
 LOG = (
     "-c", "log.showSignature=false", "-c", "i18n.logOutputEncoding=UTF-8",
     "-c", "log.showRoot=true", "-c", "log.diffMerges=separate",
-    "log", "-z", "--raw", "--no-abbrev", "-M", "--first-parent", "-m", "--reverse", "--relative", "--no-color", "-O/dev/null",
-    "--format=tformat:%H%x00%ct%x00%s",
+    "log", "-z", "--raw", "--no-abbrev", "-M", "--first-parent", "-m", "--reverse", "--relative", "--no-color",
+    "-O/dev/null", "--format=tformat:%H%x00%ct%x00%s",
 )  # fmt: skip
 AT_ONCE = 64  # blobs of one call: what is held in memory at a time
 

@@ -16,6 +16,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,17 @@ def head_commit(root: Path) -> str:
         return _commit("HEAD", root)
     except BaseError:
         return ""
+
+
+def uncommitted(root: Path) -> str:
+    """A SHA-256 of how the files that git knows differ from that commit; "" where they do not, or git cannot tell."""
+    try:
+        changes = run_git(
+            root, "diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "-O/dev/null", "HEAD"
+        )
+    except BaseError:
+        return ""
+    return sha256(changes).hexdigest() if changes else ""
 
 
 def text_at(base: BaseRevision, path: Path) -> str | None:

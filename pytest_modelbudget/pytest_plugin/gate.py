@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
-from pytest_modelbudget.budget.revision import head_commit
+from pytest_modelbudget.budget.revision import head_commit, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
@@ -341,6 +341,7 @@ class Gate:
             number=asked.number,
             of=asked.of,
             commit=head_commit(self.config.rootpath),
+            uncommitted=uncommitted(self.config.rootpath),
             collection=self.cut.collection,
             limits=self.cut.limits,
             answered=self.assembly.answered,

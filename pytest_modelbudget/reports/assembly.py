@@ -40,7 +40,7 @@ from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
-from pytest_modelbudget.reports.typed_json import Columns, Entry, as_written, from_json, number_json, rare, to_json
+from pytest_modelbudget.reports.typed_json import Columns, Entry, as_written, from_json, json_text, number_json, rare, to_json
 
 E = TypeVar("E", bound=Entry)
 
@@ -311,7 +311,7 @@ class Statement(Entry):
     equivalence: record.EquivalenceReport | None = rare(None)
 
     def __str__(self) -> str:
-        return json.dumps(to_json(self))
+        return json_text(self)
 
     @classmethod
     def of(cls, check: record.Check, **others: Any) -> Statement:
