@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Union
 
 import yaml
@@ -55,13 +56,24 @@ def shown(word: str, longest: int = 60) -> str:
     return f"'{text}'"
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """A "did you mean" for a word that nothing knows, or the words that are known."""
-    words = list(known)
-    close = get_close_matches(word, words, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean '{close[0]}'?"
+def suggestion(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]] = MappingProxyType({})) -> str:
+    """A "did you mean" for a word that nothing knows, or the words that are known.
+
+    also are words that people say for known ones, in any case and with any dashes: {"memory": ("ram", "size")}.
+    """
+    words, said = list(known), dict[str, list[str]]()
+    for one in words:
+        for spelling in (one, *also.get(one, ())):
+            said.setdefault(_bare(spelling), []).append(one)
+    if close := get_close_matches(_bare(word), said, n=1, cutoff=0.6):
+        meant = dict.fromkeys(f"'{each}'" for each in said[close[0]])
+        return f"did you mean {' or '.join(meant)}?"
     return f"known are {', '.join(words)}" if 0 < len(words) <= 16 else "nothing like it is known"
+
+
+def _bare(word: str) -> str:
+    """A word without what people spell as they like: Peak-Memory is peak_memory."""
+    return re.sub(r"[\W_]", "", word).casefold() or word
 
 
 CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file

@@ -140,7 +140,7 @@ class OutputRecord:
     decision: Decision | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Equivalence:
     """Whether two models are the same under a claim, and the evidence.
 
@@ -158,6 +158,10 @@ class Equivalence:
     first_divergence: Divergence | None = None
     layers: tuple[LayerError, ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        parts = f"; they part at {self.first_divergence.scope or 'the model itself'}" if self.first_divergence else ""
+        return f"<Equivalence {self.outcome.value}, {self.kind.value}: {self.reason}{parts}>"
 
     @property
     def decision(self) -> Decision | None:

@@ -17,7 +17,7 @@ from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
-from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.source import AS_WRITTEN, Call, InputSpecs, ModelSource, Plain, TensorSpec
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
@@ -169,6 +169,11 @@ def _rewritten(
 def files_of(loaded: Model) -> tuple[str, ...]:
     """The files beside its own that a model depends on; one of an extension's may not know the word."""
     return getattr(loaded, "files", ())
+
+
+def offered_by(loaded: Model) -> InputSpecs:
+    """Example inputs that a model carries, where it was given none; one of an extension's may not know the word."""
+    return getattr(loaded, "offered", InputSpecs())
 
 
 @collection_paused()
@@ -346,7 +351,7 @@ def _key(value: object) -> Hashable:
         return (type(value), *map(_key, value))
     if isinstance(value, Mapping):
         return frozenset((name, _key(item)) for name, item in value.items())
-    if isinstance(value, (ModelSource, InputSpecs, TensorSpec)):
+    if isinstance(value, (ModelSource, InputSpecs, TensorSpec, Plain, Call)):
         return tuple(_key(getattr(value, field.name)) for field in fields(value))
     return id(value)
 

@@ -16,22 +16,30 @@ from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types
-from pytest_modelbudget.onnx_models.files import LARGEST, ReadModel, weightless
-from pytest_modelbudget.onnx_models.normal_form import written_out
+from pytest_modelbudget.onnx_models.files import weightless
+from pytest_modelbudget.onnx_models.normal_form import with_functions_written_out
+from pytest_modelbudget.onnx_models.types import (
+    LARGEST,
+    MOST_AXES,
+    NOTHING_KNOWN,
+    Types,
+    ValueType,
+    tensor_type,
+    value_type,
+)
 
 
-def with_shapes(model: ReadModel, file: str) -> onnx.ModelProto:
-    """The model with local functions written out and a type beside every value that has one.
+def with_shapes(whole: program.Program, file: str) -> program.Program:
+    """A program with local functions written out and a type beside every value that has one.
 
     Raises SourceError where onnx finds the types of two operations at odds.
     """
-    proto = model.proto
     with user_code(f"{file} is no valid model: working out its shapes", SourceError):
-        proto = written_out(proto, file)
-        inferred = onnx.shape_inference.infer_shapes(proto)  # no values: onnx's wrap, and take any memory
-    if len(inferred.graph.node) != len(proto.graph.node):
+        plain = with_functions_written_out(whole, file)
+        inferred = onnx.shape_inference.infer_shapes(plain.model)  # no values: onnx's wrap, and take any memory
+    if len(inferred.graph.node) != len(plain.model.graph.node):
         raise SourceError(f"{file}: onnx could not work out the shapes of this model")
-    return inferred
+    return plain.typed(inferred)
 
 
 @dataclass
@@ -46,7 +54,7 @@ class Frame:
     outer: Frame | None = None
     times: int = 1
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    types: dict[str, program.ValueType] = field(default_factory=dict)
+    types: dict[str, ValueType] = field(default_factory=dict)
     values: dict[str, TensorProto | None] = field(default_factory=dict)
     hidden: dict[str, str] = field(default_factory=dict)
     placed: dict[str, Storage] = field(default_factory=dict)
@@ -55,7 +63,7 @@ class Frame:
         """A frame for a body inside this graph, which runs so often for each run of this."""
         return Frame(body, self, self.times * times)
 
-    def place(self, name: str, tensor: Tensor, known: program.ValueType) -> None:
+    def place(self, name: str, tensor: Tensor, known: ValueType) -> None:
         """Let a value be a tensor of a type, from here on."""
         self.tensors[name], self.types[name] = tensor, known
 
@@ -64,13 +72,13 @@ class Frame:
         tensor = self.tensors.get(name)
         return self.outer.tensor(name) if tensor is None and self.outer else tensor
 
-    def type(self, name: str) -> program.ValueType:
+    def type(self, name: str) -> ValueType:
         """What is known of a value's type."""
         known = self.types.get(name)
         if known is not None:
             return known
         if name in self.body.stored:
-            return program.tensor_type(self.body.stored[name].proto)
+            return self.body.stored[name].type
         if self.outer is None or name in self.body.types:
             return self.body.types[name]
         return self.outer.type(name)
@@ -100,7 +108,6 @@ KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx it
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
 MOST_WORK = 2**21  # elements that are read and made for all such values of a model together
 LEAST_WORK = 16  # of one node, whose run costs more than its elements
-MOST_AXES = 64  # as many as numpy has
 # What onnx's reference implementation raises for what it does not do.
 REFUSALS = (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 # What shapes are worked out with: each takes a time that its elements bound. Of the second, data decide the shape of
@@ -253,14 +260,14 @@ class Folding:
                 return True  # an operator of integers alone, which works on their bits
         return all(_agrees(result, real) for result, real in zip(results, exact, strict=True))
 
-    def types(self, node: program.Node, frame: Frame) -> tuple[program.ValueType, ...]:
+    def types(self, node: program.Node, frame: Frame) -> tuple[ValueType, ...]:
         """Types of a node's results, from its operands' types and those values that are known."""
         types = self._inferred(node, frame)
         if all(known.sizes is not None for known in types):
             return types
         results = self._worked_results(node, frame)
         return tuple(
-            program.tensor_type(results[name]) if name in results else known
+            tensor_type(results[name]) if name in results else known
             for name, known in zip(node.outputs, types, strict=True)
         )
 
@@ -268,7 +275,7 @@ class Folding:
         values = {name: self.value(name, frame) for name in node.outputs if name}
         return {name: value for name, value in values.items() if value is not None}
 
-    def outgrown(self, node: program.Node, types: Sequence[program.ValueType], frame: Frame) -> str:
+    def outgrown(self, node: program.Node, types: Sequence[ValueType], frame: Frame) -> str:
         """Why the sizes of results are no claim: they, or what makes them, do not fit in 64 bits; "" where they do."""
         for name in node.inputs if frame.hides else ():
             why = frame.hidden_reason(name)
@@ -279,12 +286,12 @@ class Folding:
         for name, known in zip(node.outputs, types, strict=True):
             if len(known.shape or ()) > MOST_AXES:
                 return f"{node.operator} '{node.result}': a shape of {len(known.shape or ()):,} axes"
-            if prod(known.sizes or ()) > LARGEST:  # each size fits; what comes of it need not
-                frame.hidden[name] = f"'{name}' has {prod(known.sizes or ()):,} elements, more than 64 bits count"
+            if known.elements > LARGEST:  # each size fits; what comes of it need not
+                frame.hidden[name] = f"'{name}' has {known.elements:,} elements, more than 64 bits count"
         return ""
 
-    def _inferred(self, node: program.Node, frame: Frame) -> tuple[program.ValueType, ...]:
-        unknown = program.NOTHING_KNOWN
+    def _inferred(self, node: program.Node, frame: Frame) -> tuple[ValueType, ...]:
+        unknown = NOTHING_KNOWN
         nothing = (unknown,) * len(node.outputs)
         operands = {name: frame.type(name) for name in node.inputs if name}
         proto, domain = node.proto, _domain(node)
@@ -305,9 +312,7 @@ class Folding:
             )
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
             return nothing
-        return tuple(
-            program.value_type(types[name]) if name in types else program.NOTHING_KNOWN for name in node.outputs
-        )
+        return tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
 
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
         """The standard operator that gives results of the same types, with what it knows."""
@@ -375,22 +380,28 @@ def find_types(frame: Frame, folding: Folding) -> None:
             result_types(node, frame, folding)
 
 
-def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[program.ValueType, ...]:
+def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[ValueType, ...]:
     """Types of a node's results: as declared, or worked out where that leaves them open."""
     types = tuple([frame.type(name) for name in node.outputs])
-    is_open = not types or None in [known.sizes for known in types]
+    is_open = not types
+    is_plain = node.operator not in _OUTGROWING and not frame.hides
+    for known in types:
+        is_plain = is_plain and known.is_plain
+        is_open = is_open or known.sizes is None
+    if is_plain and types:
+        return types
     if is_open:
         pairs = zip(types, folding.types(node, frame), strict=True)
         types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
     why = folding.outgrown(node, types, frame)
     if why:
         frame.hide(node, why)
-        types = tuple([program.ValueType(known.code) for known in types])
-    frame.types.update(zip(node.outputs, types, strict=True))  # also what the file declares: decoded once
+        types = tuple([ValueType(known.code) for known in types])
+    frame.types.update(zip(node.outputs, types, strict=True))
     return types
 
 
-def inferred_types(model: onnx.ModelProto) -> program.Types:
+def inferred_types(model: onnx.ModelProto) -> Types:
     """The types of a model's values, as far as they can be worked out before the run."""
     inferred = onnx.shape_inference.infer_shapes(weightless(model))
     whole = program.Program(inferred)

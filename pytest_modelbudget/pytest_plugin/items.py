@@ -21,6 +21,7 @@ from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, ruling, yaml_text
 from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.budget.source_forms import declared_texts
 from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
@@ -29,8 +30,7 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, running, transforming
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
-from pytest_modelbudget.pytest_plugin.progress import WATCH
-from pytest_modelbudget.pytest_plugin.session_models import baselines_of, keeps_parts, models_of, own_process
+from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, own_process
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
 from pytest_modelbudget.reports.text import one_line, printed_line
 
@@ -119,11 +119,13 @@ class LimitItem(BudgetItem):
         verdict = with_exception(measuring.judge_limit(self.limit, measured, baseline), today)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = assembly.check_report(self.nodeid, verdict)
+        if check.can_be_updated:
+            check = replace(check, update=self._accepting(verdict))
         self.statement = replace(self.model.statement(check), number=self._number(verdict))
         self._note(check)
         if check.fails:
-            accept, place = self._accepting(verdict), self.model.failing_at or self.place
-            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, place, accept), place)
+            place = self.model.failing_at or self.place
+            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, place), place)
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -208,8 +210,9 @@ class TransformNode(pytest.Collector):
                     self._transformed = process.transform(source, self.check, with_parts=with_parts)
                 else:
                     self._transformed = transforming.transformed_model(
-                        source, self.check, models.registry, root=models.root, with_parts=with_parts
-                    )
+                        source, self.check, models.registry, root=models.root, with_parts=with_parts,
+                        profile=models.profile,
+                    )  # fmt: skip
         return self._transformed
 
     def release(self) -> None:
@@ -493,7 +496,8 @@ class ModelNode(pytest.Collector):
             return assembly.Statement.of(check)
         self._is_reported = True
         model = self.measured()
-        report = assembly.model_report(self.nodeid, self.budget.place, model, self.failing_at)
+        declared = declared_texts(self.source)
+        report = assembly.model_report(self.nodeid, self.budget.place, model, self.failing_at, declared)
         return assembly.Statement.of(check, model=report, seconds=f"{model.seconds:.3f}")
 
 

@@ -40,14 +40,25 @@ from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
-from pytest_modelbudget.reports.typed_json import Columns, Entry, as_written, from_json, json_text, number_json, rare, to_json
+from pytest_modelbudget.reports.typed_json import (
+    EMPTY,
+    Columns,
+    Entry,
+    as_written,
+    from_json,
+    json_text,
+    number_json,
+    rare,
+    to_json,
+)
 
 E = TypeVar("E", bound=Entry)
 
 
 def _like(entry_type: type[E], source: object, **others: Any) -> E:
     """An entry with the attributes of the same names of another object, but for these."""
-    return entry_type(**{name: getattr(source, name) for name in _names(entry_type) if name not in others}, **others)
+    kind: Any = entry_type  # which mypy does not take for something with a hash
+    return entry_type(**{name: getattr(source, name) for name in _names(kind) if name not in others}, **others)
 
 
 @cache
@@ -104,10 +115,18 @@ def _executed_ops(operation: Operation) -> record.ExecutedOps:
 
 
 def model_report(
-    node_id: str, place: Place, model: MeasuredModel, failing_at: Place | None = None
+    node_id: str,
+    place: Place,
+    model: MeasuredModel,
+    failing_at: Place | None = None,
+    declared: Mapping[str, str] = EMPTY,
 ) -> record.ModelReport:
-    """One model under one set of inputs, before its checks; failing_at says what of it could not be measured."""
-    return record.ModelReport(**_subject(node_id, place, model, failing_at), profile=model.profile or "")
+    """One model under one set of inputs, before its checks.
+
+    failing_at says what of it could not be measured, declared what the budget says of it.
+    """
+    subject = _subject(node_id, place, model, failing_at)
+    return record.ModelReport(**subject, declared=declared, profile=model.profile or "")
 
 
 def deployment_report(

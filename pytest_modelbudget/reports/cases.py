@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Address
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.units import several
@@ -81,6 +81,11 @@ class Case(NamedTuple):
         """The comparison of its transform's outputs; empty where they were not compared."""
         owner = self.owner
         return (isinstance(owner, record.TransformReport) and owner.equivalence) or NO_EVIDENCE
+
+    @property
+    def outputs_differ(self) -> bool:
+        """Whether it is a claim about outputs that does not hold, or that nobody could try."""
+        return self.check.metric == EQUIVALENCE and self.outcome != "within"
 
     @property
     def outcome(self) -> str:

@@ -32,6 +32,7 @@ from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level
 from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.reports.checkout import Checkout
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, json_text, rare
 from pytest_modelbudget.units import Number, room
@@ -189,7 +190,8 @@ class Check(Addressed):
     limit is the maximum; min, and what growth allows from the baseline, stand beside it. The baseline is what a lock
     file knows, at the base or in the working tree. blame has the largest growth first, and all its deltas add up to the
     growth. Of a claim, measured and allowed are for eyes. measured_on says on which inputs, or where, a number was
-    measured that is no static one, and evidence which layers it comes from.
+    measured that is no static one, and evidence which layers it comes from. update is the command that makes the limit
+    of a failing one what was measured, where one does.
     """
 
     metric: str
@@ -215,6 +217,7 @@ class Check(Addressed):
     measured_on: str = rare("")
     evidence: tuple[str, ...] = rare(())
     accept: Exemption | None = rare(None)
+    update: str = rare("")
 
     @property
     def is_claim(self) -> bool:
@@ -225,6 +228,17 @@ class Check(Addressed):
     def fails(self) -> bool:
         """Whether it makes the gate red."""
         return is_red(self.outcome, self.level)
+
+    @property
+    def can_be_updated(self) -> bool:
+        """Whether an update mends it: one writes no lower bounds, and no operations."""
+        is_written = self.outcome is Outcome.OVER and self.complete and not self.ops
+        return self.fails and (is_written or self.outcome is Outcome.UNUSED)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether its number is larger than the locked one."""
+        return self.baseline is not None and self.actual is not None and self.actual > self.baseline
 
     @property
     def warns(self) -> bool:
@@ -487,10 +501,12 @@ class PastNumber(Entry):
 class ModelReport(SubjectReport):
     """A model under one set of inputs, its limits, what transforms made of it, and what it is on devices.
 
-    profile and history are there only where a page was asked for, and in shards, and no file but the page, and a part
-    of a run, holds them: JSON text, and how locked numbers went that ever changed, by the check's path below the model.
+    declared is what the budget says of its source, and of what it is run on, by key. profile and history are there only
+    where a page was asked for, and in shards, and no file but the page, and a part of a run, holds them: JSON text, and
+    how locked numbers went that ever changed, by the check's path below the model.
     """
 
+    declared: Mapping[str, str] = rare(EMPTY)
     profile: str = rare("")
     history: Mapping[str, tuple[PastNumber, ...]] = rare(EMPTY)
     checks: tuple[Check, ...] = ()
@@ -605,8 +621,8 @@ class Report(Entry):
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
     commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
-    test merge, the change that it merges. shard says that it is a part of a run, cut over machines, which
-    ``modelbudget merge`` joins with the others. The same but for timings in every run.
+    test merge, the change that it merges. checkout is there where a model's profile is. shard says that it is a part of
+    a run, cut over machines, which ``modelbudget merge`` joins with the others. The same but for timings in every run.
     """
 
     schema: Version
@@ -618,6 +634,7 @@ class Report(Entry):
     base: str | None = None
     base_name: str = rare("")
     head: str = rare("")
+    checkout: Checkout | None = rare(None)
     lock: tuple[LockReport, ...] = ()
     loosened: tuple[LoosenedLimit, ...] = ()
     redefined: tuple[RedefinedModel, ...] = ()
@@ -633,17 +650,26 @@ class Report(Entry):
 def report_text(report: Report) -> str:
     """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
-    A model's ``profile`` and ``history`` are left out: they are there only if a page was asked for too, and what one
-    file says may not depend on which others are written. A shard always has them: the page may be merged from its part.
+    ``checkout``, and a model's ``profile`` and ``history``, are left out: they are there only if a page was asked for
+    too, and what one file says may not depend on which others are written. A shard always has them: the page may be
+    merged from its part.
     """
     if not report.shard:
-        report = replace(report, models=tuple(map(_without_pictures, report.models)))
+        report = replace(report, checkout=None, models=tuple(map(_without_pictures, report.models)))
     return json_text(report) + "\n"
 
 
 def _without_pictures(model: ModelReport) -> ModelReport:
-    deployments = tuple(replace(each, profile="") for each in model.deployments)
-    return replace(model, profile="", history=EMPTY, deployments=deployments)
+    transforms = tuple(
+        replace(each, deployments=_without_profiles(each.deployments)) if each.deployments else each
+        for each in model.transforms
+    )
+    deployments = _without_profiles(model.deployments)
+    return replace(model, profile="", history=EMPTY, transforms=transforms, deployments=deployments)
+
+
+def _without_profiles(deployments: tuple[DeploymentReport, ...]) -> tuple[DeploymentReport, ...]:
+    return tuple(replace(each, profile="") for each in deployments)
 
 
 def schema_text() -> str:

@@ -64,7 +64,7 @@ def write(folder: Path, held: str = HELD, *, device: str = "board", flash: int =
 def run(pytester: pytest.Pytester, *args: str) -> tuple[pytest.RunResult, Any]:
     """The gate, and its report without what time it took."""
     report = "--model-budget-json=r.json"
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--model-budget", report, *args)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--model-budget", report, *args)
     known = json.loads((pytester.path / "r.json").read_text())
     known.pop("timings")
     return result, known
