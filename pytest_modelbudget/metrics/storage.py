@@ -74,20 +74,24 @@ def _undeclared(weights: Sequence[Weight]) -> str:
 
 
 def _stored(unit: str, amounts: Iterator[tuple[Weight, int]], unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
-    return summed(((weight.scope, amount) for weight, amount in amounts), unit, unmeasured)
+    return summed([(weight.scope, amount) for weight, amount in amounts], unit, unmeasured)
 
 
 def _by_weight(counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]) -> AmountsOf:
     """The amount each weight adds to its storage, beyond what weights before it already cover."""
 
     def amounts(costed: CostedGraph) -> Iterator[tuple[Weight, int]]:
-        seen: dict[Storage, list[Weight]] = defaultdict(list)
+        seen: dict[Storage, list[Weight]] = {}
         for weight in costed.graph.weights:
             if counts(weight):
-                same_memory = seen[weight.tensor.storage]
-                before = amount(same_memory) if same_memory else 0
-                same_memory.append(weight)
-                yield weight, amount(same_memory) - before
+                same_memory = seen.get(weight.tensor.storage)
+                if same_memory is None:
+                    seen[weight.tensor.storage] = [weight]
+                    yield weight, amount((weight,))
+                else:
+                    before = amount(same_memory)
+                    same_memory.append(weight)
+                    yield weight, amount(same_memory) - before
 
     return amounts
 
