@@ -42,7 +42,7 @@ class Script:
 SCRIPTS = (
     Script("vs_peers", ("--rounds", "5")),
     Script("large_models", ("--rounds", "3")),
-    Script("onnx_files", ("--rounds", "9")),
+    Script("onnx_files"),
     Script("transforms", ("--rounds", "3")),
     Script("deployments"),
     Script("many_models", quick=("--models", "40")),
