@@ -42,9 +42,10 @@ class Script:
 SCRIPTS = (
     Script("vs_peers", ("--rounds", "5")),
     Script("large_models", ("--rounds", "3")),
-    Script("onnx_files", ("--rounds", "9")),
+    Script("onnx_files"),
     Script("transforms", ("--rounds", "3")),
     Script("deployments"),
+    Script("growth", ("--plot", "docs/pictures/growth.svg"), ("--depths", "1000", "10000")),
     Script("many_models", quick=("--models", "40")),
     Script("plugin_import"),
     Script("page_opening"),
@@ -117,7 +118,8 @@ def section(name: str, result: Result | None) -> str:
         return "Not run yet."
     installed = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
     words = f"`{result['command']}`, {result['day']}, {result['seconds']:,} s: {result['machine']}; {installed}."
-    pictures = [f"![{title}](pictures/{name}.svg)"] if (title := PLOTS.get(name)) else []
+    drawn = (title := TITLES.get(name)) and (name in PLOTTED or "--plot" in result["command"])
+    pictures = [f"![{title}](pictures/{name}.svg)"] if drawn else []
     return "\n\n".join((words, *pictures, *("\n".join(markdown(table)) for table in result["tables"])))
 
 
@@ -133,7 +135,11 @@ def page(text: str, results: Mapping[str, Result]) -> str:
     return text
 
 
-PLOTS = {"vs_peers": "Models counted exactly, beside the seconds that they took"}
+TITLES = {
+    "vs_peers": "Models counted exactly, beside the seconds that they took",
+    "growth": "Seconds and memory of deep networks, by their number of operators",
+}
+PLOTTED = ("vs_peers",)  # here; growth.py draws its own
 
 
 def draw(name: str, result: Result) -> None:
@@ -151,7 +157,7 @@ def draw(name: str, result: Result) -> None:
         if row[seconds].replace(".", "").isdigit():  # others never ran
             axes.scatter(float(row[seconds]), int(row[exact]), color="C3" if row is rows[0] else "C0")
             axes.annotate(row[0], (float(row[seconds]), int(row[exact])), (5, 5), textcoords="offset points")
-    axes.set(xscale="log", xlabel=headings[seconds], ylabel="models counted exactly", title=PLOTS[name])
+    axes.set(xscale="log", xlabel=headings[seconds], ylabel="models counted exactly", title=TITLES[name])
     axes.grid(alpha=0.3)
     PICTURES.mkdir(exist_ok=True)
     figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
@@ -179,7 +185,7 @@ def main() -> None:
             failures.append(str(error))
             continue
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    for name in PLOTS:
+    for name in PLOTTED:
         if name in results:
             draw(name, results[name])
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
