@@ -131,7 +131,7 @@ def test_the_command_survives_the_shell(project: TorchProject) -> None:
 
 
 def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: TorchProject) -> None:
-    """The failure names the inputs on which it is furthest off, as the row does, layer, weights, seeds, and a command."""
+    """The failure names the inputs on which it is furthest off, as its row, layer, weights, seeds, and a command."""
     result = project.run("      halves: {apply: 'compiler:forgetful', equivalence: exact_algebra}\n")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([
