@@ -26,6 +26,7 @@ from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.normal_form import refuse_endless_calls, written_out
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
+from pytest_modelbudget.onnx_models.value_types import FLOATING
 
 RUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 CPU = "CPUExecutionProvider"
@@ -152,13 +153,13 @@ def wholly_in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def upcast_tensor(tensor: TensorProto) -> TensorProto:
     """A floating tensor in float64; any other as it is."""
-    if tensor.data_type not in program.FLOATING or tensor.data_type == TensorProto.DOUBLE:
+    if tensor.data_type not in FLOATING or tensor.data_type == TensorProto.DOUBLE:
         return tensor
     return program.with_values(tensor, numpy_helper.to_array(tensor).astype("float64"))
 
 
 def _upcast_type(kind: onnx.TypeProto) -> None:
-    if kind.HasField("tensor_type") and kind.tensor_type.elem_type in program.FLOATING:
+    if kind.HasField("tensor_type") and kind.tensor_type.elem_type in FLOATING:
         kind.tensor_type.elem_type = TensorProto.DOUBLE
     for container in ("sequence_type", "optional_type"):
         if kind.HasField(container):
@@ -170,7 +171,7 @@ def _upcast_attributes(node: NodeProto) -> None:
         if attribute.type == AttributeProto.TENSOR:
             attribute.t.CopyFrom(upcast_tensor(attribute.t))
         elif attribute.name in TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT:
-            attribute.i = TensorProto.DOUBLE if attribute.i in program.FLOATING else attribute.i
+            attribute.i = TensorProto.DOUBLE if attribute.i in FLOATING else attribute.i
     if node.op_type == "Constant" and node.domain in program.STANDARD:
         _upcast_constant(node)
     if node.op_type == "ConstantOfShape" and not node.attribute:  # float32 zeros, unsaid
@@ -374,7 +375,7 @@ class Weights:
     def array(self, name: str) -> Any:
         tensor = self.tensors[name]
         array = numpy_helper.to_array(tensor)
-        upcast = self.float64 and tensor.data_type in program.FLOATING
+        upcast = self.float64 and tensor.data_type in FLOATING
         return array.astype("float64", copy=False) if upcast else array
 
 

@@ -586,8 +586,8 @@ def report_text(report: Report) -> str:
 
 def _without_pictures(model: ModelReport) -> ModelReport:
     transforms = tuple(replace(each, deployments=_without_profiles(each.deployments)) for each in model.transforms)
-    below = {"transforms": transforms, "deployments": _without_profiles(model.deployments)}
-    return replace(model, profile="", history=EMPTY, **below)
+    deployments = _without_profiles(model.deployments)
+    return replace(model, profile="", history=EMPTY, transforms=transforms, deployments=deployments)
 
 
 def _without_profiles(deployments: tuple[DeploymentReport, ...]) -> tuple[DeploymentReport, ...]:

@@ -17,6 +17,7 @@ A report that has room for more than a line has the figures above the layers::
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from heapq import nlargest
 from math import prod
 from shlex import quote
 
@@ -82,7 +83,8 @@ def _retyped(entry: record.Growth) -> str:
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
     inside = (share for share in case.shares if is_in_scope(share.scope, case.check.scope))
-    return sorted(((share.scope, Fraction(share.value)) for share in inside), key=lambda share: -share[1])[:MOST_SHARES]
+    largest = nlargest(MOST_SHARES, inside, key=lambda share: share.value)  # a deep model has many thousands
+    return [(share.scope, Fraction(share.value)) for share in largest]
 
 
 def largest_lines(case: Case) -> Iterator[str]:

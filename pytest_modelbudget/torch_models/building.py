@@ -1,24 +1,28 @@
 """Building a torch model from its name, without filling weights that nobody will look at."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
 from pytest_modelbudget.torch_models.isolation import (
+    ABSENT,
     OWN,
     is_resolved,
     left_by_import,
     note_import,
     note_model,
     now,
+    put,
     untouched_globals,
 )
 from pytest_modelbudget.torch_models.offline import without_downloads
@@ -29,54 +33,118 @@ OTHER_FILLS = (
     "mul_ add_ sub_ div_ clamp_"
 )
 FILLS = INITIALISERS.union(OTHER_FILLS.split())
-VIEWS = frozenset({
-    "detach", "view", "view_as", "t", "transpose", "permute", "flatten", "unsqueeze", "squeeze",
-    "narrow", "select", "reshape", "__getitem__", "chunk", "split", "unbind",
-})  # fmt: skip
-DATA_OF = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a new object at each access
+OWNERS: tuple[Any, ...] = (torch.Tensor, torch)  # of functions that fill a tensor in place
+# Layers of torch's own whose ``reset_parameters`` does nothing but fill these.
+FILLED_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
-class UnfilledParameters(TorchFunctionMode):
-    """Skips every method that would only give a parameter other values.
+class UnfilledParameters:
+    """Skips every function that would only give a parameter other values.
 
     Untouched ``torch.empty`` memory costs nothing, so that a model of any size is built at once.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.skipped = 0
-        self._unwrapped: dict[int, torch.Tensor] = {}  # results of parameter.data, kept alive
+        self._addresses: set[int] = set()  # of the storages of parameters
+        self._references: list[StorageWeakRef] = []  # by which no other storage is given their addresses
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """Return the parameter as it is for a fill; call everything else."""
-        name = getattr(func, "__name__", "")
-        if name in FILLS:  # by name: libraries wrap torch.nn.init
-            target = args[0] if args else kwargs.get("tensor")
-            if self.skips(target):
-                return target
-        result = func(*args, **(kwargs or {}))
-        if (name in VIEWS or func == DATA_OF) and self._is_parameters(args[0]):
-            for view in result if isinstance(result, (tuple, list)) else (result,):
-                self._unwrapped[id(view)] = view
-        return result
-
-    def _is_parameters(self, tensor: object) -> bool:
-        """Whether this is a parameter, or memory of one under another name."""
-        return isinstance(tensor, nn.Parameter) or id(tensor) in self._unwrapped
+    def note(self, tensor: torch.Tensor) -> None:
+        """Remember the memory of a parameter, which goes by another name now: ``.data``, ``.detach()``."""
+        try:
+            storage = tensor.untyped_storage()
+        except RuntimeError:  # a wrapper, which has none
+            return
+        self._addresses.add(storage._cdata)
+        self._references.append(StorageWeakRef(storage))  # type: ignore[no-untyped-call]  # torch gives no types
 
     def skips(self, tensor: object) -> bool:
         """Whether a fill of this is skipped: of a parameter, its ``.data``, or a view of either."""
-        skipped = self._is_parameters(tensor)
+        skipped = type(tensor) is nn.Parameter  # the usual one: asking for subclasses takes Python
+        if not skipped and isinstance(tensor, torch.Tensor):
+            skipped = isinstance(tensor, nn.Parameter) or self._is_memory(tensor)
         self.skipped += skipped
         return skipped
+
+    def _is_memory(self, tensor: torch.Tensor) -> bool:
+        """Whether this is memory of a parameter under another name."""
+        if isinstance(tensor._base, nn.Parameter):
+            return True
+        try:
+            return tensor.untyped_storage()._cdata in self._addresses
+        except RuntimeError:
+            return False
+
+
+_skipping: list[UnfilledParameters] = []  # the innermost last
+
+
+@cache  # one for each function, so that torch looks alike in every build
+def _skipped_for_parameters(fill: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that fills its first argument, and parameters not at all."""
+
+    @functools.wraps(fill)
+    def filled(*args: Any, **kwargs: Any) -> Any:
+        target = args[0] if args else kwargs.get("self", kwargs.get("input"))
+        return target if _skipping and _skipping[-1].skips(target) else fill(*args, **kwargs)
+
+    return filled
+
+
+@cache
+def _reset_without_parameters(reset: Callable[[Any], None]) -> Callable[[Any], None]:
+    """``reset_parameters`` of a layer, which resets its statistics alone."""
+
+    @functools.wraps(reset)
+    def without(layer: Any) -> None:
+        if not _skipping or "weight" not in layer._parameters or "bias" not in layer._parameters:
+            reset(layer)  # a weight that is computed, or a subclass with other ones
+            return
+        _skipping[-1].skipped += 1
+        if isinstance(layer, nn.modules.batchnorm._NormBase):
+            layer.reset_running_stats()
+
+    return without
+
+
+def _data(tensor: torch.Tensor) -> Any:
+    """``tensor.data``, noted where it is a parameter's."""
+    if _skipping and isinstance(tensor, nn.Parameter):
+        _skipping[-1].note(tensor)
+    return DATA.__get__(tensor)
+
+
+@functools.wraps(torch.Tensor.detach)
+def _detach(tensor: torch.Tensor) -> Any:
+    """``tensor.detach()``, likewise."""
+    if _skipping and isinstance(tensor, nn.Parameter):
+        _skipping[-1].note(tensor)
+    return DETACH(tensor)
+
+
+DATA: Any = torch.Tensor.data
+DETACH: Any = torch.Tensor.detach
+OTHER_NAMES = {"data": property(_data, DATA.__set__), "detach": _detach}  # of a parameter's memory
+
+
+def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
+    """(owner, name, what stands there while initialisation is skipped)."""
+    for owner in OWNERS:
+        for name in FILLS:
+            if callable(fill := getattr(owner, name, None)):
+                yield owner, name, _skipped_for_parameters(fill)
+    for layer in FILLED_LAYERS:
+        yield layer, "reset_parameters", _reset_without_parameters(layer.reset_parameters)
+    for name, stand_in in OTHER_NAMES.items():
+        yield torch.Tensor, name, stand_in
 
 
 @contextmanager
 def initialisation_skipped() -> Iterator[UnfilledParameters]:
     """``torch.nn.init`` and in-place fills leave parameters alone inside this context.
 
-    Not every initialiser asks modes (``trunc_normal_`` does not), and libraries keep them under
-    names and in tables of their own, so that their code is replaced, for as long as this lasts.
+    Libraries keep initialisers under names and in tables of their own, so that their code is
+    replaced, for as long as this lasts; methods and layers are asked for by name, and others stand there.
     """
     mode = UnfilledParameters()
     kept = [(fill, fill.__code__, fill.__defaults__) for fill in _initialisers()]
@@ -93,10 +161,16 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
         named = [places.get(value, value) for value in _stub.__code__.co_consts]
         fill.__defaults__ = None
         fill.__code__ = _stub.__code__.replace(co_consts=tuple(named))
+    before = [(owner, name, vars(owner).get(name, ABSENT), other) for owner, name, other in _stand_ins()]
+    for owner, name, _, other in before:
+        put(owner, name, other)
+    _skipping.append(mode)
     try:
-        with mode:
-            yield mode
+        yield mode
     finally:
+        _skipping.pop()
+        for owner, name, own, _ in before:
+            put(owner, name, own)
         for fill, code, defaults in kept:
             fill.__code__, fill.__defaults__ = code, defaults
 
@@ -188,7 +262,23 @@ def _lacks_memory(error: SourceError) -> bool:
     return isinstance(cause, MemoryError) or any(words in str(cause) for words in NO_MEMORY)
 
 
+def _must_take(named: Callable[..., object], source: ModelSource, what: str) -> None:
+    """Raise SourceError where a callable does not take the arguments of a source, before it is called."""
+    try:
+        signature = inspect.signature(named)
+    except (TypeError, ValueError):  # of something built in, which does not tell
+        return
+    try:
+        signature.bind(*source.args, **source.kwargs)
+    except TypeError as error:
+        takes = ", ".join(map(str, signature.parameters.values())) or "nothing"
+        raise SourceError(
+            f"{what}: {error}: it takes ({takes}), which a budget gives with args: [...] or kwargs: {{NAME: VALUE}}"
+        ) from error
+
+
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
+    _must_take(named, source, getattr(named, "__qualname__", what))
     start = left_by_import(source.target) if isinstance(source.target, str) else now()
     with untouched_globals(seed, start) as surroundings, without_downloads(), user_code(f"calling {what}", SourceError):
         model = named(*made(source.args), **made(dict(source.kwargs)))

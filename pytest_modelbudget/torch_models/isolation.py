@@ -155,14 +155,17 @@ def _values() -> tuple[Any, ...]:
     return tuple(chain.from_iterable(VALUES))
 
 
-_last: list[Attributes] = []  # serves until something changes
+_last: list[Attributes] = []  # of the states that were seen last, of which one usually comes again
 
 
 def _attributes() -> Attributes:
     values = _values()
-    if not _last or _last[0].values != values:
-        _last[:] = [Attributes(values, tuple([dict(own) for own in DICTS]))]
-    return _last[0]
+    for seen in _last:
+        if seen.values == values:
+            return seen
+    seen = Attributes(values, tuple([dict(own) for own in DICTS]))
+    _last[:] = [seen, *_last[:1]]
+    return seen
 
 
 @dataclass(frozen=True)

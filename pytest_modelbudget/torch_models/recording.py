@@ -17,7 +17,7 @@ from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
-from pytest_modelbudget.torch_models.shapes import SHAPES
+from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import TorchValues
 from pytest_modelbudget.torch_models.weights import PackedWeights
 
@@ -28,6 +28,7 @@ ONE_TYPE = (
 )
 ONE_TYPE_NAMES = frozenset(f"aten::{name}" for name in ONE_TYPE.split())
 CONVOLUTIONS = {f"aten::conv{d}d": d for d in (1, 2, 3)}
+SOFTMAXES = frozenset({"aten::softmax", "aten::log_softmax"})
 TRANSPOSED = {f"aten::conv_transpose{d}d": d for d in (1, 2, 3)}
 
 
@@ -48,7 +49,10 @@ def matching_channels(name: str, args: tuple[Any, ...]) -> str | None:
     x, weight, bias = args[0], args[1], args[2] if len(args) > 2 else None
     groups = args[6] if len(args) > 6 else 1
     transposed = name in TRANSPOSED
-    channels = x.shape[-(TRANSPOSED[name] if transposed else CONVOLUTIONS[name]) - 1]
+    spatial = TRANSPOSED[name] if transposed else CONVOLUTIONS[name]
+    if x.dim() <= spatial:
+        return f"a tensor of {x.dim()} dimensions, where it takes batch, channels and {spatial} more"
+    channels = x.shape[-spatial - 1]
     taken, made = weight.shape[1] * groups, weight.shape[0]
     if transposed:
         taken, made = made, taken
@@ -74,7 +78,7 @@ def refusal(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -
         wrong = matching_channels(name, args)
         if wrong:
             return wrong
-    if name in {"aten::softmax", "aten::log_softmax"}:
+    if name in SOFTMAXES:
         return existing_dimension(args)
     return one_floating_type(tensors) if name in ONE_TYPE_NAMES else None
 
@@ -100,28 +104,24 @@ class Scopes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument of an operator's schema, and whether it takes tensors."""
-
-    name: str
-    takes_tensors: bool
-    written: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Signature:
-    """What the recorder must know about one operator overload."""
+    """What the recorder must know about one operator overload, from its schema.
+
+    tensors_at are the (place, name) of arguments that take tensors, plain_at of all others; results
+    that are written into arguments of the caller are among neither. written_at are the arguments that it writes.
+    """
 
     name: str
     overload: str
-    arguments: tuple[Argument, ...]
+    names: tuple[str, ...]
     tensors_at: tuple[tuple[int, str], ...]
+    plain_at: tuple[tuple[int, str], ...]
+    written_at: tuple[tuple[int, str], ...]
     mutates: bool
     decomposes: bool
     asks: bool
     decides: bool
     device_at: int | None
-    names: tuple[str, ...]
 
     def spelling(self, rules: OpTable) -> str:
         """The name the rules know it by: with its overload where a rule asks for that one."""
@@ -132,28 +132,23 @@ class Signature:
 def signature(func: Any) -> Signature:
     """The signature of an operator overload, from its schema."""
     schema = func._schema
-    arguments = tuple(
-        Argument(
-            arg.name,
-            not arg.is_out and ("Tensor" in str(arg.type) or "torch.classes" in str(arg.type)),
-            written=arg.alias_info is not None and arg.alias_info.is_write,
-        )
-        for arg in schema.arguments
-    )
-    devices = [i for i, arg in enumerate(arguments) if arg.name == "device"]
+    arguments = tuple(enumerate(schema.arguments))
+    takes_tensors = {at: "Tensor" in str(arg.type) or "torch.classes" in str(arg.type) for at, arg in arguments}
+    devices = [at for at, arg in arguments if arg.name == "device"]
     queries = schema.name.startswith("prim::")  # asks for a property; no dispatcher entry
     composite = not queries and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     return Signature(
         name=schema.name,
         overload=f"{schema.name}.{schema.overload_name}",
-        arguments=arguments,
-        tensors_at=tuple((i, arg.name) for i, arg in enumerate(arguments) if arg.takes_tensors),
+        names=tuple(arg.name for _, arg in arguments),
+        tensors_at=tuple((at, arg.name) for at, arg in arguments if takes_tensors[at] and not arg.is_out),
+        plain_at=tuple((at, arg.name) for at, arg in arguments if not takes_tensors[at]),
+        written_at=tuple((at, arg.name) for at, arg in arguments if arg.alias_info and arg.alias_info.is_write),
         mutates=schema.is_mutable and torch.Tag.inplace_view not in func.tags,
         decomposes=composite,
         asks=schema.name.partition("::")[0] in QUERIES,
         decides=not DECIDING.isdisjoint(func.tags),
         device_at=devices[0] if devices else None,
-        names=tuple(arg.name for arg in arguments),
     )
 
 
@@ -161,6 +156,27 @@ def is_taken_apart(func: Any, rules: OpTable) -> bool:
     """Whether an operator is seen as what it is made of: no rule knows it as a whole."""
     called = signature(func)
     return called.decomposes and called.spelling(rules) not in rules
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """An operator overload as one table of rules sees it, worked out once a trace."""
+
+    signature: Signature
+    name: str
+    has_rule: bool
+    is_taken_apart: bool
+    may_be_refused: bool
+    shape: Shape | None
+
+    @classmethod
+    def of(cls, func: Any, rules: OpTable) -> "Called":
+        """An operator overload under these rules."""
+        known = signature(func)
+        name = known.spelling(rules)
+        has_rule = name in rules
+        may_be_refused = name in ONE_TYPE_NAMES or name in CONVOLUTIONS or name in TRANSPOSED or name in SOFTMAXES
+        return cls(known, name, has_rule, known.decomposes and not has_rule, may_be_refused, SHAPES.get(name))
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
@@ -188,6 +204,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self._scopes = scopes
         self._packed = packed
         self._way = way
+        self._called: dict[Any, Called] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -196,27 +213,33 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
-        if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
-            with self:
-                return self._bodies.run(func, args, kwargs or {})
-        called = signature(func)
+        called = self._called.get(func)
+        if called is None:
+            if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
+                with self:
+                    return self._bodies.run(func, args, kwargs or {})
+            called = self._called[func] = Called.of(func, self._rules)
         kwargs = kwargs or {}
         if types and self._wraps_unknown((args, tuple(kwargs.values()))):
             return NotImplemented  # then its class takes it apart, and its parts come here
-        name = called.spelling(self._rules)
-        if is_taken_apart(func, self._rules):
+        if called.is_taken_apart:
+            self._loosen(called.signature, args, kwargs)
             with self:
                 return func.decompose(*args, **kwargs)
-        operands = self._operands(called, args, kwargs)
-        given = tensors_in((args, tuple(kwargs.values())) if kwargs else args)
-        without_memory = [tensor.is_meta for tensor in given]
-        on_meta = self._way == "meta" and any(without_memory)
-        if on_meta and (called.device_at is not None or not all(without_memory)):
-            args, kwargs = self._joined_on_meta(called, args, kwargs)
-        result = self._run(func, name, args, kwargs, given, on_meta=on_meta)
-        self._record(called, name, operands, args, kwargs, result)
-        if called.decides:
-            self.decisions[f"{name} in '{self._scopes.scope_of(operands)}'"] = None
+        given: list[torch.Tensor] = []
+        operands = self._operands(called, args, kwargs, given)
+        if called.may_be_refused and self._way != "real":
+            refused = refusal(called.name, args, given)
+            if refused:
+                raise TraceError(f"{called.name} in '{self._scopes.scope_of(())}' is given {refused}")
+        on_meta = False
+        if self._way == "meta":
+            without_memory = [tensor.is_meta for tensor in given]
+            on_meta = True in without_memory
+            if on_meta and (called.signature.device_at is not None or False in without_memory):
+                args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
+        result = self._run(func, called, args, kwargs, on_meta=on_meta)
+        self._record(called, operands, args, kwargs, result)
         return result
 
     def _wraps_unknown(self, arguments: Any) -> bool:
@@ -246,70 +269,69 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         if len(places) == 2:
             self.leave("item", tensor)
 
-    def _run(
-        self,
-        func: Any,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        given: Sequence[torch.Tensor],
-        *,
-        on_meta: bool,
-    ) -> Any:
-        if self._way != "real":
-            refused = refusal(name, args, given)
-            if refused:
-                raise TraceError(f"{name} in '{self._scopes.scope_of(())}' is given {refused}")
-        shape = SHAPES.get(name) if on_meta else None
-        result = shape(*args, **kwargs) if shape else NotImplemented
+    def _run(self, func: Any, called: Called, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_meta: bool) -> Any:
+        result = called.shape(*args, **kwargs) if on_meta and called.shape is not None else NotImplemented
         if result is NotImplemented:
+            self._loosen(called.signature, args, kwargs)
             result = func(*args, **kwargs)
-        return result.contiguous() if name in KERNELS_DISAGREE else result
+        return result.contiguous() if called.name in KERNELS_DISAGREE else result
+
+    def _loosen(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """What an operator writes may have another shape or memory afterwards."""
+        for tensor in tensors_in(_at(called.written_at, args, kwargs)) if called.written_at else ():
+            self._values.loosen(tensor)
 
     def _record(
         self,
-        called: Signature,
-        name: str,
+        called: Called,
         operands: tuple[Operand, ...],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         result: Any,
     ) -> None:
-        results = tensors_in(result)
-        if not results and called.mutates:
-            results = tensors_in(_written(called, args, kwargs))
-        outputs = tuple([self._values.value(tensor) for tensor in results])
-        if not outputs and called.asks:
-            if called.name == SINGLE_VALUE:
-                self._read_value(operands, args[0])
-            return
-        self.ops.append(
-            Op(
-                name,
-                operands,
-                outputs,
-                attributes_of(called, args, kwargs),
-                self._scopes.scope_of(operands),
-                mutates=called.mutates,
-            )
-        )
+        known, value = called.signature, self._values.value
+        if type(result) is torch.Tensor:
+            outputs: tuple[Tensor, ...] = (value(result, is_made=known.device_at is not None),)
+        else:
+            results = tensors_in(result)
+            if not results and known.mutates:
+                results = tensors_in(_at(known.written_at, args, kwargs))
+            outputs = tuple([value(tensor) for tensor in results])
+        if outputs or not known.asks:
+            attributes, scope = attributes_of(known, args, kwargs), self._scopes.scope_of(operands)
+            self.ops.append(Op(called.name, operands, outputs, attributes, scope, mutates=known.mutates))
+        elif known.name == SINGLE_VALUE:
+            self._read_value(operands, args[0])
+        if known.decides:
+            self.decisions[f"{called.name} in '{self._scopes.scope_of(operands)}'"] = None
 
-    def _operands(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Operand, ...]:
-        if called.name == LITERAL and self._values.known(args[0]) is None:
+    def _operands(
+        self, called: Called, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: list[torch.Tensor]
+    ) -> tuple[Operand, ...]:
+        """What an operator reads; its tensors, and those that it writes its results into, are added to given."""
+        if called.signature.name == LITERAL and self._values.known(args[0]) is None:
+            given.append(args[0])
             return (self._constant(args[0]),)
         operands: list[Operand] = []
-        given = len(args)
-        has_rule = called.spelling(self._rules) in self._rules
-        for position, name in called.tensors_at:
-            value = args[position] if position < given else kwargs.get(name)
-            if isinstance(value, torch.Tensor):
+        kept, count = self._values.kept, len(args)
+        for position, name in called.signature.tensors_at:
+            value = args[position] if position < count else kwargs.get(name)
+            known = kept.get(id(value))
+            if known is not None:
+                operands.append(known[1])
+                given.append(known[0])
+            elif isinstance(value, torch.Tensor):
                 operands.append(self.known(value))
+                given.append(value)
             elif isinstance(value, (list, tuple)):
-                operands.append(self._listed(value, has_rule))
+                operands.append(self._listed(value, called.has_rule))
+                given.extend(tensors_in(value))
             elif isinstance(value, torch.ScriptObject):
-                operands.extend(self._packed.operands(value, has_rule))
+                operands.extend(self._packed.operands(value, called.has_rule))
             else:
                 operands.append(None)
+        if kwargs:
+            given[:] = tensors_in((args, tuple(kwargs.values())))
         return tuple(operands)
 
     def _listed(self, values: Sequence[Any], has_rule: bool) -> Operand:
@@ -394,28 +416,27 @@ def tensors_in(result: Any) -> list[torch.Tensor]:
     return found
 
 
-def _written(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Arguments that an operator writes into without returning them."""
-    return [
-        args[position] if position < len(args) else kwargs.get(argument.name)
-        for position, argument in enumerate(called.arguments)
-        if argument.written
-    ]
+def _at(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Arguments at these places, however they were given."""
+    return [args[position] if position < len(args) else kwargs.get(name) for position, name in places]
 
 
 def attributes_of(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
     """Arguments that are no tensors, as plain values by their schema names."""
     found: dict[str, object] = {}
-    for name, value in chain(zip(called.names, args, strict=False), kwargs.items()):
-        if type(value) in PLAIN:
+    given = zip(called.names, args)  # noqa: B905  # trailing arguments may be absent
+    for name, value in chain(given, kwargs.items()) if kwargs else given:
+        kind = type(value)
+        if kind in PLAIN:
             found[name] = value
-        elif value is not None and not isinstance(value, (torch.Tensor, torch.ScriptObject)):
+        elif kind not in NO_ATTRIBUTES and not isinstance(value, (torch.Tensor, torch.ScriptObject)):
             plain = _plain(value)
             if plain is not None:
                 found[name] = plain
     return found
 
 
+NO_ATTRIBUTES = frozenset({torch.Tensor, nn.Parameter, type(None)})  # the commonest
 PLAIN = frozenset({bool, int, float, str})
 
 

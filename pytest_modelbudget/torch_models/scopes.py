@@ -1,11 +1,11 @@
 """Where in the module tree an operator runs, while hooks watch the calls."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import Operand
@@ -16,11 +16,15 @@ from pytest_modelbudget.torch_models.weights import ModuleTree
 
 
 class ModuleScopes:
-    """The path of the innermost running module, kept by hooks that exist only during a trace."""
+    """The path of the innermost running module, which a function in place of torch's own follows during a trace.
+
+    Hooks on every module would follow the same calls, by a detour that takes longer than most operators.
+    """
 
     def __init__(self, values: TorchValues, modules: ModuleTree) -> None:
         self._paths = {id(module): name for name, module in modules}
         self._stack = [""]
+        self._hooked: set[int] = set()
         self._values = values
         self.calls: list[LayerCall] = []
 
@@ -31,42 +35,84 @@ class ModuleScopes:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Follow every module call."""
-        before = register_module_forward_pre_hook(self._enter)
-        after = register_module_forward_hook(self._leave, with_kwargs=True, always_call=True)
+        own = nn.Module._call_impl
+        nn.Module._call_impl = self._followed(own)  # type: ignore[method-assign]
         try:
             yield
         finally:
-            before.remove()
-            after.remove()
+            nn.Module._call_impl = own  # type: ignore[method-assign]
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._stack.append(self._paths.get(id(module), self._stack[-1]))
+    def _followed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """What calls a module, behind a note of where that is."""
+        paths, stack = self._paths, self._stack
+
+        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            path = paths.get(id(module))
+            if path is None:  # made by forward, or of no module of the model
+                return call(module, *args, **kwargs)
+            if module._forward_hooks or module._forward_pre_hooks:
+                return self._with_hooks(call, path, module, args, kwargs)
+            stack.append(path)
+            try:
+                result = call(module, *args, **kwargs)
+            except Exception:
+                self._leave(module, args, kwargs, None)
+                raise
+            self._leave(module, args, kwargs, result)
+            return result
+
+        return called
+
+    def _with_hooks(
+        self, call: Callable[..., Any], path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A module with hooks of its own: those before it run inside, those behind it outside, on what it gave."""
+        self._stack.append(path)
+        if id(module) in self._hooked:  # which calls itself
+            return call(module, *args, **kwargs)
+        left = module.register_forward_hook(self._leave, prepend=True, with_kwargs=True, always_call=True)
+        self._hooked.add(id(module))
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            self._hooked.remove(id(module))
+            left.remove()
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        scope = self._stack.pop()
-        if id(module) not in self._paths:
-            return
+        given = (*args, *kwargs.values()) if kwargs else args
+        kind = type(module)
         self.calls.append(
             LayerCall(
-                scope,
-                type(module).__name__,
-                self._seen((*args, *kwargs.values())),
-                self._seen(result),
-                kernel_of(module),
-                leaf=not module._modules,
+                self._stack.pop(), kind.__name__, self._seen(given), self._seen(result), kernel_of(module),
+                not module._modules,
             )
-        )
+        )  # fmt: skip
 
     def _seen(self, value: Any) -> tuple[Tensor, ...]:
         """Values of the graph among what a module takes or returns."""
+        known = self._values.known
+        if type(value) is torch.Tensor:
+            seen = known(value)
+            return () if seen is None else (seen,)
         parts = tuple(value.values()) if isinstance(value, Mapping) else value
-        values = [self._values.known(tensor) for tensor in tensors_in(parts)]
-        return tuple([value for value in values if value is not None])
+        return tuple([seen for seen in map(known, tensors_in(parts)) if seen is not None])
+
+
+class _HasKernel(dict[Any, bool]):
+    """Whether instances of a class may have a window that is no attribute of their own."""
+
+    def __missing__(self, kind: Any) -> bool:
+        self[kind] = hasattr(kind, "kernel_size") or kind.__getattr__ is not nn.Module.__getattr__
+        return self[kind]
+
+
+HAS_KERNEL = _HasKernel()
 
 
 def kernel_of(module: nn.Module) -> tuple[int, ...]:
     """The window of a convolution or pooling module; () for any other."""
-    size = getattr(module, "kernel_size", ())
+    asked = HAS_KERNEL[type(module)]
+    size = getattr(module, "kernel_size", ()) if asked else vars(module).get("kernel_size", ())
     if isinstance(size, int):
         return (size, size) if "2d" in type(module).__name__ else (size,)
     if isinstance(size, (tuple, list)) and all(isinstance(k, int) for k in size):

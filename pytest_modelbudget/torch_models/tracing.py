@@ -19,13 +19,22 @@ from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.recording import Recorder
-from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
+from pytest_modelbudget.torch_models.values import (
+    CallInputs,
+    Maker,
+    TorchValues,
+    assignments_followed,
+    call_inputs,
+    drawn,
+    empty,
+)
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
@@ -141,7 +150,7 @@ def traced(
             failure = error
     assert failure is not None
     if specs or subject.is_frozen:
-        raise failure
+        raise named_layer(failure, subject.model)
     return stored_alone(subject, dtype, failure)
 
 
@@ -220,6 +229,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(attempt.grad())
         enter(scopes.watching())
         enter(doors_watched(recorder, attempt.way))
+        enter(assignments_followed(values))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))

@@ -1,6 +1,7 @@
 """Torch tensors as values of the graph: which memory they live on, and under which name."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -49,10 +50,12 @@ class TorchValues:
     """The tensors of one trace as graph tensors; equal storage stays equal storage.
 
     Storages are told apart by the address of their C++ object, which a weak reference keeps from
-    being used again; the memory itself is not kept.
+    being used again; the memory itself is not kept. Plain tensors on meta, which have none, are kept
+    themselves, and known again by identity until something gives them another shape or memory.
     """
 
     def __init__(self) -> None:
+        self.kept: dict[int, tuple[torch.Tensor, Tensor]] = {}  # by id; asked for every operand of every operator
         self._seen: dict[int, SeenStorage] = {}
         self._references: list[StorageWeakRef] = []
         self._twins: dict[int, torch.Tensor] = {}
@@ -61,11 +64,27 @@ class TorchValues:
 
     def known(self, tensor: torch.Tensor) -> Tensor | None:
         """The graph tensor of a torch tensor whose memory was seen before; of others None."""
+        kept = self.kept.get(id(tensor))
+        if kept is not None:
+            return kept[1]
         try:
             seen = self._seen.get(tensor.untyped_storage()._cdata)
-            return seen.tensor(tensor, seen.storage.name) if seen else None
+            value = seen.tensor(tensor, seen.storage.name) if seen else None
         except RuntimeError:  # it has no storage, or no shape
             return self._known_shapeless(tensor)
+        if value is not None and _is_kept(tensor):
+            self.kept[id(tensor)] = tensor, value
+        return value
+
+    def keep(self, twin: torch.Tensor, value: Tensor) -> None:
+        """Know what stands in a weight's place by identity, too."""
+        if type(twin) is torch.Tensor and twin.is_meta:
+            self.kept[id(twin)] = twin, value
+
+    def loosen(self, tensor: torch.Tensor) -> None:
+        """Know a tensor by its memory again, which may change now: called before it does."""
+        if self.kept.pop(id(tensor), None) is not None:
+            self._references.append(_weak(tensor.untyped_storage()))
 
     def _known_shapeless(self, tensor: torch.Tensor) -> Tensor | None:
         """The graph tensor of a sparse or nested one, or of what a functorch wrapper holds."""
@@ -101,14 +120,28 @@ class TorchValues:
         return seen.storage.name if seen is not None and seen.storage.kind in STORED else ""
 
     def value(
-        self, tensor: torch.Tensor, kind: StorageKind = StorageKind.ACTIVATION, name: Callable[[], str] | None = None
+        self,
+        tensor: torch.Tensor,
+        kind: StorageKind = StorageKind.ACTIVATION,
+        name: Callable[[], str] | None = None,
+        *,
+        is_made: bool = False,
     ) -> Tensor:
-        """The graph tensor of a torch tensor; new memory gets this kind and name."""
+        """The graph tensor of a torch tensor; new memory gets this kind and name.
+
+        is_made says that a factory is about to return it: one that somebody holds by then is copied.
+        """
+        kept = self.kept.get(id(tensor))
+        if kept is not None and name is None:
+            return kept[1]
         try:
-            seen = self._seen_storage(tensor, kind, name)
-            return seen.tensor(tensor, name() if name else seen.storage.name)
+            seen = self._seen_storage(tensor, kind, name, is_made=is_made)
+            value = seen.tensor(tensor, name() if name else seen.storage.name)
         except RuntimeError:  # it has no storage, or no shape
             return self._shapeless_value(tensor, kind, name)
+        if name is None and not is_made and _is_kept(tensor):
+            self.kept[id(tensor)] = tensor, value
+        return value
 
     def _shapeless_value(self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None) -> Tensor:
         """One whose shape does not tell its elements: what reads or writes it is unmeasured."""
@@ -124,14 +157,18 @@ class TorchValues:
         self._shapeless[tensor._cdata] = (tensor, value)
         return value
 
-    def _seen_storage(self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None) -> SeenStorage:
+    def _seen_storage(
+        self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None, *, is_made: bool = False
+    ) -> SeenStorage:
         untyped = tensor.untyped_storage()
-        seen = self._seen.get(untyped._cdata)
+        address = untyped._cdata
+        seen = self._seen.get(address)
         if seen is None:
             self._names += 1
             called = name() if name else f"{kind.value}.{self._names}"
-            seen = SeenStorage(Storage(called, untyped.nbytes(), kind))
-            self._adopt(untyped, seen)
+            seen = self._seen[address] = SeenStorage(Storage(called, untyped.nbytes(), kind))
+            if name is not None or is_made or not _is_kept(tensor):
+                self._references.append(_weak(untyped))
         return seen
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -155,6 +192,31 @@ class TorchValues:
         """Let a torch memory stand for this one."""
         self._references.append(_weak(untyped))
         self._seen[untyped._cdata] = seen
+
+
+def _is_kept(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is kept itself: a parameter that forward makes is looked at each time.
+
+    Autograd may not have its tensors kept, as it copies gradients that somebody else holds, too.
+    """
+    return type(tensor) is torch.Tensor and tensor.is_meta and tensor.is_inference()
+
+
+@contextmanager
+def assignments_followed(values: TorchValues) -> Iterator[None]:
+    """``tensor.data = other`` is noticed in this context: it gives a tensor other memory, and is no operator."""
+    own: Any = torch.Tensor.__setattr__
+
+    def assign(tensor: torch.Tensor, name: str, value: object) -> None:
+        if name == "data":
+            values.loosen(tensor)
+        own(tensor, name, value)
+
+    torch.Tensor.__setattr__ = assign  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        del torch.Tensor.__setattr__  # inherited, and found there again
 
 
 def bytes_of(storage: Storage) -> Tensor:
