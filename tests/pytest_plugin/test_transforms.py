@@ -131,15 +131,16 @@ def test_the_command_survives_the_shell(project: TorchProject) -> None:
 
 
 def test_a_wrong_transform_fails_with_its_layer_and_a_command(project: TorchProject) -> None:
-    """The failure names layer, worst element, weights, seeds, and how to see it again."""
+    """The failure names the inputs on which it is furthest off, as its row, layer, weights, seeds, and a command."""
     result = project.run("      halves: {apply: 'compiler:forgetful', equivalence: exact_algebra}\n")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([
-        "equivalence over: output '0', normal inputs: float64 outputs differ by * budgets/a.yaml:7",
+        "equivalence over: output '0', uniform inputs: float64 outputs differ by 9.6e-01 * budgets/a.yaml:7",
         "  first layer that differs: 2, by * most at [[]*[]]: * -> *",
-        "  worst output element: '0', normal inputs, most at *",
+        "  worst output element: '0', uniform inputs, most at *",
         "  weights: drawn, seed 0; inputs: seeds 0, 1, 2",
         "repeat: pytest --model-budget budgets/a.yaml::net::halves::equivalence",
+        "over    net::halves::equivalence * 0.9596 1e-10",
     ])  # fmt: skip
     assert project.transform["equivalence"]["first_divergence"]["scope"] == "2"
 
