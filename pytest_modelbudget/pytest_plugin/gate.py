@@ -89,7 +89,11 @@ class BudgetPaths:
             names = ", ".join(str(path) for path in self.missing)
             return f"{names} does not exist: write a budget there, or set ini {options.PATHS}"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
-        return f"no YAML file with the key model_budget under {names}"
+        no_budgets = all(path.is_file() and path.suffix not in SUFFIXES for path in self.roots)
+        way_out = (
+            ": name budgets, or nothing (in pre-commit, pass_filenames: false)" if self.roots and no_budgets else ""
+        )
+        return f"no YAML file with the key model_budget under {names}{way_out}"
 
     def _configured(self) -> tuple[Path, ...]:
         config = self.config
