@@ -1,7 +1,6 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
 import os
-import sys
 from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -182,8 +181,6 @@ class Gate:
         self.shard = shards.SessionShard(config, asked) if asked else None
         self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
-        self.is_alone = False  # whether all items are budgets', and hold no objects of anybody's tests
-        self.imported = len(sys.modules)
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
@@ -214,7 +211,6 @@ class Gate:
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         upkeep.prepare_processes(session)
         self.open = upkeep.OpenItems(session.items)
-        self.is_alone = len(ours) == len(session.items)
 
     # Listening to items, in whichever process they run.
 
@@ -223,8 +219,6 @@ class Gate:
         """Let go of what nobody asks for any more."""
         ran = yield
         self.open.close(item)
-        if self.is_alone:
-            self.imported = upkeep.keep_imports(self.imported)
         return ran
 
     @pytest.hookimpl(wrapper=True)

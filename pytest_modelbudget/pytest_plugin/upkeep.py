@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import pytest
 
@@ -48,11 +49,13 @@ def keep_imports(imported: int) -> int:
     """Take all objects out of the collection of garbage where many modules were imported; how many there are now.
 
     Those that a framework brings stay as long as the process, and are more than all others: each collection, also
-    those of pytest at its end, would walk them for nothing. Only called between items, when all that is alive stays.
+    those of pytest at its end, would walk them for nothing. Only called between items, where a model was let
+    go. The interpreter's own end collects all, where libraries count what was left behind.
     """
     if len(sys.modules) > imported + MANY_MODULES:
         gc.collect()
         gc.freeze()
+        atexit.register(gc.unfreeze)
     return len(sys.modules)
 
 
@@ -63,7 +66,9 @@ class OpenItems:
     of the models that were cut in two.
     """
 
-    def __init__(self, session_items: Iterable[pytest.Item]) -> None:
+    def __init__(self, session_items: Collection[pytest.Item]) -> None:
+        self._imported = len(sys.modules)
+        self._has_tests = not all(isinstance(item, items.BudgetItem) for item in session_items)
         self._open: defaultdict[items.ModelNode | items.TransformNode, set[pytest.Item]] = defaultdict(set)
         for item in session_items:
             for holder in _holders(item):
@@ -78,6 +83,8 @@ class OpenItems:
             left.discard(item)
             if not left and self._open.pop(holder, None) is not None:
                 holder.release()
+                if not self._has_tests:  # which may hold anything
+                    self._imported = keep_imports(self._imported)
 
 
 def _holders(item: pytest.Item) -> Iterator[items.ModelNode | items.TransformNode]:
