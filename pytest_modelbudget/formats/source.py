@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from pytest_modelbudget.errors import MissingExtraError, SourceError, TransformError, user_code
+from pytest_modelbudget.formats.clock import importing
 
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _PYTHON_FILE = re.compile(r"(?:\./)?((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py(?::([A-Za-z_][\w.]*))?")
@@ -190,7 +191,8 @@ def resolved(target: str) -> object:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
     with user_code(f"importing {module_name}", SourceError), _changes_of_import(module_name):
         try:
-            __import__(module_name)  # the built-in, which engines follow
+            with importing():
+                __import__(module_name)  # the built-in, which engines follow
             named: object = sys.modules[module_name]
         except ModuleNotFoundError as error:
             if error.name in EXTRAS:
