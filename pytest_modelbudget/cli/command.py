@@ -193,5 +193,6 @@ COMMANDS = (
     Command("schema", add_schema, "the JSON Schema of a budget, a report or a lock file", (
         "schema",
         "schema report",
+        "schema lock",
     )),
 )  # fmt: skip

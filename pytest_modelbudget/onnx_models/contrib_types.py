@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from pytest_modelbudget.onnx_models.program import Node
-from pytest_modelbudget.onnx_models.types import NOTHING_KNOWN, ValueType
+from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, ValueType
 
 Sizes = tuple[int, ...]
 

@@ -28,7 +28,7 @@ from pytest_modelbudget.onnx_models.program import (
     with_graph,
     write_sizes,
 )
-from pytest_modelbudget.onnx_models.types import LARGEST, dtype_of
+from pytest_modelbudget.onnx_models.value_types import LARGEST, dtype_of
 from pytest_modelbudget.onnx_models.weights import masks
 from pytest_modelbudget.ops.table import OpTable
 

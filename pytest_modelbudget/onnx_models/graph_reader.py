@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from math import prod
 
+import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, TensorProto
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
@@ -22,12 +23,12 @@ from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_mode
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types, result_types, with_shapes
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor, weight_name
-from pytest_modelbudget.onnx_models.types import LARGEST, ValueType, dtype_of
+from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, dtype_of
 from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
 from pytest_modelbudget.ops.table import OpTable
 
 TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
-TRUE = onnx.helper.make_tensor("", TensorProto.BOOL, (), [True])
+TRUE = np.array(True)
 GRIDS = frozenset({"quantize", "dequantize"})
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
 
@@ -102,7 +103,7 @@ def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> in
         condition = reader.folding.value(node.inputs[1], frame)
         if condition is None:
             return None
-        if not numpy_helper.to_array(condition).any():
+        if not condition.any():
             return 0
     if wanted is None:
         return None
@@ -110,9 +111,9 @@ def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> in
     inside.values[flag] = TRUE
     inside.tensors[flag] = _register(flag, TensorProto.BOOL)
     goes_on = reader.folding.value(body.outputs[0], inside)
-    if goes_on is None or not numpy_helper.to_array(goes_on).all():
+    if goes_on is None or not goes_on.all():
         return None
-    return max(int(numpy_helper.to_array(wanted).reshape(-1)[0]), 0)
+    return max(int(wanted.reshape(-1)[0]), 0)
 
 
 def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
@@ -221,7 +222,7 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     reader.operand(node.inputs[0], scope, frame)
     condition = reader.folding.value(node.inputs[0], frame)
     if condition is not None:
-        taken = "then_branch" if numpy_helper.to_array(condition).any() else "else_branch"
+        taken = "then_branch" if condition.any() else "else_branch"
         _take(reader, node, frame, _branch(reader, branches[taken], frame, scope))
         return
     read = {name: _branch(reader, body, frame, scope) for name, body in branches.items()}
@@ -488,7 +489,7 @@ class GraphReader:
         flag = words.index(rule.computes_where) if rule.computes_where in words else None
         if flag is not None and node.inputs[flag]:
             value = self.folding.value(node.inputs[flag], frame)
-            if value is None or numpy_helper.to_array(value).any():
+            if value is None or value.any():
                 return None
         operand = operands[words.index(rule.shares_storage_of)]
         return operand if isinstance(operand, Tensor) else None

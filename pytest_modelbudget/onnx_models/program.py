@@ -13,7 +13,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.graph.tensor import DType, kept
-from pytest_modelbudget.onnx_models.types import (
+from pytest_modelbudget.onnx_models.value_types import (
     FLOATING,
     DeclaredTypes,
     ValueType,

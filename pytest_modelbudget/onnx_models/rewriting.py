@@ -12,7 +12,7 @@ from onnx import NodeProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
 from pytest_modelbudget.onnx_models import program as programs
-from pytest_modelbudget.onnx_models.types import FLOATING
+from pytest_modelbudget.onnx_models.value_types import FLOATING
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 

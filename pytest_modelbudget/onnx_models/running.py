@@ -26,7 +26,7 @@ from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.normal_form import refuse_endless_calls, written_out
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
-from pytest_modelbudget.onnx_models.types import FLOATING
+from pytest_modelbudget.onnx_models.value_types import FLOATING
 
 RUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 CPU = "CPUExecutionProvider"

@@ -13,7 +13,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from pytest_modelbudget.graph.graph import Reader
 from pytest_modelbudget.graph.tensor import StorageKind, kept
 from pytest_modelbudget.onnx_models import program
-from pytest_modelbudget.onnx_models.types import FLOATING
+from pytest_modelbudget.onnx_models.value_types import FLOATING
 from pytest_modelbudget.ops.table import OpTable
 
 SIGNATURE = "pkg.torch.export.graph_signature.InputSpec.kind"

@@ -1,6 +1,7 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
 import os
+import sys
 from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, why_unmarked
-from pytest_modelbudget.budget.revision import head_commit
+from pytest_modelbudget.budget.revision import head_commit, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import import_seconds
 from pytest_modelbudget.gate.locks import with_history
@@ -182,6 +183,8 @@ class Gate:
         self.shard = shards.SessionShard(config, asked) if asked else None
         self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
+        self.is_alone = False  # whether all items are budgets', and hold no objects of anybody's tests
+        self.imported = len(sys.modules)
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
@@ -212,6 +215,7 @@ class Gate:
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         upkeep.prepare_processes(session)
         self.open = upkeep.OpenItems(session.items)
+        self.is_alone = len(ours) == len(session.items)
 
     # Listening to items, in whichever process they run.
 
@@ -220,6 +224,8 @@ class Gate:
         """Let go of what nobody asks for any more."""
         ran = yield
         self.open.close(item)
+        if self.is_alone:
+            self.imported = upkeep.keep_imports(self.imported)
         return ran
 
     @pytest.hookimpl(wrapper=True)
@@ -347,6 +353,7 @@ class Gate:
             number=asked.number,
             of=asked.of,
             commit=head_commit(self.config.rootpath),
+            uncommitted=uncommitted(self.config.rootpath),
             collection=self.cut.collection,
             limits=self.cut.limits,
             answered=self.assembly.answered,

@@ -17,6 +17,7 @@ A report that has room for more than a line has the figures above the layers::
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from heapq import nlargest
 from math import prod
 from shlex import quote
 
@@ -82,7 +83,8 @@ def _retyped(entry: record.Growth) -> str:
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
     inside = (share for share in case.shares if is_in_scope(share.scope, case.check.scope))
-    return sorted(((share.scope, Fraction(share.value)) for share in inside), key=lambda share: -share[1])[:MOST_SHARES]
+    largest = nlargest(MOST_SHARES, inside, key=lambda share: share.value)  # a deep model has many thousands
+    return [(share.scope, Fraction(share.value)) for share in largest]
 
 
 def largest_lines(case: Case) -> Iterator[str]:
@@ -179,8 +181,8 @@ def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tu
         size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
         kept = f" ({divergence.reservation})" if divergence.reservation else ""
         lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}{kept}")
-    over = (output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst)
-    if output := next(over, None):
+    over = [output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst]
+    if output := max(over, key=lambda output: output.error, default=None):
         lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
     if equivalence.decision:
         lines.append(f"  decided by: {equivalence.decision.text}")

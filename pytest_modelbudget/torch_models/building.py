@@ -60,7 +60,9 @@ class UnfilledParameters:
 
     def skips(self, tensor: object) -> bool:
         """Whether a fill of this is skipped: of a parameter, its ``.data``, or a view of either."""
-        skipped = isinstance(tensor, nn.Parameter) or (isinstance(tensor, torch.Tensor) and self._is_memory(tensor))
+        skipped = type(tensor) is nn.Parameter  # the usual one: asking for subclasses takes Python
+        if not skipped and isinstance(tensor, torch.Tensor):
+            skipped = isinstance(tensor, nn.Parameter) or self._is_memory(tensor)
         self.skipped += skipped
         return skipped
 

@@ -319,7 +319,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
             known = kept.get(id(value))
             if known is not None:
                 operands.append(known[1])
-                given.append(value)
+                given.append(known[0])
             elif isinstance(value, torch.Tensor):
                 operands.append(self.known(value))
                 given.append(value)
