@@ -25,6 +25,7 @@ from pytest_modelbudget.formats.source import (
     ModelSource,
     Plain,
     TensorSpec,
+    attribute_meant,
     names_attribute,
 )
 from pytest_modelbudget.formats.table import Format
@@ -353,7 +354,6 @@ TRAINING: Form[str] = replace(
     texts=lambda optimizer: {} if optimizer == USUAL_OPTIMIZER else {"optimizer": optimizer},
 )
 
-_DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)")
 _WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
 
 
@@ -379,7 +379,7 @@ def _no_attribute(target: str, reading: Reading) -> str | None:
     """Say why a target is no "module:attribute"; None where it is one."""
     if names_attribute(target) and not target.endswith(_WEIGHT_SUFFIXES):
         return None
-    if target.endswith(_WEIGHT_SUFFIXES) or "/" in target or "\\" in target:
+    if target.endswith(_WEIGHT_SUFFIXES) or (re.search(r"[/\\]", target) and not attribute_meant(target)):
         others = [front for front in reading.tables.formats.values() if target.endswith(front.suffixes)]
         other = "".join(f", or for such a model file {front.key}:" for front in others)
         return (
@@ -390,8 +390,7 @@ def _no_attribute(target: str, reading: Reading) -> str | None:
 
 
 def _no_such_name(target: str, example: str) -> str:
-    dotted = _DOTTED.fullmatch(target)
-    guess = f"did you mean {dotted[1]}:{dotted[2]}?" if dotted else f"write {example}"
+    guess = f"did you mean {meant}?" if (meant := attribute_meant(target)) else f"write {example}"
     return f"{shown(target)} is no module:attribute: {guess}"
 
 

@@ -273,6 +273,8 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     base = Path.cwd()
     words = Words(grammar.Reading(base, base, registry))
     key = from_python.source_format(options.source, registry)
+    if registry.formats[key].suffixes and not (base / options.source).exists():
+        raise InputError(f"{options.source} does not exist in {base}")
     return ModelSource(
         key,
         options.source,

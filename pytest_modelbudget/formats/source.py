@@ -15,13 +15,24 @@ from pathlib import Path
 from typing import Any, Union
 
 from pytest_modelbudget.errors import MissingExtraError, SourceError, TransformError, user_code
+from pytest_modelbudget.formats.clock import importing
 
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_PYTHON_FILE = re.compile(r"(?:\./)?((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py(?::([A-Za-z_][\w.]*))?")
 
 
 def names_attribute(target: str) -> bool:
     """Whether this reads "package.module:callable"; no path does, with a drive letter or not."""
     return _ATTRIBUTE.fullmatch(target) is not None
+
+
+def attribute_meant(target: str) -> str:
+    """The "module:callable" that a word seems to mean, such as ./lib/net.py:Net or lib.net.Net; "" of others."""
+    if file := _PYTHON_FILE.fullmatch(target):
+        return f"{file[1].replace('/', '.')}:{file[2] or 'CALLABLE'}"
+    module, _, name = target.rpartition(".")
+    meant = f"{module}:{name}"
+    return meant if names_attribute(meant) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +191,17 @@ def resolved(target: str) -> object:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
     with user_code(f"importing {module_name}", SourceError), _changes_of_import(module_name):
         try:
-            __import__(module_name)  # the built-in, which engines follow
+            with importing():
+                __import__(module_name)  # the built-in, which engines follow
             named: object = sys.modules[module_name]
         except ModuleNotFoundError as error:
             if error.name in EXTRAS:
                 raise MissingExtraError(f"'{target}'", package=error.name, extra=EXTRAS[error.name]) from error
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise
-            raise SourceError(f"there is no module '{error.name}': is it installed, or on the pythonpath?") from error
+            meant = attribute_meant(target)
+            way_out = f"did you mean {meant}?" if meant else "is it installed, or on the pythonpath?"
+            raise SourceError(f"there is no module '{error.name}': {way_out}") from error
     for name in attribute.split("."):
         if not hasattr(named, name):
             close = get_close_matches(name, [n for n in dir(named) if not n.startswith("_")], 1)

@@ -35,6 +35,7 @@ from pytest_modelbudget.formats.source import (
     ModelSource,
     Plain,
     TensorSpec,
+    attribute_meant,
     names_attribute,
 )
 from pytest_modelbudget.gate import measuring, transforming
@@ -92,6 +93,8 @@ def source_format(source: object, registry: Tables) -> str:
     for format in registry.formats.values():
         if suffix in format.suffixes:
             return format.key
+    if meant := attribute_meant(str(source)):
+        raise SourceError(f"'{source}' is no module:callable: did you mean {meant}?")
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
 

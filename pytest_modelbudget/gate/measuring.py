@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Protocol
 
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, OpsLimit
@@ -17,6 +16,7 @@ from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
+from pytest_modelbudget.formats.clock import clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, Call, InputSpecs, ModelSource, Plain, TensorSpec
 from pytest_modelbudget.formats.table import Format
@@ -187,12 +187,12 @@ def measure_model(
     with_parts keeps what each number is made of, for a lock file to be written or compared. profile
     is called while the graph is there, and on each device, and the text that it makes of it is kept.
     """
-    began = perf_counter()
+    began = clock()
     with undisturbed(registry.formats[source.format]) as left:
         try:
             model = costed_model(source, registry, root=root)
         except ModelBudgetError as error:
-            measured = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
+            measured = MeasuredModel(source.format, failure=error, seconds=clock() - began)
         else:
             measured = without_graph(model, began, registry, with_parts=with_parts)
             measured = replace(measured, profile=profile(model.loaded, model.costed)) if profile else measured
@@ -208,13 +208,13 @@ def deployed(
     profile: Profile | None = None,
 ) -> DeployedModel:  # fmt: skip
     """A model on a device: lowered, measured, and placed in its memories; or why it could not be."""
-    began = perf_counter()
+    began = clock()
     try:
         program, on_device = lowered_for(deployment, model, registry)
         graph = on_device.costed
         fit = graph.once(fitting)
     except ModelBudgetError as error:
-        seconds = perf_counter() - began
+        seconds = clock() - began
         return DeployedModel(deployment, MeasuredModel(model.loaded.format, failure=error, seconds=seconds))
     measured = replace(
         without_graph(on_device, began, registry, with_parts=with_parts),
@@ -238,7 +238,7 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
 @contextmanager
 def undisturbed(format: Format) -> Iterator[Leftovers]:
     """The process is as before when a model of that format ends, but for its framework, which stays loaded."""
-    with suppress(ImportError):  # which is said where the model is loaded
+    with suppress(ImportError), importing():  # an error is said where the model is loaded
         format.reader()
     with process_kept() as left:
         yield left
@@ -262,7 +262,7 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
         parts=_parts(model, registry) if with_parts else {},
         files=files_of(model.loaded),
-        seconds=perf_counter() - began,
+        seconds=clock() - began,
         reservation=model.reservation,
     )
 
@@ -303,8 +303,9 @@ class MeasuredModels:
         # A deployment is plain throughout: its repr says all of it.
         asked = (tuple(map(repr, deployments)), with_parts, elsewhere and elsewhere.bounds)
         known = self._known.setdefault(_key(source), {})
-        if asked not in known:
-            known[asked] = (source, self._reused(source, deployments, with_parts, elsewhere))
+        if asked in known:
+            return replace(known[asked][1], seconds=0.0)  # which took no time once more
+        known[asked] = (source, self._reused(source, deployments, with_parts, elsewhere))
         return known[asked][1]
 
     def expect(self, source: ModelSource) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
 
 from pytest_modelbudget.budget.budget import TransformCheck
 from pytest_modelbudget.equivalence.changed import Changed, Remake
@@ -11,6 +10,7 @@ from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_code
+from pytest_modelbudget.formats.clock import clock
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.gate.measuring import (
@@ -109,14 +109,14 @@ def transformed_model(
     with_parts keeps what each number is made of, for a lock file to be written or compared; profile is called on each
     device.
     """
-    began = perf_counter()
+    began = clock()
     with undisturbed(registry.formats[source.format]) as left:
         try:
             with first_on_path(root), user_code(f"applying {check.transform}", TransformError):
                 applied = apply_transform(source, check.transform, check.settings, registry)
                 model = costed(applied.changed.model, registry, source)
         except ModelBudgetError as error:
-            failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
+            failed = MeasuredModel(source.format, failure=error, seconds=clock() - began)
             return TransformedModel(failed)
         measured = without_graph(model, began, registry, with_parts=with_parts)
         on_devices = (

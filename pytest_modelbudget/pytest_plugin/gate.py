@@ -15,6 +15,7 @@ from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, why_unmarked
 from pytest_modelbudget.budget.revision import head_commit, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
+from pytest_modelbudget.formats.clock import import_seconds
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.gate.watch import Watch
@@ -449,6 +450,8 @@ class Gate:
             )
         for remark in (*self.paths.remarks, *self.remarks):
             terminalreporter.write_line(printable(f"model budget: {remark}"), yellow=True)
+        if verbosity > 0 and import_seconds() >= 1:
+            terminalreporter.write_line(f"model budget: imports took {import_seconds():.1f} s, in no model's time")
         if self.assembly.answered:
             terminalreporter.write_line(terminal.counted(self.report))
 

@@ -27,6 +27,7 @@ from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
+from pytest_modelbudget.formats.clock import clock
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, running, transforming
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
@@ -264,7 +265,8 @@ class TransformNode(pytest.Collector):
         self._is_reported = True
         changed = self.transformed()
         report = assembly.transform_report(self.nodeid, self.check, changed.measured, changed.changes, self.failing_at)
-        return replace(statement, transform=report)
+        took = {report.id: f"{changed.measured.seconds:.3f}"}
+        return replace(statement, transform=report, took={**statement.took, **took})
 
 
 class EquivalenceItem(BudgetItem):
@@ -277,14 +279,19 @@ class EquivalenceItem(BudgetItem):
 
     def runtest(self) -> None:
         """Run both models, compare what they gave, and fail if it is not the same."""
+        self.transform.transformed()
+        began = clock()
         result = self.transform.verified(self.check.claim)
+        took = {self.nodeid: f"{clock() - began:.3f}"}
         self.failure = self.transform.measured().failure
         repeat = f"pytest --model-budget {quote(self.nodeid)}"
         if result.first_divergence is not None:
             result = replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
         self.ihook.pytest_model_budget_verified(item=self, equivalence=result)
         check = assembly.claim_report(self.nodeid, self.check, result)
-        self.statement = replace(self.transform.statement(check), equivalence=assembly.equivalence_report(result))
+        said = self.transform.statement(check)
+        report = assembly.equivalence_report(result)
+        self.statement = replace(said, equivalence=report, took={**said.took, **took})
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
             place = self.transform.failing_at or self.place

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cache
 from sys import intern
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pytest_modelbudget.budget.budget import (
@@ -317,7 +318,8 @@ class Statement(Entry):
     """The words of one item: its check, or a broken file, and what it is the first to know.
 
     number is the measured one as a lock file has it, and the path of the budget that it belongs
-    to; no report shows it. model took so many seconds to measure.
+    to; no report shows it. model took so many seconds to measure; took has those of what else was done for the first
+    time, by id: a transform, a comparison of outputs.
     """
 
     check: record.Check | None = rare(None)
@@ -325,6 +327,7 @@ class Statement(Entry):
     number: Mapping[str, Any] | None = rare(None)
     model: record.ModelReport | None = rare(None)
     seconds: str = rare("")
+    took: Mapping[str, str] = rare(MappingProxyType({}))
     transform: record.TransformReport | None = rare(None)
     deployment: record.DeploymentReport | None = rare(None)
     equivalence: record.EquivalenceReport | None = rare(None)
@@ -374,6 +377,8 @@ class Assembly:
         if model and model.id not in self._models:
             self._models[model.id] = model
             self._timings[model.id] = statement.seconds
+        for node_id, seconds in statement.took.items():
+            self._timings.setdefault(node_id, seconds)
 
     def lose(self, node_id: str, reason: str) -> None:
         """Note a limit whose item failed without a word, such as in a crashed worker; it is unknown."""

@@ -13,7 +13,7 @@ from pytest_modelbudget.metrics.measurement import PROGRAM, ByFormula, ByTraffic
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.reports.show import operand_text, tensor_text
 from pytest_modelbudget.reports.traced_formula import formula_lines
-from pytest_modelbudget.units import exact, percentage
+from pytest_modelbudget.units import exact, percentage, some_of
 
 WIDTH = 12  # of the words at the beginning of a line
 
@@ -39,7 +39,9 @@ def explanation(metric: Metric, measurement: Measurement, costed: CostedGraph, s
                 lines += ["", *_operation(metric.key, metric.how, cost, costed)]
     elif measurement.unreduced is None:  # no formula of an operation tells: the shares, in execution order
         shares = [share for share in measurement.shares if is_in_scope(share.scope, scope)]
-        lines += ["", *(f"{scope_text(share.scope)}  {exact(share.value, measurement.unit)}" for share in shares)]
+        told = [f"{scope_text(share.scope)}  {exact(share.value, measurement.unit)}" for share in shares]
+        others = some_of(dict.fromkeys(scope_text(share.scope) for share in measurement.shares))
+        lines += ["", *(told or [f"nothing of it is in the number, which is made in {others}"])]
     lines += [f"unmeasured: {op.why}" for op in measurement.unmeasured if op.op == PROGRAM]
     lines += ["", f"{metric.key}: {metric.definition}"]
     return "\n".join(lines)

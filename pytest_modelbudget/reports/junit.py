@@ -72,10 +72,12 @@ def render(report: Report) -> str:
 
 
 def _reported(report: Report) -> Iterator[Reported]:
-    """Limits in file order, each model's time on its first; unreadable files; what was changed."""
+    """Limits in file order, the time of each model and transform on its first; unreadable files; what was changed."""
     timings = dict(report.timings)
     for case in cases(report):
-        yield _of_case(case, timings.pop(case.model.id, NO_TIME))
+        ids = (case.model.id, str(case.address.above), case.id)
+        taken = [timings.pop(each) for each in ids if each in timings]
+        yield _of_case(case, f"{sum(map(float, taken)):.3f}" if taken else NO_TIME)
     yield from map(_of_broken, report.broken)
     yield from (_of_change(word, change) for word, change in changes(report))
     yield from map(_of_lock, report.failing_locks)

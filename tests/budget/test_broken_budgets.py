@@ -158,6 +158,14 @@ BROKEN = [
     pytest.param(limits("{ops: {level: warn}}"), ["5:14: the limit on ops needs"], id="no ops"),
     pytest.param(limits("{ops: {deny: [lstmm]}}"), ["5:27: no op rule knows 'lstmm': did you mean "
                  "'lstm'?"], id="unknown kind"),
+    *(
+        pytest.param(
+            VISION.replace("torchvision.models:resnet18", word),
+            [f"'{word}' is no module:attribute: did you mean {meant}?"],
+            id=word,
+        )
+        for word, meant in {"mynets.Net": "mynets:Net", "./my/net.py": "my.net:CALLABLE", "my/n.py:N": "my.n:N"}.items()
+    ),
     pytest.param(limits("{ops: {deny: [Conv]}}"), ["did you mean 'convolution', or onnx::Conv, "
                  "com.microsoft.nchwc::Conv alone? (modelbudget ops lists all)"], id="a name of ONNX's"),
     pytest.param(limits("{ops: {max: {RELU: 1}}}"), ["did you mean 'relu', or aten::relu, onnx::Relu"],
