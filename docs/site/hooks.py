@@ -34,3 +34,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.generated_by is not None:
         return markdown
     return links.followed(markdown, f"docs/{page.file.src_uri}", ROOT)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Blocks of code that may be wider than a phone can be reached, and so scrolled, with the keyboard."""
+    return html.replace("<pre><span></span>", '<pre tabindex="0"><span></span>')

@@ -78,6 +78,7 @@ def _bare(word: str) -> str:
 
 CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
 DEEPEST = 32  # levels of nesting; the grammar itself needs 7
+_FIGURE = r"[ \t}}]*#[ \t]*((?:>= )?\d[\d,]*(?:\.\d+)?{unit})(?=:|[ \t\r]*$|[ \t\r]*\n)"  # a comment of a draft's
 _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
 
@@ -243,12 +244,15 @@ class Edit:
     """One scalar that is to hold another quantity: the keys that lead to it, and that quantity.
 
     None for a quantity removes the entry, whatever its value. subject is what the scalar limits, for people:
-    "net::params".
+    "net::params"; remark is what they should know of it. figure is what was measured, exactly ("2,553,607 param"): it
+    takes the place of a figure in that unit which a comment behind the scalar begins with, as drafts write them.
     """
 
     keys: tuple[str, ...]
     quantity: str | None
     subject: str = ""
+    remark: str = ""
+    figure: str = ""
 
 
 def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
@@ -279,6 +283,10 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
             raise BudgetError(f"{file}: {'.'.join(edit.keys)} is not one word: edit it by hand")
         quote = old[0] if old.startswith(QUOTES) else ""
         splices.append((*scalar.span, f"{quote}{edit.quantity}{quote}"))
+        _, _, unit = edit.figure.partition(" ")
+        behind = re.compile(_FIGURE.format(unit=re.escape(f" {unit}") if unit else "")).match(text, scalar.span[1])
+        if edit.figure and behind:
+            splices.append((*behind.span(1), edit.figure))
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new + text[end:]
     return text

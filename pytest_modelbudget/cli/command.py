@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pytest_modelbudget.budget.lock_schema import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
+from pytest_modelbudget.cli.check import add_check
 from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.merge import add_merge, read_report
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except ModelBudgetError as error:
         print_text(f"modelbudget: error: {one_line(str(error))}", stream=sys.stderr)
+        if error.raised and "verbose" in options:
+            print_text(error.raised if options.verbose else "the whole exception: add -v", stream=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         _forget_output()
@@ -146,6 +149,10 @@ COMMANDS = (
         f"init torchvision.models:mobilenet_v2 \\\n      {INPUT} --headroom 5% --output budgets/mobile.yaml",
         "init model.onnx --dims batch=1 --output budgets/model.yaml",
     )),
+    Command("check", add_check, "whether budgets can be read, without a model", (
+        "check",
+        "check budgets/mobile.yaml",
+    )),
     Command("fit", add_fit, "whether a model fits a device", (
         f"fit torchvision.models:resnet18 {INPUT} \\\n      --device cortex_m55_ethos_u55 --lower dtype=int8",
         "fit model.onnx --device hardware.yaml::board --plan plan.json",
@@ -186,5 +193,6 @@ COMMANDS = (
     Command("schema", add_schema, "the JSON Schema of a budget, a report or a lock file", (
         "schema",
         "schema report",
+        "schema lock",
     )),
 )  # fmt: skip

@@ -109,7 +109,13 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
         if sizes := source_forms.numbers_alone(specs):
             raise InputError(sizes)
         return specs
+    if isinstance(inputs, (bool, int, float)):
+        raise _no_input(inputs)  # beside a tensor it is one
     return InputSpecs((_spec(inputs, registry),))
+
+
+def _no_input(spec: object) -> InputError:
+    return InputError(f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor")
 
 
 def _is_shape(value: object) -> bool:
@@ -131,7 +137,7 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
         return read
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:
-        raise InputError(f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor")
+        raise _no_input(spec)
     name = str(dtype).removeprefix("torch.")
     return TensorSpec(name, tuple(int(size) for size in shape), *_value_range(spec, name))
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
+from pytest_modelbudget.budget.budget import AnyLimit, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
+from pytest_modelbudget.budget.update import created
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -373,6 +374,18 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     if model.reservation and verdict.outcome is not Outcome.WITHIN:
         verdict = replace(verdict, reason=f"{verdict.reason}   {model.reservation}")
     return with_blame(verdict, model.parts.get(limit.metric, ()))
+
+
+def judged_as_created(verdict: Verdict, model: MeasuredModel, versions: Mapping[str, str]) -> Verdict:
+    """The verdict once create has written what it lacks: values for auto, and a number to grow from.
+
+    What is not known exactly is not written, and stays unknown; so does what a base lacks, which nobody writes.
+    """
+    limit, locked = verdict.limit, lockable(verdict, None, versions)
+    if verdict.outcome is not Outcome.UNKNOWN or locked is None or not isinstance(limit, Limit):
+        return verdict
+    known = verdict.baseline if verdict.baseline.locked or verdict.baseline.revision else Baseline(locked)
+    return judge_limit(created(limit, locked.value, locked.unit), model, known)
 
 
 def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]) -> LockedValue | None:

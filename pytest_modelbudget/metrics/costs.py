@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -52,6 +52,9 @@ class Traffic(NamedTuple):
         return self.read + self.weights + self.write
 
 
+NO_TRAFFIC = Traffic()
+
+
 class OpCost(NamedTuple):
     """The cost of one op, all its ``times`` executions together."""
 
@@ -86,15 +89,15 @@ class CostedGraph:
         dead = dead_storages(self.graph)
         return tuple(_cost(op, self.rules.get(op.name), dead) for op in self.graph.ops)
 
-    def known(self, cost: CostOf) -> Iterator[tuple[str, int]]:
+    def known(self, cost: CostOf) -> list[tuple[str, int]]:
         """(scope, cost) of every op whose cost is known."""
-        values = ((op_cost.op.scope, cost(op_cost)) for op_cost in self.costs)
-        return ((scope, value) for scope, value in values if isinstance(value, int))
+        values = [(op_cost.op.scope, cost(op_cost)) for op_cost in self.costs]
+        return [(scope, value) for scope, value in values if isinstance(value, int)]
 
-    def missing(self, cost: CostOf) -> Iterator[tuple[str, str, str]]:
+    def missing(self, cost: CostOf) -> list[tuple[str, str, str]]:
         """(op name, scope, why) of every op whose cost is not known."""
-        unknown = ((op_cost.op, cost(op_cost)) for op_cost in self.costs)
-        return ((op.name, op.scope, value.why) for op, value in unknown if isinstance(value, Unknown))
+        unknown = [(op_cost.op, cost(op_cost)) for op_cost in self.costs]
+        return [(op.name, op.scope, value.why) for op, value in unknown if isinstance(value, Unknown)]
 
 
 def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
@@ -106,7 +109,7 @@ def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
     except UnmeasurableError as error:
         return OpCost(op, rule.kind, Unknown(str(error)), Unknown(str(error)), _traffic(op, dead))
     if op.is_view or op.is_shape_computation:
-        return OpCost(op, rule.kind, 0, 0, Traffic())
+        return OpCost(op, rule.kind, 0, 0, NO_TRAFFIC)
     return OpCost(
         op,
         rule.kind,
@@ -149,15 +152,18 @@ def _traffic(
 ) -> Traffic | Unknown:
     """Each distinct operand region once (or the rows named), and the outputs that matter."""
     if op.is_view or op.is_shape_computation:
-        return Traffic()
+        return NO_TRAFFIC
     if op.unsized:
         return Unknown(op.unsized)
     whole = tuple([t for t in op.tensors() if not t.is_immediate and t not in rows])
     read, weights = _amounts_read(whole, rows)
-    results = op.outputs if op.mutates else op.fresh_outputs
-    landed = nbytes_by_storage([out for out in results if out.storage not in dead])
+    results = [out for out in (op.outputs if op.mutates else op.fresh_outputs) if out.storage not in dead]
     if written is not None:
         landed = {op.outputs[0].storage: written}
+    elif len(results) == 1:
+        landed = {results[0].storage: results[0].touched_nbytes}
+    else:
+        landed = nbytes_by_storage(results)
     if op.times == 1:
         return Traffic(read, weights, sum(landed.values()), whole, rows, landed)
     rows = {tensor: nbytes * op.times for tensor, nbytes in rows.items()}
@@ -165,8 +171,16 @@ def _traffic(
     return Traffic(read * op.times, weights * op.times, sum(landed.values()), whole, rows, landed)
 
 
-def _amounts_read(whole: Iterable[Tensor], rows: Mapping[Tensor, int]) -> tuple[int, int]:
+def _amounts_read(whole: Sequence[Tensor], rows: Mapping[Tensor, int]) -> tuple[int, int]:
     """Bytes read of activations, and of everything else."""
-    amounts = [*nbytes_by_storage(whole).items(), *[(tensor.storage, nbytes) for tensor, nbytes in rows.items()]]
-    activations = sum([nbytes for storage, nbytes in amounts if storage.is_activation])
-    return activations, sum([nbytes for _, nbytes in amounts]) - activations
+    amounts = [(tensor.storage, tensor.touched_nbytes) for tensor in whole]
+    if len(amounts) > 1 and len({storage for storage, _ in amounts}) < len(amounts):
+        amounts = list(nbytes_by_storage(whole).items())
+    amounts += [(tensor.storage, nbytes) for tensor, nbytes in rows.items()]
+    activations = others = 0
+    for storage, nbytes in amounts:
+        if storage.is_activation:
+            activations += nbytes
+        else:
+            others += nbytes
+    return activations, others

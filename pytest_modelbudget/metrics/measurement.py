@@ -161,7 +161,7 @@ def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:
     for scope, value in contributions:
         if value:
             totals[scope] = totals.get(scope, 0) + value
-    return tuple(Share(scope, value) for scope, value in totals.items())
+    return tuple(map(Share, totals, totals.values()))
 
 
 def summed(

@@ -7,6 +7,7 @@ A convolution drawn once::
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
@@ -35,13 +36,18 @@ def operations(costed: CostedGraph) -> tuple[Operation, ...]:
     for cost in costed.costs:
         op = cost.op
         if not (op.is_view or op.is_shape_computation):
-            counts[op.scope, cost.kind, tuple(map(_spec, op.outputs)), _weights(op)] += op.times
+            counts[op.scope, cost.kind, tuple([_spec(output) for output in op.outputs]), _weights(op)] += op.times
     return tuple(Operation(*key, count) for key, count in counts.items())
 
 
 def _weights(op: Op) -> tuple[str, ...]:
-    return tuple(_spec(tensor) for tensor in op.tensors() if tensor.shape and tensor.storage.kind in STORED)
+    return tuple([_spec(tensor) for tensor in op.tensors() if tensor.shape and tensor.storage.kind in STORED])
 
 
 def _spec(tensor: Tensor) -> str:
-    return f"{tensor.dtype.name} {'x'.join(map(str, tensor.shown_shape)) or '()'}"
+    return _spelled(tensor.dtype.name, tensor.shown_shape)
+
+
+@lru_cache(maxsize=4096)  # shapes repeat from layer to layer
+def _spelled(dtype: str, shape: tuple[int | str, ...]) -> str:
+    return f"{dtype} {'x'.join(map(str, shape)) or '()'}"

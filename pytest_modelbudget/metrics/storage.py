@@ -1,11 +1,11 @@
 """``params``, ``trainable_params``, ``weight_memory``, ``model_size``, ``peak_activation``: what a model holds."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, Weight, lifetimes, live_nbytes
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_elements, distinct_nbytes
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, contiguous_strides, distinct_elements, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, summed, unmeasured_ops
 from pytest_modelbudget.units import some_of
@@ -37,7 +37,9 @@ def model_size(costed: CostedGraph) -> Measurement:
 def elements_of(weights: Sequence[Weight]) -> int:
     """Distinct logical elements of weights on one storage, packed ones as what they stand for."""
     if len(weights) == 1 and weights[0].packed is None:
-        return weights[0].tensor.region.elements
+        tensor = weights[0].tensor
+        is_dense = tensor.strides == contiguous_strides(tensor.shape)
+        return tensor.elements if is_dense else tensor.region.elements
     plain = (weight.tensor.region for weight in weights if weight.packed is None)
     return distinct_elements(plain) + max((weight.packed or 0 for weight in weights), default=0)
 
@@ -74,20 +76,31 @@ def _undeclared(weights: Sequence[Weight]) -> str:
 
 
 def _stored(unit: str, amounts: Iterator[tuple[Weight, int]], unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
-    return summed(((weight.scope, amount) for weight, amount in amounts), unit, unmeasured)
+    return summed([(weight.scope, amount) for weight, amount in amounts], unit, unmeasured)
+
+
+def shared_storages(costed: CostedGraph) -> frozenset[Storage]:
+    """Memory of several weights: tied ones, and views."""
+    times = Counter([weight.tensor.storage for weight in costed.graph.weights])
+    return frozenset([storage for storage, count in times.items() if count > 1])
 
 
 def _by_weight(counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]) -> AmountsOf:
     """The amount each weight adds to its storage, beyond what weights before it already cover."""
 
     def amounts(costed: CostedGraph) -> Iterator[tuple[Weight, int]]:
+        shared = costed.once(shared_storages)
         seen: dict[Storage, list[Weight]] = defaultdict(list)
         for weight in costed.graph.weights:
-            if counts(weight):
-                same_memory = seen[weight.tensor.storage]
-                before = amount(same_memory) if same_memory else 0
-                same_memory.append(weight)
-                yield weight, amount(same_memory) - before
+            if not counts(weight):
+                continue
+            if weight.tensor.storage not in shared:
+                yield weight, amount((weight,))
+                continue
+            same_memory = seen[weight.tensor.storage]
+            before = amount(same_memory) if same_memory else 0
+            same_memory.append(weight)
+            yield weight, amount(same_memory) - before
 
     return amounts
 

@@ -72,6 +72,9 @@ def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
             else:
                 whole[storage].append(tensor.sweeps or tensor)
     for storage, scope in readers.items():
+        if len(whole[storage]) == 1 and storage not in tables:
+            yield scope, whole[storage][0].touched_nbytes
+            continue
         most = distinct_nbytes([*whole[storage], *tables[storage]])
         yield scope, min(most, distinct_nbytes(whole[storage]) + rows[storage])
 

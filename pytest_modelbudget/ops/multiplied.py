@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 
 from pytest_modelbudget.graph.graph import Op, Operand
@@ -38,6 +39,7 @@ def _types(op: Op, role: Role, operand: Operand) -> Iterator[DType]:
         yield from (_own_type(tensor.dtype) for tensor in tensors if len(tensor.shape) > 1 or not role.weight)
 
 
+@lru_cache(maxsize=256)  # types are few
 def _own_type(dtype: DType) -> DType:
     """The type of the elements, and of integers on a grid the integers: int8 of qint8, uint4 of quint4x2.
 

@@ -1,6 +1,7 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
 import os
+import sys
 from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, why_unmarked
-from pytest_modelbudget.budget.revision import head_commit
+from pytest_modelbudget.budget.revision import head_commit, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
@@ -89,7 +90,11 @@ class BudgetPaths:
             names = ", ".join(str(path) for path in self.missing)
             return f"{names} does not exist: write a budget there, or set ini {options.PATHS}"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
-        return f"no YAML file with the key model_budget under {names}"
+        no_budgets = all(path.is_file() and path.suffix not in SUFFIXES for path in self.roots)
+        way_out = (
+            ": name budgets, or nothing (in pre-commit, pass_filenames: false)" if self.roots and no_budgets else ""
+        )
+        return f"no YAML file with the key model_budget under {names}{way_out}"
 
     def _configured(self) -> tuple[Path, ...]:
         config = self.config
@@ -177,6 +182,8 @@ class Gate:
         self.shard = shards.SessionShard(config, asked) if asked else None
         self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
+        self.is_alone = False  # whether all items are budgets', and hold no objects of anybody's tests
+        self.imported = len(sys.modules)
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
@@ -207,6 +214,7 @@ class Gate:
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         upkeep.prepare_processes(session)
         self.open = upkeep.OpenItems(session.items)
+        self.is_alone = len(ours) == len(session.items)
 
     # Listening to items, in whichever process they run.
 
@@ -215,6 +223,8 @@ class Gate:
         """Let go of what nobody asks for any more."""
         ran = yield
         self.open.close(item)
+        if self.is_alone:
+            self.imported = upkeep.keep_imports(self.imported)
         return ran
 
     @pytest.hookimpl(wrapper=True)
@@ -342,6 +352,7 @@ class Gate:
             number=asked.number,
             of=asked.of,
             commit=head_commit(self.config.rootpath),
+            uncommitted=uncommitted(self.config.rootpath),
             collection=self.cut.collection,
             limits=self.cut.limits,
             answered=self.assembly.answered,

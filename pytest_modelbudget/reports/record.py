@@ -33,6 +33,7 @@ from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports.checkout import Checkout
+from pytest_modelbudget.reports.placement import ArenaReport, FilledMemory, LeftStep, PeakReport
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, json_text, rare
 from pytest_modelbudget.units import Number, room
@@ -236,11 +237,6 @@ class Check(Addressed):
         return self.fails and (is_written or self.outcome is Outcome.UNUSED)
 
     @property
-    def has_grown(self) -> bool:
-        """Whether its number is larger than the locked one."""
-        return self.baseline is not None and self.actual is not None and self.actual > self.baseline
-
-    @property
     def warns(self) -> bool:
         """Whether it is over, or has an exception that is not needed, and that is only said aloud."""
         return self.outcome in (Outcome.OVER, Outcome.UNUSED) and not self.fails
@@ -386,77 +382,6 @@ class EquivalenceReport(Entry):
     notes: tuple[str, ...] = rare(())
     first_divergence: FirstDivergence | None = rare(None)
     layers: tuple[LayerErrorReport, ...] = rare(())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftStep(Entry):
-    """An operation that was not lowered, and why."""
-
-    op: str
-    scope: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedBuffer(Entry):
-    """An activation in the arena: its offset, and its first and last operation by position."""
-
-    name: str
-    offset: int
-    nbytes: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArenaReport(Entry):
-    """All activations in one buffer; bound is the most that lives at once, which no planner gets below."""
-
-    planner: str
-    align: int
-    nbytes: int
-    bound: int
-    offsets: tuple[PlacedBuffer, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilledMemory(Entry):
-    """A memory of a device: its bytes, the reserved ones, and what a model fills, a lower bound unless complete."""
-
-    name: str
-    size: int
-    reserve: int
-    weights: int
-    activations: int
-    complete: bool = True
-
-    @property
-    def used(self) -> int:
-        """Bytes that the model fills."""
-        return self.weights + self.activations
-
-    @property
-    def room(self) -> int:
-        """Bytes that it may fill."""
-        return self.size - self.reserve
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LivingTensor(Entry):
-    """An activation that lives at the peak, and the layer that made it ("" of an input)."""
-
-    name: str
-    scope: str
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakReport(Entry):
-    """The operation during which most bytes of activations live, and those activations, the largest first."""
-
-    op: str
-    scope: str
-    alive: tuple[LivingTensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -660,10 +585,7 @@ def report_text(report: Report) -> str:
 
 
 def _without_pictures(model: ModelReport) -> ModelReport:
-    transforms = tuple(
-        replace(each, deployments=_without_profiles(each.deployments)) if each.deployments else each
-        for each in model.transforms
-    )
+    transforms = tuple(replace(each, deployments=_without_profiles(each.deployments)) for each in model.transforms)
     deployments = _without_profiles(model.deployments)
     return replace(model, profile="", history=EMPTY, transforms=transforms, deployments=deployments)
 

@@ -1,6 +1,7 @@
 """Building a torch model from its name, without filling weights that nobody will look at."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -59,7 +60,9 @@ class UnfilledParameters:
 
     def skips(self, tensor: object) -> bool:
         """Whether a fill of this is skipped: of a parameter, its ``.data``, or a view of either."""
-        skipped = isinstance(tensor, nn.Parameter) or (isinstance(tensor, torch.Tensor) and self._is_memory(tensor))
+        skipped = type(tensor) is nn.Parameter  # the usual one: asking for subclasses takes Python
+        if not skipped and isinstance(tensor, torch.Tensor):
+            skipped = isinstance(tensor, nn.Parameter) or self._is_memory(tensor)
         self.skipped += skipped
         return skipped
 
@@ -259,7 +262,23 @@ def _lacks_memory(error: SourceError) -> bool:
     return isinstance(cause, MemoryError) or any(words in str(cause) for words in NO_MEMORY)
 
 
+def _must_take(named: Callable[..., object], source: ModelSource, what: str) -> None:
+    """Raise SourceError where a callable does not take the arguments of a source, before it is called."""
+    try:
+        signature = inspect.signature(named)
+    except (TypeError, ValueError):  # of something built in, which does not tell
+        return
+    try:
+        signature.bind(*source.args, **source.kwargs)
+    except TypeError as error:
+        takes = ", ".join(map(str, signature.parameters.values())) or "nothing"
+        raise SourceError(
+            f"{what}: {error}: it takes ({takes}), which a budget gives with args: [...] or kwargs: {{NAME: VALUE}}"
+        ) from error
+
+
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
+    _must_take(named, source, getattr(named, "__qualname__", what))
     start = left_by_import(source.target) if isinstance(source.target, str) else now()
     with untouched_globals(seed, start) as surroundings, without_downloads(), user_code(f"calling {what}", SourceError):
         model = named(*made(source.args), **made(dict(source.kwargs)))

@@ -50,13 +50,13 @@ def _lent(attributes: dict[str, Any], held: "Held") -> dict[str, Any]:
     """A module's attributes as they were, before tensors among them became copies; what they hold is added to held."""
     before = attributes.copy()
     for name, value in before.items():
-        kind = type(value)
-        if kind in EXACT and not value:
+        if not OPENS[type(value)]:
+            if IS_TENSOR[type(value)]:
+                attributes[name] = value.clone()
+        elif type(value) in EXACT and not value:
             held.empty.append(value)  # most of what a module holds
-        elif OPENS[kind]:
+        else:
             held.add(value)
-        elif kind not in CONTENTLESS and isinstance(value, torch.Tensor):
-            attributes[name] = value.clone()
     return before
 
 
@@ -163,6 +163,17 @@ class _Opens(dict[type, bool]):
 
 
 OPENS = _Opens()
+
+
+class _IsTensor(dict[type, bool]):
+    """Whether values of a class are tensors."""
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = issubclass(kind, torch.Tensor)
+        return self[kind]
+
+
+IS_TENSOR = _IsTensor()
 
 
 def plain_class(container: Any) -> Any:

@@ -98,10 +98,10 @@ class ModuleScopes:
         return tuple([seen for seen in map(known, tensors_in(parts)) if seen is not None])
 
 
-class _HasKernel(dict[type, bool]):
+class _HasKernel(dict[Any, bool]):
     """Whether instances of a class may have a window that is no attribute of their own."""
 
-    def __missing__(self, kind: type) -> bool:
+    def __missing__(self, kind: Any) -> bool:
         self[kind] = hasattr(kind, "kernel_size") or kind.__getattr__ is not nn.Module.__getattr__
         return self[kind]
 

@@ -19,6 +19,7 @@ from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
@@ -149,7 +150,7 @@ def traced(
             failure = error
     assert failure is not None
     if specs or subject.is_frozen:
-        raise failure
+        raise named_layer(failure, subject.model)
     return stored_alone(subject, dtype, failure)
 
 

@@ -76,6 +76,11 @@ class TorchValues:
             self.kept[id(tensor)] = tensor, value
         return value
 
+    def keep(self, twin: torch.Tensor, value: Tensor) -> None:
+        """Know what stands in a weight's place by identity, too."""
+        if type(twin) is torch.Tensor and twin.is_meta:
+            self.kept[id(twin)] = twin, value
+
     def loosen(self, tensor: torch.Tensor) -> None:
         """Know a tensor by its memory again, which may change now: called before it does."""
         if self.kept.pop(id(tensor), None) is not None:

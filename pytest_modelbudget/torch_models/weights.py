@@ -53,7 +53,7 @@ def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            if is_lazy(parameter):
+            if type(parameter) is not nn.Parameter and is_lazy(parameter):
                 raise TraceError(
                     f"{prefix}{name} has no shape yet (a lazy module): run the model once inside the factory"
                 )
@@ -81,6 +81,8 @@ def registered(
             kind = StorageKind.QUANTISER
         twin = twins.get(id(weight.tensor), weight.tensor)
         stored = values.value(twin, kind, lambda: weight.name)
+        if twin is not weight.tensor and stored.name == stored.storage.name:
+            values.keep(twin, stored)
         if in_parts and twin is not weight.tensor:  # a wrapper may be kept in the same memory
             values.adopt(weight.tensor, twin)
         return stored
@@ -352,15 +354,31 @@ class PackedWeights:
         return self._values.value(tensor, StorageKind.PARAMETER, lambda: name)
 
 
+class _Packed(dict[type, bool]):
+    """Whether objects of a class may hold packed weights."""
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = issubclass(kind, torch.ScriptObject)
+        return self[kind]
+
+
+PACKED = _Packed()
+
+
 def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObject]]:
     """(path prefix, object) of each packed object of a module: "layer1.0.conv1." and its pack."""
     for name, module in modules:
+        attributes: list[Any]
         if isinstance(module, torch.jit.ScriptModule):  # whose own attributes are script objects
             attributes = [getattr(module, "_packed_params", None)]
-        else:
+        elif any(
+            map(PACKED.__getitem__, map(type, vars(module).values()))
+        ):  # without a step in Python for most modules
             attributes = list(vars(module).values())
+        else:
+            continue
         for attribute in attributes:
-            if type(attribute) not in CONTENTLESS and isinstance(attribute, torch.ScriptObject):
+            if PACKED[type(attribute)]:
                 owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
                 yield f"{owner}." if owner else "", attribute
 

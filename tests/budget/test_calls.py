@@ -101,3 +101,43 @@ def test_inputs_that_are_no_tensors(read: Read, spec: str, meant: dict[str, obje
 def test_no_input(problems: Problems, spec: str, says: str) -> None:
     """A slip is no plain value."""
     assert problems(inputs(spec)) == [f"6:{says}"]
+
+
+@pytest.mark.parametrize(
+    ("held", "needing"),
+    [
+        pytest.param(
+            "limits: {params: 1, weight_memory: 1 B, model_size: 1 B, trainable_params: 1}", "", id="what is stored"
+        ),
+        pytest.param("scopes: {fc: {params: 1}}", "", id="of a scope"),
+        pytest.param("limits: {params: 1, macs: 1, ops: {deny: [lstm]}}", "macs, ops", id="what a run tells"),
+        pytest.param("scopes: {fc: {macs: 1}}", "macs", id="of a scope's run"),
+        pytest.param("limits: {training_memory: 1 B}", "training_memory", id="a training step"),
+        pytest.param("transforms: {t: {fold_batchnorm: {}, limits: {params: 1}}}", "transforms", id="a transform"),
+        pytest.param("deployments: {d: {device: cortex-m7, limits: {params: 1}}}", "deployments", id="a device"),
+    ],
+)
+def test_inputs_may_be_left_out(problems: Problems, held: str, needing: str) -> None:
+    """Where nothing is held that only a run can tell."""
+    found = problems(f"model_budget: 1\nmodels:\n  net:\n    torch: a:b\n    {held}\n")
+    assert [problem for problem in found if "has no inputs" in problem] == (
+        [f"3:3: the model 'net' has no inputs for {needing}: {WAYS}"] if needing else []
+    )
+
+
+WAYS = "give inputs such as float32 1x3x224x224, on the model or under defaults (modelbudget init a:b looks for some)"
+VARIED = """model_budget: 1
+models:
+  net:
+    torch: a:b
+    limits: {params: 1}
+    variants:
+      one: {inputs: float32 1x3, limits: {macs: 1}}
+      two: {dtype: float16, limits: {macs: 1}}
+"""
+
+
+def test_a_variant_has_inputs_of_its_own(problems: Problems) -> None:
+    """Or those of its model, which has none here."""
+    assert problems(VARIED) == [f"8:7: the variant 'two' has no inputs for macs: {WAYS}"]
+    assert problems(VARIED.replace("models:", "defaults: {inputs: float32 1x3}\nmodels:")) == []

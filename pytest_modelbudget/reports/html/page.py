@@ -74,9 +74,10 @@ def render(report: Report) -> str:
 def tiles(report: Report, rows: Sequence[CheckRow]) -> Iterator[tuple[str, int, str]]:
     """Counts at the top: of models, then of what somebody has to look at; each with the status that colours it."""
     outcomes = Counter(row.status for row in rows)
+    locked = [check for row in rows if (check := row.case.check).baseline is not None]
     yield "models", len(report.models), ""
     yield "over", outcomes["over"] + outcomes["unused"], "over"
-    yield "grown", sum(row.case.check.has_grown for row in rows), "warn"
+    yield "grown", sum((check.actual or 0) > (check.baseline or 0) for check in locked), "warn"
     yield "loosened", len(report.loosened), "warn"
     yield "unknown", outcomes["unknown"], "unknown"
 

@@ -94,8 +94,8 @@ def differences(case: Case) -> Iterator[tuple[str, str]]:
     if "layer" in first:
         yield "first divergence", f"{first.pop('layer')}, {first.pop('error')}"
     yield from first.items()
-    over = (output for output in case.evidence.outputs if output.outcome is Outcome.OVER and output.worst)
-    if (output := next(over, None)) and output.worst:
+    over = [output for output in case.evidence.outputs if output.outcome is Outcome.OVER]
+    if (output := max(over, key=lambda output: float(output.algebra or 0), default=None)) and output.worst:
         yield "worst output", f"'{output.name}', {output.family} inputs, at {_element(output.worst)}"
     if case.evidence.decided:
         yield "decided by", case.evidence.decided
