@@ -175,7 +175,7 @@ def recorded(model: Any) -> record.Report:
 def in_process(network: str, depth: int) -> dict[str, float]:
     """The same in a process of its own."""
     command = [sys.executable, __file__, "--one", network, str(depth)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
 
