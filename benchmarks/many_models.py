@@ -23,6 +23,8 @@ from typing import NamedTuple
 MODELS, FILES = 500, 10
 LIMITS = ("params", "macs", "flops", "weight_memory", "peak_activation", "bandwidth")
 NO_LIMIT = "1000000 T"
+# Bytecode is written, as where people work.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 IMAGE = "float32 {}x3x224x224"
 NETS = '''"""Networks of the project's own: convolutions or layers of neurons, as wide as they are asked to be."""
 from torch import nn
@@ -41,16 +43,30 @@ def neurons(width, depth=8):
         layers += [nn.GELU(), nn.LayerNorm(width), nn.Linear(width, width)]
     return nn.Sequential(*layers)
 '''
-# Notes what measuring took so far, and what a process holds, once a model was measured.
+# Notes what importing frameworks took, what measuring took so far, and what a process holds, once a model was measured.
 CONFTEST = """
 import os, time
+from contextlib import suppress
+from importlib import import_module
+
 from pytest_modelbudget.gate import measuring
 
-measure, spent = measuring.measure_model, 0.0
+measure, imported, spent = measuring.measure_model, 0.0, 0.0
+
+
+def import_frameworks():
+    global imported
+    began = time.process_time()
+    for name in ("torch", "torchvision", "timm", "onnx"):
+        with suppress(ImportError):
+            import_module(name)
+    imported = time.process_time() - began
 
 
 def timed(*args, **options):
     global spent
+    if not imported:
+        import_frameworks()
     began = time.process_time()
     try:
         return measure(*args, **options)
@@ -61,7 +77,7 @@ def timed(*args, **options):
 def pytest_model_budget_measured(config, model_id, measurements):
     with open("/proc/self/status") as status, open(f"noted-{os.getpid()}", "a") as file:
         kib = next(line.split()[1] for line in status if line.startswith("VmRSS:"))
-        file.write(f"{kib} {spent}\\n")
+        file.write(f"{kib} {imported} {spent}\\n")
 
 
 measuring.measure_model = timed
@@ -101,7 +117,9 @@ def run(folder: Path, *command: str) -> Run:
         file.unlink()
     began = time.perf_counter()
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen([sys.executable, *command], cwd=folder, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=folder, stdout=output, stderr=subprocess.STDOUT, env=ENVIRONMENT
+        )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - began
         output.seek(0)
@@ -185,17 +203,26 @@ GATE = ("-m", "pytest", "-q", "--model-budget")
 FRESH = ("--model-budget-json=report.json", "--model-budget-no-cache")
 
 
-def noted(folder: Path) -> list[list[tuple[int, float]]]:
-    """(bytes held, processor seconds spent on models) after each model, for each process."""
+class Noted(NamedTuple):
+    """What a process holds, and the processor's seconds that it took for imports and for models, after one of them."""
+
+    nbytes: int
+    imports: float
+    models: float
+
+
+def noted(folder: Path) -> list[list[Noted]]:
+    """What was noted after each model, for each process."""
     lines = ((line.split() for line in file.read_text().splitlines()) for file in sorted(folder.glob("noted-*")))
-    return [[(int(kib) * 1024, float(spent)) for kib, spent in process] for process in lines]
+    return [[Noted(int(kib) * 1024, float(imports), float(models)) for kib, imports, models in each] for each in lines]
 
 
 def row(name: str, ended: Run, folder: Path) -> str:
-    """A session beside the sum of its models."""
-    models = sum(process[-1][1] for process in noted(folder))
-    times = f"{ended.seconds:.0f} s | {ended.processor:.1f} s | {models:.1f} s | {ended.processor / models:.2f}"
-    return f"| {name} | {times} | {ended.peak_nbytes / 1e6:,.0f} MB |"
+    """A session beside the sum of its models; the ratio is that of all but the imports to measuring but the imports."""
+    last = [process[-1] for process in noted(folder)]
+    imports, models = sum(each.imports for each in last), sum(each.models for each in last)
+    times = f"{ended.seconds:.0f} s | {ended.processor:.1f} s | {imports:.1f} s | {models:.1f} s"
+    return f"| {name} | {times} | {(ended.processor - imports) / models:.2f} | {ended.peak_nbytes / 1e6:,.0f} MB |"
 
 
 def memory_rows(folder: Path) -> Iterator[str]:
@@ -203,7 +230,7 @@ def memory_rows(folder: Path) -> Iterator[str]:
     (process,) = noted(folder)
     for fifth in range(1, 6):
         count = len(process) * fifth // 5
-        yield f"| {count} | {process[count - 1][0] / 1e6:,.0f} MB |"
+        yield f"| {count} | {process[count - 1].nbytes / 1e6:,.0f} MB |"
 
 
 def pytest_alone(number: int) -> str:
@@ -216,7 +243,7 @@ def pytest_alone(number: int) -> str:
         imported = run(folder, "-c", "import torch")
         ended = run(folder, "-m", "pytest", "-q")
     taken = ended.processor - imported.processor
-    return f"| pytest alone, less importing torch | {ended.seconds:.0f} s | {taken:.1f} s | | | |"
+    return f"| pytest alone, less importing torch | {ended.seconds:.0f} s | {taken:.1f} s | | | | |"
 
 
 def has_shards(folder: Path) -> bool:
@@ -233,7 +260,7 @@ def sharded(folder: Path, number: int) -> Iterator[str]:
     parts = [f"part{shard}.json" for shard in range(1, number + 1)]
     ended = run(folder, "-m", "pytest_modelbudget.cli", "merge", *parts, "--json", "report.json")
     peak = f"{ended.peak_nbytes / 1e6:,.0f} MB"
-    yield f"| merge of {number} | {ended.seconds:.0f} s | {ended.processor:.1f} s | | | {peak} |"
+    yield f"| merge of {number} | {ended.seconds:.0f} s | {ended.processor:.1f} s | | | | {peak} |"
 
 
 def main() -> None:
@@ -244,11 +271,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_project(folder, asked.models)
+        run(folder, *GATE, "--collect-only")  # which writes bytecode
         collected = run(folder, *GATE, "--collect-only")
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
         said = collected.output.strip().splitlines()[-1]
         print(f"{said}; {collected.processor:.1f} s of processor, with starting pytest")
-        print("\n| session | wall | processor | of it on models | ratio | largest process |\n|---|---|---|---|---|---|")
+        print("\n| session | wall | processor | of it imports | of it models | ratio | largest process |")
+        print("|---|---|---|---|---|---|---|")
         print(pytest_alone(asked.models), flush=True)
         print(row("one process", run(folder, *GATE, *FRESH), folder), flush=True)
         memory = list(memory_rows(folder))

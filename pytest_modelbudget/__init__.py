@@ -6,16 +6,44 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_modelbudget.equivalence.judgement import Equivalence
-    from pytest_modelbudget.gate.from_python import Measurements, check_equivalence, measure
+    from pytest_modelbudget.errors import (
+        BudgetError,
+        InputError,
+        ModelBudgetError,
+        SourceError,
+        TraceError,
+        TransformError,
+    )
+    from pytest_modelbudget.formats.source import TensorSpec
+    from pytest_modelbudget.gate.from_python import check_equivalence, measure
+    from pytest_modelbudget.gate.measurements import Measurements
+    from pytest_modelbudget.metrics.measurement import Measurement
 
 
 __version__ = "0.1.0"
-__all__ = ["Equivalence", "Measurements", "__version__", "check_equivalence", "measure"]
+__all__ = [
+    "BudgetError",
+    "Equivalence",
+    "InputError",
+    "Measurement",
+    "Measurements",
+    "ModelBudgetError",
+    "SourceError",
+    "TensorSpec",
+    "TraceError",
+    "TransformError",
+    "__version__",
+    "check_equivalence",
+    "measure",
+]
 _HOMES = {
     "Equivalence": "pytest_modelbudget.equivalence.judgement",
-    "Measurements": "pytest_modelbudget.gate.from_python",
+    "Measurement": "pytest_modelbudget.metrics.measurement",
+    "Measurements": "pytest_modelbudget.gate.measurements",
+    "TensorSpec": "pytest_modelbudget.formats.source",
     "check_equivalence": "pytest_modelbudget.gate.from_python",
     "measure": "pytest_modelbudget.gate.from_python",
+    **{name: "pytest_modelbudget.errors" for name in __all__ if name.endswith("Error")},
 }
 
 

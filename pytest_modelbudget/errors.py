@@ -8,31 +8,34 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from traceback import walk_tb
+from traceback import StackSummary, TracebackException, walk_tb
 from typing import Any, ClassVar
 
 IN_SCRIPT = "The following operation failed in the TorchScript interpreter."
 CAUSE = re.compile(r"^([A-Za-z_][\w.]*):(?: (.*))?$", re.MULTILINE)  # the end of its traceback
+LONGEST_WHOLE = 20_000  # characters of an exception that anybody reads
 INNER = ("/torch/", "/pytest_modelbudget/", "<string>")  # whose lines tell a user little
 
 
 class ModelBudgetError(Exception):
     """Anything a user can mend; its text says what is wrong and how to mend it.
 
-    said_by is the key of a model, or of a transform's setting, whose line in a budget says it.
+    said_by is the key of a model, or of a transform's setting, whose line in a budget says it. raised is the whole
+    exception of a user's code, with its traceback and what caused it, "" where none was raised.
     """
 
     said_by: ClassVar[str] = "source"
+    raised: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by its text, whatever its class is made from: another process may have met it."""
-        return (_again, (type(self), self.args))
+        return (_again, (type(self), self.args, self.raised))
 
 
-def _again(kind: type[ModelBudgetError], args: tuple[object, ...]) -> ModelBudgetError:
+def _again(kind: type[ModelBudgetError], args: tuple[object, ...], raised: str = "") -> ModelBudgetError:
     """An error that was pickled."""
     error = kind.__new__(kind)
-    error.args = args
+    error.args, error.raised = args, raised
     return error
 
 
@@ -111,7 +114,9 @@ def user_code(doing: str, error_type: type[ModelBudgetError]) -> Iterator[None]:
     except BaseException as error:
         if interrupt := _interrupt(error):
             raise interrupt from None
-        raise error_type(f"{doing} raised {described(error)}") from error
+        described_error = error_type(f"{doing} raised {described(error)}")
+        described_error.raised = whole_exception(error)
+        raise described_error from error
 
 
 def _interrupt(error: BaseException | None) -> BaseException | None:
@@ -132,6 +137,22 @@ def _was_raised_by_code(error: BaseException) -> bool:
         return False
     instruction = innermost.tb_frame.f_code.co_code[innermost.tb_lasti]
     return dis.opname[instruction] == "RAISE_VARARGS"
+
+
+def whole_exception(error: BaseException) -> str:
+    """An exception as Python prints it, with what caused it; without the lines of this package.
+
+    Addresses and paths as in ``described``; of an endless one the end.
+    """
+    told = TracebackException.from_exception(error)
+    chain: list[TracebackException | None] = [told]
+    for link in chain:
+        if link is not None:
+            kept = [frame for frame in link.stack if "/pytest_modelbudget/" not in frame.filename.replace("\\", "/")]
+            link.stack = StackSummary.from_list(kept)
+            chain += [link.__cause__, link.__context__]
+    text = _seen_from_here("".join(told.format())).rstrip()
+    return text if len(text) <= LONGEST_WHOLE else f"...{text[-LONGEST_WHOLE:]}"
 
 
 def described(error: BaseException) -> str:

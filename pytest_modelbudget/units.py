@@ -160,7 +160,7 @@ def _significant(value: Fraction, *, digits: int = 3, places: int = 0) -> str:
     if not value:
         return _fixed(value, places)
     after = digits - 1
-    while value * 10**after < 10 ** (digits - 1):
+    while value.numerator * 10**after < value.denominator * 10 ** (digits - 1):
         after += 1
     while after > places and len(_fixed(value, after).replace(".", "").lstrip("0")) > digits:
         after -= 1
@@ -168,7 +168,7 @@ def _significant(value: Fraction, *, digits: int = 3, places: int = 0) -> str:
 
 
 def _fixed(value: Fraction, places: int) -> str:
-    scaled = str((value * 10**places + Fraction(1, 2)).__floor__()).zfill(places + 1)
+    scaled = str((2 * value.numerator * 10**places + value.denominator) // (2 * value.denominator)).zfill(places + 1)
     return f"{scaled[:-places]}.{scaled[-places:]}" if places else scaled
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pytest_modelbudget.budget.read_budget import is_budget, read_budget
 from pytest_modelbudget.cli.command import parser
@@ -23,7 +26,7 @@ from pytest_modelbudget.registry import tables
 from tests.builders import graphs
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONVENTIONS = (ROOT / "docs" / "conventions.md").read_text(encoding="utf-8")
 # A file among others, which tests/test_documented_sessions.py runs together.
@@ -51,11 +54,11 @@ def rows(text: str) -> Iterator[list[str]]:
 
 def blocks(language: str) -> list[tuple[str, str]]:
     """(document, text) of every fenced block in a language that stands for itself."""
-    fence = re.compile(rf"^```{language}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    fence = re.compile(rf"^( *)```{language}\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
     return [
-        (from_root(path), block)
+        (from_root(path), textwrap.dedent(block))
         for path in DOCUMENTS
-        for block in fence.findall(NAMED_FILE.sub("", path.read_text(encoding="utf-8")))
+        for _, block in fence.findall(NAMED_FILE.sub("", path.read_text(encoding="utf-8")))
     ]
 
 
@@ -83,6 +86,44 @@ def test_links_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8"))
     gone = [t for t in targets if "://" not in t and not (path.parent / t).exists()]
     assert not gone
+
+
+def named_files(*endings: str) -> list[tuple[str, str]]:
+    """(document and file, text) of every block that says which file it is."""
+    block = re.compile(r"^<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [
+        (f"{from_root(path)}: {name}", text)
+        for path in DOCUMENTS
+        for name, text in block.findall(path.read_text(encoding="utf-8"))
+        if name.endswith(endings)
+    ]
+
+
+def test_blocks_are_of_their_language() -> None:
+    """Python compiles, YAML and settings are read, whether or not tests/test_documented_sessions.py runs them."""
+    for name, text in [*blocks("python"), *named_files(".py")]:
+        compile(text, name, "exec")
+    for _, text in [*blocks("yaml"), *named_files(".yaml")]:
+        assert yaml.safe_load(text)
+    for _, text in [*blocks("ini"), *named_files(".ini")]:
+        configparser.ConfigParser().read_string(text)
+
+
+def test_shell_blocks_are_commands() -> None:
+    """Each line of a block starts with a program that the documents explain, and bash can read the block."""
+    texts = [text for _, text in blocks("bash")]
+    subprocess.run(["bash", "-n"], input="\n".join(texts), text=True, check=True)
+    programs = {line.split()[0] for text in texts for line in text.splitlines() if line and line[0] not in " #"}
+    assert programs <= {"git", "modelbudget", "pip", "pre-commit", "pytest", "python", "python3", "ruff"}
+
+
+def test_every_page_stands_in_the_sites_contents() -> None:
+    """No document is left out of the navigation, and what it names exists or is generated."""
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r"[ :]([\w/-]+\.md)$", settings, re.MULTILINE))
+    written = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
+    generated = {"index.md", "metrics/index.md", "operations/index.md", "messages/index.md", "project/CHANGELOG.md"}
+    assert named == written | generated
 
 
 def test_options_in_documents_exist() -> None:

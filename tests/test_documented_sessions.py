@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ from pytest_modelbudget.cli.command import main
 pytestmark = pytest.mark.needs_torch
 
 ROOT = Path(__file__).resolve().parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+draw_pictures = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))
 NETS = """
 import torch
 from torch import nn
@@ -71,14 +75,63 @@ def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
     return project.runpytest_inprocess("-p", "no:cacheprovider", *args)
 
 
-def test_the_readme_shows_what_its_budget_prints(project: pytest.Pytester) -> None:
-    """The failing session of the README is the one that its budget leads to, line by line."""
-    (project.path / "budgets" / "vision.yaml").write_text(blocks("README.md", "yaml")[0])
-    command, *shown = blocks("README.md", "text")[0].splitlines()
-    assert command == "$ pytest --model-budget"
-    printed = run(project, "--model-budget").outlines
+@pytest.fixture
+def four_steps(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """The README's model and the budget that its own command writes, held once, with every layer noted."""
+    steps = [block for block in blocks("README.md", "bash") if block.startswith(("modelbudget", "pytest"))]
+    init, create = (shlex.split(line) for line in "".join(steps).splitlines()[:2])
+    (project.path / "nets.py").write_text(dict(files("README.md"))["nets.py"])
+    monkeypatch.syspath_prepend(project.path)
+    assert main(init[1:]) == 0
+    del sys.modules["nets"]
+    run(project, *create[1:]).assert_outcomes(passed=5)
+    return project
+
+
+def test_the_four_steps_lead_where_readme_and_pictures_say(four_steps: pytest.Pytester) -> None:
+    """Budget and red gate are those of the tutorial; terminal, comment and page of the pictures are of such a run."""
+    budget = (four_steps.path / "budgets" / "small.yaml").read_text()
+    bare = [re.sub(" +#.*", "", line) for line in budget.splitlines() if not line.lstrip().startswith("#")]
+    shown = [re.sub(" +#.*", "", line) for line in blocks("docs/tutorial.md", "yaml")[0].splitlines()]
+    assert bare == shown
+    net = four_steps.path / "nets.py"
+    net.write_text(net.read_text().replace("width=32", "width=48"))
+    printed = run(four_steps, "--model-budget", "--model-budget-comment=comment.md").outlines
+    shown = blocks("docs/tutorial.md", "text")[0].splitlines()
     start = printed.index(shown[0])
     assert printed[start : start + len(shown)] == shown
+    kept = draw_pictures["shortened"](printed)
+    assert kept[0].strip("= ") == "FAILURES"
+    svg = (PICTURES / "terminal.svg").read_text(encoding="utf-8")
+    drawn = [html.unescape(re.sub("<[^>]*>", "", line)) for line in re.findall("<text .*</text>", svg)]
+    drawn = [line.replace("\N{NO-BREAK SPACE}", " ") for line in drawn]
+    assert drawn == ["$ pytest --model-budget", *kept]
+    assert words_in(PICTURES / "comment.png") == (four_steps.path / "comment.md").read_text(encoding="utf-8")
+    assert [row for row in kept if row.startswith("over ")] == [
+        row for row in words_in(PICTURES / "page.png").splitlines() if row.startswith("over ")
+    ]
+
+
+def words_in(picture: Path) -> str:
+    """What the text chunk of a PNG says, which the script that drew it has put there."""
+    return picture.read_bytes().partition(b"iTXtwords\0\0\0\0\0")[2][:-16].decode()
+
+
+def test_the_tutorial_is_the_readme_in_slow_motion() -> None:
+    """The same model, commands and workflow."""
+    assert files("docs/tutorial.md") == files("README.md")
+    for language in ("bash", "yaml"):
+        slow = blocks("docs/tutorial.md", language)
+        steps = [block for block in blocks("README.md", language) if "-e " not in block]
+        assert [block for block in steps if block not in slow] == []
+
+
+def test_onnx_without_torch_is_as_its_recipe_says(project: pytest.Pytester) -> None:
+    """The commands of the recipe, in order, end with a green gate."""
+    _, linear, init, gate = (shlex.split(line) for line in blocks("docs/recipes/onnx.md", "bash")[0].splitlines())
+    assert main(linear[1:]) == main(init[1:]) == 0
+    result = run(project, *gate[1:])
+    assert result.ret == 0
 
 
 def test_the_page_on_lock_files_shows_what_grew(project: pytest.Pytester) -> None:

@@ -17,7 +17,7 @@ LOG = (
     "-c", "log.showSignature=false", "-c", "i18n.logOutputEncoding=UTF-8",
     "-c", "log.showRoot=true", "-c", "log.diffMerges=separate",
     "log", "-z", "--raw", "--no-abbrev", "-M", "--first-parent", "-m", "--reverse", "--relative", "--no-color",
-    "--format=tformat:%H%x00%ct%x00%s",
+    "-O/dev/null", "--format=tformat:%H%x00%ct%x00%s",
 )  # fmt: skip
 AT_ONCE = 64  # blobs of one call: what is held in memory at a time
 

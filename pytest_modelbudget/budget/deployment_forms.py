@@ -34,10 +34,11 @@ IN_PLACE_FORM: Form[str] = grammar.one_word(
 
 def _kind(word: Text, key: str, reading: Reading) -> str:
     """A kind of operation that some rule knows."""
-    kinds = sorted(reading.tables.ops.kinds | {"clamp"})
+    ops = reading.tables.ops
+    kinds = sorted(ops.kinds | {"clamp"})
     if word.text in kinds:
         return word.text
-    raise BudgetError(f"no op rule is of the kind {shown(word.text)}: {suggestion(word.text, kinds)}")
+    raise BudgetError(f"no op rule is of the kind {shown(word.text)}: {suggestion(word.text, kinds, ops.bare_names)}")
 
 
 FUSED = grammar.listed(

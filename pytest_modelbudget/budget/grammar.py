@@ -22,6 +22,7 @@ from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError, UnitError
+from pytest_modelbudget.formats.source import Call
 from pytest_modelbudget.registry import Tables
 
 Schema = dict[str, Any]
@@ -142,7 +143,14 @@ def plain_text(value: object) -> str:
     """A plain value; 1, 1.0, true and "1" are four, and the order of keys is none of it."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and scalar(value) == value:
         return value
-    return json.dumps(value, sort_keys=True, default=dict)  # a read-only mapping is a dict there
+    return json.dumps(value, sort_keys=True, default=_spelled)
+
+
+def _spelled(value: Any) -> dict[str, object]:
+    """A call as the mapping that it was written as; any other mapping as one that JSON knows."""
+    if isinstance(value, Call):
+        return {"call": value.target, **{key: part for key in ("args", "kwargs") if (part := getattr(value, key))}}
+    return dict(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +197,8 @@ class Form(Generic[Value]):
 class Field:
     """One key of a mapping: the form of its value, and what it says (editors show that).
 
-    One that is not offered is read, and refused with a reason: editors do not know it.
+    One that is not offered is read, and refused with a reason: editors do not know it. also are words that people
+    write for the key, which it is suggested for.
     """
 
     key: str
@@ -198,6 +207,7 @@ class Field:
     required: bool = False
     default: object = None
     offered: bool = True
+    also: tuple[str, ...] = ()
 
     @property
     def schema(self) -> Schema:
@@ -268,7 +278,7 @@ class Grammar:
             self._refuse(entries.pop(unknown), reading)
         for known in self.fields:
             if known.required and known.key not in entries:
-                reading.refuse(block.place, f"{self.what} needs the key '{known.key}'")
+                reading.refuse(block.place, f"{self.what} needs the key '{known.key}': {known.about}")
         if self.needs and not set(self.needs) & entries.keys():
             reading.refuse(entry.place, self.lacking.format(name=shown(entry.key.text)))
         values = {
@@ -283,7 +293,8 @@ class Grammar:
         elif key[:1].isdigit() and isinstance(value, Text) and not value.text:
             message = f"{shown(key)} after a comma: write decimals with a point, as in 1.5"
         else:
-            message = f"unknown key {shown(key)} in {self.what}: {suggestion(key, self.keys)}"
+            guess = suggestion(key, self.keys, {known.key: known.also for known in self.fields})
+            message = f"unknown key {shown(key)} in {self.what}: {guess}"
         reading.refuse(entry.place, message)
 
     @property

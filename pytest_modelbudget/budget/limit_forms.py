@@ -13,7 +13,7 @@ from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Readi
 from pytest_modelbudget.budget.yaml_text import Block, Text, shown, suggestion
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.metrics.measurement import Metric, Stage
-from pytest_modelbudget.units import Number, quantity, quantity_pattern, unit_named
+from pytest_modelbudget.units import Number, quantity, quantity_pattern, some_of, unit_named
 
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
 DEPLOYING = "put it under deployments: {m55: {device: NAME, limits: ...}}"  # where a limit needs a device
@@ -161,8 +161,11 @@ def _known_op(word: Text, key: str, reading: Reading) -> str:
     name = word.text
     if name in reading.tables.ops.kinds or name in reading.tables.ops:
         return name
-    known = list(reading.tables.ops) if "::" in name else sorted(reading.tables.ops.kinds)
-    raise BudgetError(f"no op rule knows {shown(name)}: {suggestion(name, known)}")
+    ops = reading.tables.ops
+    guess = suggestion(name, ops) if "::" in name else suggestion(name, sorted(ops.kinds), ops.bare_names)
+    if alone := [known for known in ops if known.rpartition("::")[2].casefold() == name.casefold()]:
+        guess = f"{guess.rstrip('?')}, or {some_of(alone)} alone?"
+    raise BudgetError(f"no op rule knows {shown(name)}: {guess} (modelbudget ops lists all)")
 
 
 SELECTOR = grammar.spelled("an op kind such as convolution", _known_op, {"type": "string"})
@@ -233,7 +236,9 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False, deplo
             why = f"'{key}' is measured of a model on a device: {DEPLOYING}"
         elif metric.stage is Stage.TRAINED and deployed:
             why = f"'{key}' is measured of the model as written, which is trained: limit it on the model"
-        fields.append(Field(key, grammar.refused(why) if why else form, metric.definition, offered=not why))
+        fields.append(
+            Field(key, grammar.refused(why) if why else form, metric.definition, offered=not why, also=metric.also)
+        )
     fields.append(Field(exceptions.KEY, MISPLACED, "", offered=False))
     reserved = grammar.RESERVED
     return Grammar("limits", tuple(fields), reserved, empty="no limits: give at least one, such as params: 11.7 M")

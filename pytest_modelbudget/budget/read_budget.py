@@ -39,7 +39,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Transform
-from pytest_modelbudget.units import quantity, quantity_pattern
+from pytest_modelbudget.units import quantity, quantity_pattern, some_of
 
 VERSION = 1
 MARKER = "model_budget"
@@ -50,6 +50,9 @@ HELD = ("limits", "scopes", "transforms", "statistics", "measured", "deployments
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 # Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
 _MISSPELT = re.compile(r"^[^\w\n]*(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
+# What a file holds that lacks the marker alone.
+_MODELS = re.compile(r"^models\s*:", re.MULTILINE)
+_LIMITS = re.compile(r"[\s{,](limits|scopes|deployments)\s*:")
 _FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -61,12 +64,18 @@ def is_budget(content: str | bytes) -> bool:
     return _MARKED.search(_decoded(content)) is not None
 
 
-def misspelt_marker(content: bytes) -> str | None:
-    """The key that must be meant for the marker ("model-budget"), in a text without the marker."""
-    if is_budget(content):
-        return None
-    match = _MISSPELT.search(_decoded(content))
-    return match[1] if match else None
+def why_unmarked(content: bytes) -> str:
+    """Why a text that was meant for a budget is none: its marker is misspelt, or forgotten; "" of any other."""
+    text = _decoded(content)
+    if is_budget(text):
+        return ""
+    if match := _MISSPELT.search(text):
+        return (
+            f"its key '{match[1]}' is not {MARKER}" if match[1] != MARKER else f"{MARKER} does not start a line there"
+        )
+    if _MODELS.search(text) and _LIMITS.search(text):
+        return f"it has models and limits, and no line {MARKER}: {VERSION}"
+    return ""
 
 
 def _decoded(content: str | bytes) -> str:
@@ -264,7 +273,7 @@ def file_grammar(tables: Tables) -> Grammar:
     return Grammar(
         "a budget file",
         (
-            Field(MARKER, VERSION_FORM, "the version of this format", required=True),
+            Field(MARKER, VERSION_FORM, f"the version of this format, {MARKER}: {VERSION}", required=True),
             Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
             hardware_field(),
             Field("models", models, "every model by a name of your choice", required=True, default={}),
@@ -280,16 +289,19 @@ def file_grammar(tables: Tables) -> Grammar:
 def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
     """Every model of the file, each followed by its variants."""
     defaults: Defaults = file["defaults"]
+    needs_inputs = partial(_must_have_inputs, defaults, reading)
     for values in file["models"].values():
         name, source = values.key, source_forms.model_source(values, defaults, reading)
         if not {*HELD, "variants"} & values.entries.keys():
             reading.refuse(name.place, f"the model {shown(name.text)} has no limits: a gate must hold something")
         places = source_forms.declared_places(source, values, defaults) if source else {}
         isolation = _isolation(values, reading)
+        needs_inputs(values, source, places)
         yield from _budget(name, None, source, values, places, isolation, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
             declared_at = {**places, **variant.places}
+            needs_inputs(variant, varied, declared_at)
             yield from _budget(name, variant.key, varied, variant, declared_at, isolation, reading)
 
 
@@ -323,6 +335,24 @@ def _budget(
         yield ModelBudget(
             model.text, place, source, limits, name, transforms, places, isolation, statistics, measured, on_devices
         )
+
+
+def _must_have_inputs(
+    defaults: Defaults, reading: Reading, values: Values, source: ModelSource | None, places: Mapping[str, Place]
+) -> None:
+    """Refuse a model without inputs that is held to what only a run can tell."""
+    if source is None or source.inputs or "inputs" in places or defaults.is_broken:
+        return
+    if reading.tables.formats[source.format].brings_inputs:
+        return
+    metrics = reading.tables.metrics
+    needing = [limit.metric for limit in held_limits(values) if not metrics[limit.metric].needs_no_run]
+    needing += [key for key in HELD[2:] if key in values]
+    if needing:
+        what, name = values.grammar.what.partition(" ")[2], shown(values.key.text)
+        ways = f"float32 1x3x224x224, on the model or under defaults (modelbudget init {source.target} looks for some)"
+        message = f"the {what} {name} has no inputs for {some_of(needing, 3)}: give inputs such as {ways}"
+        reading.refuse(values.key.place, message)
 
 
 def _must_be_called_otherwise(values: Values, reading: Reading) -> None:

@@ -16,6 +16,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,17 @@ def head_commit(root: Path) -> str:
         return _commit("HEAD", root)
     except BaseError:
         return ""
+
+
+def uncommitted(root: Path) -> str:
+    """A SHA-256 of how the files that git knows differ from that commit; "" where they do not, or git cannot tell."""
+    try:
+        changes = run_git(
+            root, "diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "-O/dev/null", "HEAD"
+        )
+    except BaseError:
+        return ""
+    return sha256(changes).hexdigest() if changes else ""
 
 
 def text_at(base: BaseRevision, path: Path) -> str | None:
@@ -280,5 +292,6 @@ def run_git(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes
     is_trouble = run.returncode == 128 and any(trouble in run.stderr for trouble in TROUBLE)
     if run.returncode not in ends or is_trouble:
         said = run.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        raise BaseError(f"git {words[0]}: {said[0].removeprefix('fatal: ')}")
+        command = next(word for word in words if not word.startswith("-") and "=" not in word)
+        raise BaseError(f"git {command}: {said[0].removeprefix('fatal: ')}")
     return run.stdout

@@ -19,9 +19,11 @@ from pytest_modelbudget.formats.source import (
     GROUPED,
     OPTIMIZERS,
     USUAL_OPTIMIZER,
+    Call,
     InputSpec,
     InputSpecs,
     ModelSource,
+    Plain,
     TensorSpec,
     names_attribute,
 )
@@ -144,29 +146,68 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
 
 
 def spec_text(spec: InputSpec) -> str:
-    """One argument: "float32 1x3", {"dtype": ..., "shape": ..., "low": ...}, or a list of them."""
-    if not isinstance(spec, TensorSpec):
-        return f"[{', '.join(map(spec_text, spec))}]"
-    if spec.low is None and spec.high is None:
-        return f"{spec.dtype} {'x'.join(map(str, spec.shape)) or '()'}"
-    values = {"dtype": spec.dtype, "shape": list(spec.shape), "low": spec.low, "high": spec.high}
-    return json.dumps({key: value for key, value in values.items() if value is not None})
+    """One argument: "float32 1x3", {"dtype": ..., "shape": ..., "low": ...}, a plain value, or several of them."""
+    if isinstance(spec, (TensorSpec, Plain)):
+        return spec.spelled if isinstance(spec.spelled, str) else json.dumps(spec.spelled)
+    if isinstance(spec, Mapping):
+        return f"{{{', '.join(f'{grammar.plain_text(name)}: {spec_text(part)}' for name, part in spec.items())}}}"
+    return f"[{', '.join(map(spec_text, spec))}]"
 
 
 _SPECS: list[Schema] = [{"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, SPEC.schema]
-INPUT: Form[InputSpec] = Form(_read_tensor, {"anyOf": _SPECS}, "input", spec_text, uses=SPEC.uses)
+INPUT: Form[TensorSpec] = Form(_read_tensor, {"anyOf": _SPECS}, "input", spec_text, uses=SPEC.uses)
+
+PLAIN = "plain"
+ANY: Form[object] = Form(lambda entry, reading: grammar.plain_value(entry.value, reading), {})
+_ANY: Form[Plain] = Form(lambda entry, reading: Plain(ANY.read(entry, reading)), {})
+PLAIN_GRAMMAR = Grammar("a plain input", (Field(PLAIN, _ANY, "what the model is given as it is", required=True),))
+PLAIN_INPUT: Form[Plain] = PLAIN_GRAMMAR.form(lambda values, reading: values[PLAIN])
+
+
+def is_spelled_out(names: Iterable[str]) -> bool:
+    """Whether a mapping of these names is one tensor, and not several inputs by name."""
+    return bool({"dtype", "shape"} & {*names})
+
+
+def is_one_input(names: Iterable[str]) -> bool:
+    """Whether a mapping of these names is one argument: a tensor, or a plain value."""
+    return is_spelled_out(names) or {*names} == {PLAIN}
 
 
 def _read_argument(entry: Entry, reading: Reading) -> InputSpec | None:
-    """A tensor, or a list of arguments."""
-    if isinstance(entry.value, Listing):
-        return _arguments(entry.value.items, reading)
+    """A tensor, a plain value, or a list or mapping of arguments."""
+    node = entry.value
+    if isinstance(node, Listing):
+        return _arguments(node.items, reading)
+    if isinstance(node, Block):
+        names = {key.text for key, _ in node.entries}
+        if names == {PLAIN}:
+            return PLAIN_INPUT.read(entry, reading)
+        return SPELLED_OUT.read(entry, reading) if is_spelled_out(names) else _by_name(node, reading)
+    if isinstance(node, Text) and node.plain and node.text and not isinstance(grammar.scalar(node.text), str):
+        return _ANY.read(entry, reading)
+    if isinstance(node, Text) and node.text.isalpha():
+        text = node.text
+        message = f"{shown(text)} is no input: write one such as float32 1x3x224x224, or {{plain: {text}}} for a text"
+        reading.refuse(node.place, message)
+        return None
     return INPUT.read(entry, reading)
 
 
 _ARGUMENTS: Schema = {"type": "array", "items": {"$ref": "#/definitions/argument"}}
+_NAMED_ARGUMENTS: Schema = {
+    "type": "object",
+    "minProperties": 1,
+    "not": {"anyOf": [{"required": ["dtype"]}, {"required": ["shape"]}]},
+    "additionalProperties": {"$ref": "#/definitions/argument"},
+}
+_PLAIN_INPUTS: list[Schema] = [{"type": ["null", "boolean", "number"]}, PLAIN_GRAMMAR.schema]
 ARGUMENT: Form[InputSpec] = Form(
-    _read_argument, {"anyOf": [INPUT.reference, _ARGUMENTS]}, "argument", spec_text, uses=(INPUT,)
+    _read_argument,
+    {"anyOf": [INPUT.reference, _ARGUMENTS, _NAMED_ARGUMENTS, *_PLAIN_INPUTS]},
+    "argument",
+    spec_text,
+    uses=(INPUT,),
 )
 
 
@@ -174,19 +215,33 @@ def _arguments(items: Iterable[Node], reading: Reading) -> tuple[InputSpec, ...]
     return tuple(spec for spec in (ARGUMENT.of(item, reading) for item in items) if spec is not None)
 
 
+def _by_name(block: Block, reading: Reading) -> Mapping[str, InputSpec]:
+    if not block.entries:
+        reading.refuse(block.place, "expected inputs by name, found an empty mapping")
+    specs = {key.text: ARGUMENT.of(value, reading) for key, value in block.entries}
+    return {name: spec for name, spec in specs.items() if spec is not None}
+
+
 def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
     """Positional inputs from one spec or a list, named ones from a mapping."""
     node = entry.value
     if isinstance(node, Listing):
-        return InputSpecs(_arguments(node.items, reading))
-    is_spec = isinstance(node, Block) and any(key.text in {"dtype", "shape"} for key, _ in node.entries)
-    if isinstance(node, Block) and not is_spec:
-        if not node.entries:
-            reading.refuse(node.place, "expected inputs by name, found an empty mapping")
-        specs = {key.text: ARGUMENT.of(value, reading) for key, value in node.entries}
-        return InputSpecs(named={name: spec for name, spec in specs.items() if spec is not None})
+        specs = InputSpecs(_arguments(node.items, reading))
+        if message := numbers_alone(specs):
+            reading.refuse(node.place, message)
+        return specs
+    if isinstance(node, Block) and not is_spelled_out(key.text for key, _ in node.entries):
+        return InputSpecs(named=_by_name(node, reading))
     spec = INPUT.read(entry, reading)
     return InputSpecs((spec,) if spec else ())
+
+
+def numbers_alone(specs: InputSpecs) -> str:
+    """Why whole numbers in a list are no inputs, as which a shape would be taken; "" of others."""
+    numbers = [spec.value for spec in specs.positional if isinstance(spec, Plain) and type(spec.value) is int]
+    if not numbers or len(numbers) < len(specs.positional):
+        return ""
+    return f"inputs of numbers alone: for a tensor of these sizes write float32 {'x'.join(map(str, numbers))}"
 
 
 def positional_text(specs: tuple[InputSpec, ...]) -> str:
@@ -207,36 +262,70 @@ def _inputs_text(specs: InputSpecs) -> str:
     return f"{{{', '.join(by_name)}}}"
 
 
-_BY_NAME: Schema = {
-    "type": "object",
-    "minProperties": 1,
-    "not": {"anyOf": [{"required": ["dtype"]}, {"required": ["shape"]}]},
-    "additionalProperties": ARGUMENT.reference,
-}
-_INPUTS: Schema = {"anyOf": [INPUT.reference, {"type": "array", "items": ARGUMENT.reference}, _BY_NAME]}
+_INPUTS: Schema = {"anyOf": [INPUT.reference, _ARGUMENTS, _NAMED_ARGUMENTS]}
 INPUTS = Form(_read_inputs, _INPUTS, "inputs", _inputs_text, _inputs_texts, uses=(INPUT, ARGUMENT))
 
 
 # What a model is built with, and its symbols.
 
 
+CALL = "call"
+CALLING = (CALL, "args", "kwargs")
+
+
+def _argument_value(node: Node, reading: Reading) -> object:
+    """A plain value, or what a call makes; in lists and mappings, too."""
+    if isinstance(node, Listing):
+        return [_argument_value(item, reading) for item in node.items]
+    if isinstance(node, Block):
+        if any(key.text == CALL for key, _ in node.entries):
+            return CALLED.of(node, reading)
+        return {key.text: _argument_value(value, reading) for key, value in node.entries}
+    return grammar.plain_value(node, reading)
+
+
 def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
-    block = reading.block(entry.value, "kwargs: a mapping of names to plain values")
+    block = reading.block(entry.value, "kwargs: a mapping of names to values")
     if block is None:
         return None
     for key, _ in block.entries:
         if not key.text.isidentifier():
             reading.refuse(key.place, f"{shown(key.text)} is no name of an argument")
-    return {key.text: grammar.plain_value(value, reading) for key, value in block.entries}
+    return {key.text: _argument_value(value, reading) for key, value in block.entries}
 
 
 def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
-    items = reading.items(entry.value, "args: a list of plain values")
-    return tuple(grammar.plain_value(item, reading) for item in items)
+    items = reading.items(entry.value, "args: a list of values")
+    return tuple(_argument_value(item, reading) for item in items)
 
 
-ARGS = Form(_read_args, {"type": "array"}, "values")
-KWARGS = Form(_read_kwargs, {"type": "object"}, "named_values")
+def _callable_name(word: Text, key: str, reading: Reading) -> str:
+    if not names_attribute(word.text):
+        raise BudgetError(_no_such_name(word.text, "transformers:BertConfig"))
+    return word.text
+
+
+_VALUE: Schema = {"$ref": "#/definitions/value"}
+VALUE: Form[object] = Form(
+    lambda entry, reading: _argument_value(entry.value, reading),
+    {
+        "if": {"type": "object", "required": [CALL]},
+        "then": {"$ref": "#/definitions/call"},
+        "else": {"items": _VALUE, "additionalProperties": _VALUE},
+    },
+    "value",
+)
+ARGS = Form(_read_args, {"type": "array", "items": _VALUE}, "values")
+KWARGS = Form(_read_kwargs, {"type": "object", "additionalProperties": _VALUE}, "named_values")
+_CALLABLE = grammar.spelled("call: a module:callable", _callable_name, SOME_TEXT)
+CALLED: Form[Call] = Grammar(
+    "a call",
+    (
+        Field(CALL, _CALLABLE, "module:callable, called anew for each model", required=True),
+        Field("args", ARGS, "its positional arguments", default=()),
+        Field("kwargs", KWARGS, "its keyword arguments", default={}),
+    ),
+).form(lambda values, reading: Call(values[CALL] or "", values["args"], values["kwargs"]), "call")
 DIMS = grammar.named(_size("a size"), "dims: a mapping of symbols to sizes, {batch: 1}", name="dims")
 QDQ = grammar.one_word(
     (GROUPED, AS_WRITTEN),
@@ -297,8 +386,12 @@ def _no_attribute(target: str, reading: Reading) -> str | None:
             f"{shown(target)} is a file, and a state dict is no model: name a factory that "
             f"loads it, package.module:function{other}"
         )
+    return _no_such_name(target, "package.module:callable")
+
+
+def _no_such_name(target: str, example: str) -> str:
     dotted = _DOTTED.fullmatch(target)
-    guess = f"did you mean {dotted[1]}:{dotted[2]}?" if dotted else "write package.module:callable"
+    guess = f"did you mean {dotted[1]}:{dotted[2]}?" if dotted else f"write {example}"
     return f"{shown(target)} is no module:attribute: {guess}"
 
 
@@ -333,7 +426,7 @@ DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file
 QDQ_FIELD = Field("qdq", QDQ, "as_written measures dequantise, operation and quantise apart", default="")
 TRAINING_FIELD = Field("training", TRAINING, "what a training step is measured with: {optimizer: adam}", default="")
 ARGUMENT_FIELDS = (
-    Field("args", ARGS, "positional arguments of the callable under torch:", default=()),
+    Field("args", replace(ARGS, uses=(VALUE, CALLED)), "positional arguments of the callable under torch:", default=()),
     Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
 )
 # Everything that a budget says of a model beside where it is; a ModelSource has the same names.
@@ -350,6 +443,16 @@ def source_texts(source: ModelSource) -> dict[str, Texts]:
     where = f"{source.format} {posixpath.normpath(str(source.target))}"
     run_on = ((known, getattr(source, known.key)) for known in RUN_ON)
     return {"source": {"": where}, **{known.key: known.form.written(value) if value else {} for known, value in run_on}}
+
+
+def declared_texts(source: ModelSource) -> dict[str, str]:
+    """The same as a budget may spell it: {"source": "torch my_nets:Detector", "kwargs": "{width: 0.5}"}."""
+    return {key: _flow(texts) for key, texts in source_texts(source).items() if texts}
+
+
+def _flow(texts: Texts) -> str:
+    """One value, or several by name."""
+    return texts[""] if "" in texts else f"{{{', '.join(f'{name}: {text}' for name, text in texts.items())}}}"
 
 
 def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> None:
@@ -393,9 +496,6 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
     _refuse_what_does_not_fit(model_format, values, reading)
     inputs = values["inputs"]
     if inputs is None and not model_format.brings_inputs:
-        if defaults.inputs is None and "variants" not in values and not defaults.is_broken:
-            needs = "give inputs such as float32 1x3x224x224, on the model or under defaults"
-            reading.refuse(key.place, f"the model {shown(key.text)} has no inputs: {needs}")
         inputs = defaults.inputs
     target = values[model_format.key]
     run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq", "training")}

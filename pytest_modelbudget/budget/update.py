@@ -23,7 +23,7 @@ from pytest_modelbudget.budget.exceptions import KEY
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
 from pytest_modelbudget.metrics.measurement import Metric
-from pytest_modelbudget.units import Number, snug_quantity
+from pytest_modelbudget.units import Number, exact, percentage, quantity, readable, snug_quantity
 
 SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be before trim lowers it
 
@@ -76,11 +76,41 @@ def update(
         part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
         keys, subject = (*held.keys, *part, limit.metric), path_of(*held.check)
         texts = dict(_quantities(mode, limit, value.value, baseline(*held.check), metrics)) if value else {}
-        edits.extend(Edit((*keys, end), text, subject) for end, text in texts.items())
+        remarks = {"max": _headroom_lost(limit, lock.value(*held.check))} if mode is UpdateMode.FIX else {}
+        figure = _figure(value.value, metrics[limit.metric].unit) if value else ""
+        for end, text in texts.items():
+            figures = {"max": figure, "min": figure}  # growth is a share of it
+            edits.append(Edit((*keys, end), text, subject, remarks.get(end, ""), figures.get(end, "")))
         is_idle = held.check in exempt.idle and mode is UpdateMode.TRIM
         if limit.accept is not None and (is_idle or (texts and mode is UpdateMode.FIX)):
             edits.append(Edit((*keys, KEY), None, subject))
     return Update(tuple(edits), updated_lock(mode, budget, measured, lock, exempt))
+
+
+def _figure(value: Number, unit: str) -> str:
+    """What was measured, as drafts write it behind a limit."""
+    return exact(value, unit) if isinstance(value, int) else readable(value, unit)
+
+
+def _headroom_lost(limit: Limit, locked: LockedValue | None) -> str:
+    """Say how far a limit was above the number that was locked: what it is set to has no headroom."""
+    if limit.max is None or locked is None or not locked.value or limit.max <= locked.value:
+        return ""
+    share = percentage(Fraction(limit.max) / Fraction(locked.value) - 1)
+    return f"no headroom now, it had {share}"
+
+
+def created(limit: Limit, value: Number, unit: str) -> Limit:
+    """A limit as create writes it: what is auto is what was measured."""
+    texts = {end: snug_quantity(value, unit, down=end == "min") for end in limit.auto}
+    most, least = texts.get("max"), texts.get("min")
+    return replace(
+        limit,
+        max=quantity(most, unit) if most else limit.max,
+        min=quantity(least, unit, round_up=True) if least else limit.min,
+        written=most or least or limit.written,
+        auto=(),
+    )
 
 
 def _quantities(

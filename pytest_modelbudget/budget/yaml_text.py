@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Union
 
 import yaml
@@ -55,17 +56,29 @@ def shown(word: str, longest: int = 60) -> str:
     return f"'{text}'"
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """A "did you mean" for a word that nothing knows, or the words that are known."""
-    words = list(known)
-    close = get_close_matches(word, words, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean '{close[0]}'?"
+def suggestion(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]] = MappingProxyType({})) -> str:
+    """A "did you mean" for a word that nothing knows, or the words that are known.
+
+    also are words that people say for known ones, in any case and with any dashes: {"memory": ("ram", "size")}.
+    """
+    words, said = list(known), dict[str, list[str]]()
+    for one in words:
+        for spelling in (one, *also.get(one, ())):
+            said.setdefault(_bare(spelling), []).append(one)
+    if close := get_close_matches(_bare(word), said, n=1, cutoff=0.6):
+        meant = dict.fromkeys(f"'{each}'" for each in said[close[0]])
+        return f"did you mean {' or '.join(meant)}?"
     return f"known are {', '.join(words)}" if 0 < len(words) <= 16 else "nothing like it is known"
+
+
+def _bare(word: str) -> str:
+    """A word without what people spell as they like: Peak-Memory is peak_memory."""
+    return re.sub(r"[\W_]", "", word).casefold() or word
 
 
 CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
 DEEPEST = 32  # levels of nesting; the grammar itself needs 7
+_FIGURE = r"[ \t}}]*#[ \t]*((?:>= )?\d[\d,]*(?:\.\d+)?{unit})(?=:|[ \t\r]*$|[ \t\r]*\n)"  # a comment of a draft's
 _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
 
@@ -231,12 +244,15 @@ class Edit:
     """One scalar that is to hold another quantity: the keys that lead to it, and that quantity.
 
     None for a quantity removes the entry, whatever its value. subject is what the scalar limits, for people:
-    "net::params".
+    "net::params"; remark is what they should know of it. figure is what was measured, exactly ("2,553,607 param"): it
+    takes the place of a figure in that unit which a comment behind the scalar begins with, as drafts write them.
     """
 
     keys: tuple[str, ...]
     quantity: str | None
     subject: str = ""
+    remark: str = ""
+    figure: str = ""
 
 
 def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
@@ -267,6 +283,10 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
             raise BudgetError(f"{file}: {'.'.join(edit.keys)} is not one word: edit it by hand")
         quote = old[0] if old.startswith(QUOTES) else ""
         splices.append((*scalar.span, f"{quote}{edit.quantity}{quote}"))
+        _, _, unit = edit.figure.partition(" ")
+        behind = re.compile(_FIGURE.format(unit=re.escape(f" {unit}") if unit else "")).match(text, scalar.span[1])
+        if edit.figure and behind:
+            splices.append((*behind.span(1), edit.figure))
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new + text[end:]
     return text

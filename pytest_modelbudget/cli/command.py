@@ -3,19 +3,27 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
 
+from pytest_modelbudget.budget.lock_schema import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
+from pytest_modelbudget.cli.check import add_check
 from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
+from pytest_modelbudget.cli.reference import add_metrics, add_ops
+from pytest_modelbudget.cli.screen import print_text
 from pytest_modelbudget.cli.values import add_activations, add_weights
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.gate.project import importing_as_pytest
+from pytest_modelbudget.registry import installed_version, tables
 from pytest_modelbudget.reports import diff, record
-from pytest_modelbudget.reports.text import one_line, printable
+from pytest_modelbudget.reports.text import one_line
 
 DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130  # exit codes
 EXITS = {True: DONE, False: UNMEASURED}
@@ -26,19 +34,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what a user can mend is one sentence."""
     options, code = parser().parse_args(arguments), DONE
     try:
-        outcome = options.command(options)
+        with importing_as_pytest(Path.cwd()) if "source" in options else nullcontext():
+            outcome = options.command(options)
         code = EXITS[outcome] if isinstance(outcome, bool) else int(outcome)
         sys.stdout.flush()  # here, where a full disk can still be said in a sentence
         return code
     except ModelBudgetError as error:
-        print(f"modelbudget: error: {printable(one_line(str(error)))}", file=sys.stderr)
+        print_text(f"modelbudget: error: {one_line(str(error))}", stream=sys.stderr)
+        if error.raised and "verbose" in options:
+            print_text(error.raised if options.verbose else "the whole exception: add -v", stream=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         _forget_output()
         return code
     except OSError as error:  # what models raise is a ModelBudgetError: this is our own output
         _forget_output()
-        print(f"modelbudget: error: cannot write: {error.strerror or error}", file=sys.stderr)
+        print_text(f"modelbudget: error: cannot write: {error.strerror or error}", stream=sys.stderr)
         return UNUSABLE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -49,30 +60,41 @@ def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class Command(NamedTuple):
+    """One command: what adds its options, what it is for, and words that it can be called with."""
+
+    name: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    about: str
+    examples: tuple[str, ...]
+
+
+INPUT = '--input "float32 1x3x224x224"'
+
+
 def parser() -> argparse.ArgumentParser:
     """Commands and their options.
 
     A command is a function of its options that prints, and returns whether all that it needed could be measured, or
     an exit code of its own.
     """
-    top = argparse.ArgumentParser(prog="modelbudget", description="What a neural network costs, layer by layer.")
+    layout = argparse.RawDescriptionHelpFormatter
+    first = "\n".join(f"  modelbudget {command.examples[0]}" for command in COMMANDS if command.name in FIRST)
+    top = argparse.ArgumentParser(
+        prog="modelbudget",
+        description="What a neural network costs, layer by layer; pytest --model-budget holds it.",
+        epilog=f"to begin with:\n{first}\n  pytest --model-budget",
+        formatter_class=layout,
+    )
+    top.add_argument("--version", action="version", version=f"modelbudget {installed_version('pytest-modelbudget')}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    add_show(commands.add_parser("show", help="a model's layer table and totals"))
-    add_explain(commands.add_parser("explain", help="an operation's formula with its numbers"))
-    add_init(commands.add_parser("init", help="a budget with what a model measures as limits"))
-    add_fit(commands.add_parser("fit", help="whether a model fits a device"))
-    add_devices(commands.add_parser("devices", help="devices and their figures, each with its source"))
-    add_diff(commands.add_parser("diff", help="what changed between two JSON reports"))
-    add_activations(commands.add_parser("activations", help="values on a model's way, and their statistics"))
-    add_weights(commands.add_parser("weights", help="a model's stored values, and their statistics"))
-    add_history(commands.add_parser("history", help="when locked numbers changed, and by how much"))
-    add_merge(commands.add_parser("merge", help="one run's reports from the parts of its shards"))
-    add_linear(commands.add_parser("linear", help="write one linear layer as an ONNX file"))
-    add_tile(commands.add_parser("tile", help="write an ONNX file's twin in tiles"))
-    schema = commands.add_parser("schema", help="the JSON Schema of a budget file, or of a report")
-    add = schema.add_argument
-    add("of", nargs="?", choices=("budget", "report"), default="budget", help="default: budget")
-    schema.set_defaults(command=print_schema)
+    for name, add_options, about, examples in COMMANDS:
+        lines = "\n".join(f"  modelbudget {example}" for example in examples)
+        one = commands.add_parser(
+            name, help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=f"examples:\n{lines}",
+            formatter_class=layout,
+        )  # fmt: skip
+        add_options(one)
     return top
 
 
@@ -87,16 +109,90 @@ def add_diff(command: argparse.ArgumentParser) -> None:
 def print_diff(options: argparse.Namespace) -> bool:
     """Print what changed; incomplete where a number is only a lower bound, or a report lacks its operations."""
     changed = diff.changes(read_report(options.base), read_report(options.head))
-    print(printable(COMPARISONS[options.format](changed)))
+    print_text(COMPARISONS[options.format](changed))
     return all(change.is_aligned and all(number.complete for number in change.numbers) for change in changed)
 
 
+def add_schema(command: argparse.ArgumentParser) -> None:
+    """The options of ``schema``: of which file."""
+    command.add_argument(
+        "of", nargs="?", choices=("budget", "report", "lock"), default="budget", help="default: budget"
+    )
+    command.set_defaults(command=print_schema)
+
+
 def print_schema(options: argparse.Namespace) -> bool:
-    """Print the JSON Schema (draft-07) of budget files, for editors, or of --model-budget-json."""
+    """Print the JSON Schema (draft-07) of budget files, for editors, of --model-budget-json, or of lock files."""
     if options.of == "report":
         text = record.schema_text()
+    elif options.of == "lock":
+        text = lock_schema_text()
     else:
         registry = tables()
         text = schema_text(registry.metrics, registry.formats, registry.transforms)
     print(text.rstrip())
     return True
+
+
+FIRST = ("show", "init")  # what to begin with
+COMMANDS = (
+    Command("show", add_show, "a model's layer table and totals", (
+        f"show torchvision.models:alexnet {INPUT}",
+        "show mynets:Net --kwargs width=64 --input 'float32 1x3x32x32'",
+        "show model.onnx --dims batch=1 --ops",
+    )),
+    Command("explain", add_explain, "an operation's formula with its numbers", (
+        f"explain macs torchvision.models:resnet18 layer4.0.conv1 \\\n      {INPUT}",
+        "explain peak_activation model.onnx '(model)'",
+    )),
+    Command("init", add_init, "a budget with what a model measures as limits", (
+        f"init torchvision.models:mobilenet_v2 \\\n      {INPUT} --headroom 5% --output budgets/mobile.yaml",
+        "init model.onnx --dims batch=1 --output budgets/model.yaml",
+    )),
+    Command("check", add_check, "whether budgets can be read, without a model", (
+        "check",
+        "check budgets/mobile.yaml",
+    )),
+    Command("fit", add_fit, "whether a model fits a device", (
+        f"fit torchvision.models:resnet18 {INPUT} \\\n      --device cortex_m55_ethos_u55 --lower dtype=int8",
+        "fit model.onnx --device hardware.yaml::board --plan plan.json",
+    )),
+    Command("devices", add_devices, "devices and their figures, each with its source", (
+        "devices cortex_m4",
+        "devices --hardware hardware.yaml",
+    )),
+    Command("metrics", add_metrics, "what a budget may limit, with units and definitions", (
+        "metrics",
+        "metrics macs peak_activation",
+    )),
+    Command("ops", add_ops, "kinds of operations: their names, costs and reasons", (
+        "ops",
+        "ops Conv aten::linear",
+    )),
+    Command("diff", add_diff, "what changed between two JSON reports", (
+        "diff base.json head.json --format markdown",
+    )),
+    Command("activations", add_activations, "values on a model's way, and their statistics", (
+        "activations model.onnx --types Conv --given digits.npz --stats",
+    )),
+    Command("weights", add_weights, "a model's stored values, and their statistics", (
+        f'weights torchvision.models:alexnet {INPUT} \\\n      --layers "features.*" --stats',
+    )),
+    Command("history", add_history, "when locked numbers changed, and by how much", (
+        "history mobilenet_v2 --metric params --since v1.0",
+    )),
+    Command("merge", add_merge, "one run's reports from the parts of its shards", (
+        "merge part-1.json part-2.json --junit junit.xml --html page.html",
+    )),
+    Command("linear", add_linear, "write one linear layer as an ONNX file", (
+        "linear --m 128 --k 256 --n 64 --out linear.onnx",
+    )),
+    Command("tile", add_tile, "write an ONNX file's twin in tiles", (
+        "tile linear.onnx --tile 64 --out tiled.onnx",
+    )),
+    Command("schema", add_schema, "the JSON Schema of a budget, a report or a lock file", (
+        "schema",
+        "schema report",
+        "schema lock",
+    )),
+)  # fmt: skip

@@ -9,7 +9,8 @@ from pathlib import Path
 from pytest_modelbudget.budget.budget import DeploymentCheck, Place
 from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.hardware_file import device_texts
-from pytest_modelbudget.cli.models import add_deployment, add_source, deployment_of, source_of, terminal_width
+from pytest_modelbudget.cli.models import add_deployment, add_source, deployment_of, source_of
+from pytest_modelbudget.cli.screen import naming, print_text, terminal_width
 from pytest_modelbudget.deployment.arena import as_json, as_offline_plan
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.gate import measuring
@@ -17,7 +18,6 @@ from pytest_modelbudget.gate.asked_device import devices_named
 from pytest_modelbudget.metrics.table import DeployedModel
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import fit
-from pytest_modelbudget.reports.text import printable
 
 HERE = Place("the command line", 1)
 
@@ -39,7 +39,7 @@ def print_fit(options: argparse.Namespace) -> bool:
     deployment = deployment_of(options, registry)
     assert deployment is not None, "a device is required"
     source = source_of(options, registry)
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), naming(str(source.target)):
         measured = measuring.measure_model(source, registry, root=source.base, deployments=[deployment])
     model = measured.on(deployment)
     if model.measured.failure is not None:
@@ -50,7 +50,7 @@ def print_fit(options: argparse.Namespace) -> bool:
     if options.format == "json":
         print(json.dumps(fit.fit_record(model, verdict), indent=1, allow_nan=False))
     else:
-        print(printable(fit.fit_text(str(source.target), model, verdict, terminal_width())))
+        print_text(fit.fit_text(str(source.target), model, verdict, terminal_width()))
     return not verdict.fails
 
 
@@ -80,5 +80,5 @@ def print_devices(options: argparse.Namespace) -> bool:
         records = {device.name: {**device_texts(device), "source": device.source} for device in devices}
         print(json.dumps(records, indent=1, ensure_ascii=False))
     else:
-        print(printable("\n\n".join(fit.device_text(device, terminal_width()) for device in devices)))
+        print_text("\n\n".join(fit.device_text(device, terminal_width()) for device in devices))
     return True

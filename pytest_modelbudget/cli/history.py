@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,12 +10,12 @@ from pytest_modelbudget.budget.budget import Address, names_of
 from pytest_modelbudget.budget.commits import BranchHistory, branch_history
 from pytest_modelbudget.budget.history import Series, since
 from pytest_modelbudget.budget.yaml_text import suggestion
+from pytest_modelbudget.cli.screen import terminal_width
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.reports import history as reports
 from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.units import several
 
-PIPE_WIDTH = 120  # where no terminal says how wide it is
 FORMATS = ("table", "json", "svg")
 
 
@@ -52,7 +51,7 @@ def _print_table(series: Sequence[Series], *, only_changed: bool) -> None:
     """The numbers that ever changed, and how many did not; all of them where somebody asked for them."""
     shown = [each for each in series if len(each.points) > 1 or not only_changed]
     if shown:
-        print(reports.table(shown, shutil.get_terminal_size((PIPE_WIDTH, 0)).columns))
+        print(reports.table(shown, terminal_width()))
     if left := len(series) - len(shown):
         print(f"{several(left, 'number')} never changed")
     if not series:

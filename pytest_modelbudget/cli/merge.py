@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_modelbudget.cli.screen import print_lines
 from pytest_modelbudget.errors import InputError, MissingExtraError
 from pytest_modelbudget.gate.merging import Merged, merged, part_of
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
@@ -48,7 +49,8 @@ def merge_parts(options: argparse.Namespace) -> int:
         _write(report, whole.report, name)
     commands = annotations.commands(whole.report, root=parts[0].shard.root) if options.annotations else []
     with suppress(BrokenPipeError):  # a reader who has seen enough changes no verdict
-        print(*_lines(whole), *commands, sep="\n")
+        print_lines(_lines(whole))
+        print(*commands, sep="\n", end="\n" * bool(commands))
     return whole.exit
 
 
@@ -59,14 +61,14 @@ def _write(kind: FileReport, report: record.Report, name: str) -> None:
         raise InputError(f"cannot write {name}: {error.strerror or error}") from error
 
 
-def _lines(whole: Merged) -> Iterator[str]:
-    """The table, and what is to be said of the run."""
+def _lines(whole: Merged) -> Iterator[tuple[str, str]]:
+    """The table, and what is to be said of the run; each line with its colour."""
     report = whole.report
-    yield from (text for text, _ in terminal.lines(report, terminal.Detail.TIGHTEST))
+    yield from terminal.lines(report, terminal.Detail.TIGHTEST)
     remarks = [f"shard {name} is missing: its limits were not measured" for name in whole.missing]
     for remark in filter(None, [*remarks, *terminal.change_lines(report), cases.unmeasured(report)]):
-        yield printable(f"model budget: {remark}")
-    yield terminal.counted(report)
+        yield printable(f"model budget: {remark}"), "warn"
+    yield terminal.counted(report), ""
 
 
 def read_report(name: str) -> record.Report:

@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -16,10 +15,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.cli.screen import naming, print_text, terminal_width
 from pytest_modelbudget.errors import DeviceError, InputError, UnitError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
@@ -38,11 +39,10 @@ from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
-from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.units import quantity
 
-PIPE_WIDTH = 120  # where no terminal says how wide it is
 FOLDER = "budgets"  # where a printed budget is taken to be saved
+CALLING = ("--args", "--kwargs")  # whose values may be calls
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
@@ -67,13 +67,11 @@ def show_model(options: argparse.Namespace) -> bool:
     """Print a model's layers (or operations) and totals."""
     registry = tables()
     model = measure_source(source_of(options, registry), registry, deployment_of(options, registry))
-    print(_show_json(model, options) if options.format == "json" else printable(_show_table(model, options)))
+    if options.format == "json":
+        print(_show_json(model, options))
+    else:
+        print_text(_show_table(model, options))
     return model.is_complete
-
-
-def terminal_width() -> int:
-    """Columns of the terminal, or what a pipe is given."""
-    return shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
 
 
 def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> str:
@@ -112,7 +110,8 @@ def explain_metric(options: argparse.Namespace) -> bool:
     """Print the formulas of one metric for the operations or weights of one module."""
     registry = tables()
     if options.metric not in registry.metrics:
-        guess = yaml_text.suggestion(options.metric, registry.metrics)
+        also = {key: metric.also for key, metric in registry.metrics.items()}
+        guess = yaml_text.suggestion(options.metric, registry.metrics, also)
         raise InputError(f"there is no metric '{options.metric}': {guess}")
     metric = registry.metrics[options.metric]
     source = source_of(options, registry)
@@ -126,7 +125,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     if scope and not any(is_in_scope(name, scope) for name in known):
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print(printable(explain.explanation(metric, measurement, model.programs[metric.stage], scope)))
+    print_text(explain.explanation(metric, measurement, model.programs[metric.stage], scope))
     return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 
@@ -154,7 +153,13 @@ def write_draft(options: argparse.Namespace) -> bool:
     deployment = deployment_of(options, registry)
     if options.lower and not options.device:
         raise InputError("--lower is what the compiler of a device does: add --device NAME")
-    model = measure_source(source, registry)
+    try:
+        model = measure_source(source, registry)
+    except NoInputsError as error:
+        if not error.offered:
+            raise
+        source = replace(source, inputs=error.offered)
+        model = measure_source(source, registry)
     on_device = measuring.deployed(model, deployment, registry) if deployment else None
     if on_device is not None and on_device.measured.failure is not None:
         raise on_device.measured.failure
@@ -168,6 +173,7 @@ def write_draft(options: argparse.Namespace) -> bool:
         versions=registry.versions(source.format),
         deployed=on_device,
         hardware=_seen_from(path, source, options.device.rpartition(BETWEEN)[0]) if options.device else "",
+        inputs_about="" if options.input else "the model's own example: put in what it is run on",
     )
     read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
@@ -208,13 +214,23 @@ def add_source(command: argparse.ArgumentParser) -> None:
     def several(option: str, metavar: str, text: str) -> None:
         add(option, metavar=metavar, action="append", default=[], help=text)
 
-    several("--input", "[NAME=]SPEC", "one input, such as 'float32 1x3x224x224'; repeat it for several")
+    several("--input", "[NAME=]SPEC", "one input, such as 'float32 1x3x224x224' or flag=false; repeat it for several")
     several("--args", "VALUE", "an argument of the callable: a plain value, or all of them as a JSON list")
     several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
     several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
     add("--training", choices=tuple(OPTIMIZERS), default="", help="measure a training step, too, with this optimizer")
+    add("-v", "--verbose", action="store_true", help="show the whole exception where the model's code raises one")
     add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
+
+
+class NoInputsError(InputError):
+    """A model was given no inputs, and cannot be run without; offered are examples that it carries itself."""
+
+    def __init__(self, source: ModelSource, offered: InputSpecs) -> None:
+        own = f" '{offered}', the model's own example" if offered else " 'float32 1x3x224x224'"
+        super().__init__(f"{source.target} needs inputs: --input{own}")
+        self.offered = offered
 
 
 def measure_source(
@@ -224,8 +240,10 @@ def measure_source(
 
     What its code prints goes to standard error.
     """
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), naming(str(source.target)):
         model = measuring.costed_model(source, registry, root=source.base)
+    if model.loaded.graph.operations_unknown and not source.inputs:
+        raise NoInputsError(source, measuring.offered_by(model.loaded))
     if deployment is not None:
         _, model = measuring.lowered_for(deployment, model, registry)
     for failure in model.failures.values():
@@ -255,13 +273,10 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     base = Path.cwd()
     words = Words(grammar.Reading(base, base, registry))
     key = from_python.source_format(options.source, registry)
-    inputs = words.inputs(options.input)
-    if not inputs and not registry.formats[key].brings_inputs:
-        raise InputError(f"{options.source} needs inputs: --input 'float32 1x3x224x224'")
     return ModelSource(
         key,
         options.source,
-        inputs,
+        words.inputs(options.input),
         args=words.listed(options.args),
         kwargs=words.mapped("--kwargs", options.kwargs),
         dtype=words.dtype(options.dtype),
@@ -282,19 +297,24 @@ class Words:
     reading: grammar.Reading
 
     def inputs(self, specs: Sequence[str]) -> InputSpecs:
-        """Positional inputs in their order, and those spelled NAME=SPEC by name."""
+        """Positional inputs in their order, and those spelled NAME=SPEC by name; a JSON list or object is several."""
         positional: list[InputSpec] = []
         named: dict[str, InputSpec] = {}
         for word in specs:
             name, spec = _split(word)
-            read = source_forms.INPUTS.of(self._node("--input", spec), self.reading) or InputSpecs()
+            node = self._node("--input", spec)
+            is_all = name is None and not isinstance(node, yaml_text.Text)
+            form: grammar.Form[Any] = source_forms.INPUTS if is_all else source_forms.ARGUMENT
+            read = form.of(node, self.reading)
             self._refuse("--input", word)
-            if read.named or len(read.positional) != 1:
-                raise InputError(f"--input '{word}' is not one input: repeat --input for several")
-            if name is None:
-                positional.append(read.positional[0])
+            assert read is not None, "what is no input was refused"
+            if isinstance(read, InputSpecs):
+                positional.extend(read.positional)
+                named.update(read.named)
+            elif name is None:
+                positional.append(read)
             else:
-                named[name] = read.positional[0]
+                named[name] = read
         return InputSpecs(tuple(positional), named)
 
     def listed(self, words: Sequence[str]) -> tuple[object, ...]:
@@ -336,7 +356,8 @@ class Words:
         return dims
 
     def _value(self, option: str, word: str) -> object:
-        value = grammar.plain_value(self._node(option, word), self.reading)
+        form = source_forms.VALUE if option in CALLING else source_forms.ANY
+        value = form.of(self._node(option, word), self.reading)
         self._refuse(option, word)
         return value
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_modelbudget.cli.models import add_source, source_of
+from pytest_modelbudget.cli.screen import naming, print_text
 from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs
 from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import names_attribute
 from pytest_modelbudget.gate.measuring import first_on_path
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.values import capture
 from pytest_modelbudget.values.saving import SavedValues
 
@@ -103,7 +103,7 @@ def _print(options: argparse.Namespace, inputs: str, capturing: Callable[[Model,
         raise InputError("--format json prints statistics: add --stats")
     registry = tables()
     source = source_of(options, registry)
-    with redirect_stdout(sys.stderr), first_on_path(source.base):
+    with redirect_stdout(sys.stderr), first_on_path(source.base), naming(str(source.target)):
         with user_code("loading the model", SourceError):
             model = registry.formats[source.format].load(source, registry.ops)
         with user_code("running the model", TransformError):
@@ -112,7 +112,7 @@ def _print(options: argparse.Namespace, inputs: str, capturing: Callable[[Model,
             else:
                 with SavedValues(options.save) as saved:
                     captured = capturing(model, saved.take)
-    print(printable(_shown(captured, options, inputs)))
+    print_text(_shown(captured, options, inputs))
     return not any(layer.statistics.not_finite for layer in captured.layers)
 
 

@@ -139,8 +139,13 @@ class OutputRecord:
     worst: Worst | None
     decision: Decision | None = None
 
+    @property
+    def error(self) -> tuple[float, float, float]:
+        """How far it is off: by step 1, then by step 2, then by declared bounds; the largest is the worst."""
+        return self.algebra or 0.0, self.precision or 0.0, self.decision.used if self.decision else 0.0
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Equivalence:
     """Whether two models are the same under a claim, and the evidence.
 
@@ -158,6 +163,10 @@ class Equivalence:
     first_divergence: Divergence | None = None
     layers: tuple[LayerError, ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        parts = f"; they part at {self.first_divergence.scope or 'the model itself'}" if self.first_divergence else ""
+        return f"<Equivalence {self.outcome.value}, {self.kind.value}: {self.reason}{parts}>"
 
     @property
     def decision(self) -> Decision | None:
@@ -195,11 +204,11 @@ def _verdict(claim: Claim, records: tuple[OutputRecord, ...], structure: Sequenc
         such = [record for record in records if record.outcome is outcome]
         if such:
             more = f" (and {len(such) - 1} more)" if len(such) > 1 else ""
-            first = such[0]
-            where = f"output '{first.name}', {first.family} inputs"
-            if first.family == ALL_FAMILIES:
-                where = f"layer '{first.name}'"
-            return outcome, f"{where}: {first.reason}{more}"
+            worst = max(such, key=lambda record: record.error)
+            where = f"output '{worst.name}', {worst.family} inputs"
+            if worst.family == ALL_FAMILIES:
+                where = f"layer '{worst.name}'"
+            return outcome, f"{where}: {worst.reason}{more}"
     if not records:
         return Outcome.UNKNOWN, "there is no output to compare"
     names = dict.fromkeys(record.name for record in records)

@@ -171,7 +171,7 @@ def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
     if claim.given and draws.GIVEN in claim.run_families:
         given, notes = given_rows(claim.given, draws.resized(specs, claim.batches)[0])
     runs = _original_runs(claim, pair, draws.runs_of(families, claim.seeds, specs, calls), given)
-    if claim.rows is None and families and _is_piecewise_constant(runs):
+    if claim.rows is None and families and _is_piecewise_constant(runs, pair.original):
         rows = draws.affordable_rows(specs)
         calls = draws.calls_for(rows, specs)
         if calls > len(claim.seeds):
@@ -180,15 +180,23 @@ def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
     return replace(runs, notes=(*runs.notes, *notes))
 
 
-def _is_piecewise_constant(runs: OriginalRuns) -> bool:
-    """Whether no output moves with the last bits of the first inputs: the leaves of trees, labels."""
-    batch, results = runs.batches[0], runs.exact[0]
+def _is_piecewise_constant(runs: OriginalRuns, original: RunnableModel) -> bool:
+    """Whether no output moves with the last bits of the first inputs: the leaves of trees, labels.
+
+    What moves in the model's own type does, and is not run in float64 for that.
+    """
+    batch = runs.batches[0]
     inputs = batch.alone[0]
     if batch.rows[0].family == draws.ZEROS or all(values.dtype.kind != "f" for values in inputs.values()):
         return False
-    nudged = runs.shared.rerun({name: draws.nudged(values) for name, values in inputs.items()})
+    nudged = {name: draws.nudged(values) for name, values in inputs.items()}
     alone = next((at for at, row in enumerate(batch.rows) if at >= len(batch.alone) and row == batch.rows[0]), 0)
-    return all(_are_equal(x.values, y.values) for x, y in zip(results[alone].outputs, nudged.outputs, strict=False))
+    own = original.run(nudged, Watch(reads=Reads()))
+    return _gave_equal(runs.stored[0][alone], own) and _gave_equal(runs.exact[0][alone], runs.shared.rerun(nudged))
+
+
+def _gave_equal(run: Run, other: Run) -> bool:
+    return all(_are_equal(x.values, y.values) for x, y in zip(run.outputs, other.outputs, strict=False))
 
 
 def _are_equal(values: Values, others: Values) -> bool:

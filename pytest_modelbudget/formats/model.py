@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pytest_modelbudget.errors import TraceError, TransformError
-from pytest_modelbudget.formats.source import TensorSpec
+from pytest_modelbudget.formats.source import NO_INPUTS, InputSpecs, TensorSpec
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor
@@ -61,7 +61,8 @@ class Model(Protocol):
 class LoadedModel:
     """A model that can be measured and not run.
 
-    files are those below its own file's folder whose content it was read from, or looked for in vain.
+    files are those below its own file's folder whose content it was read from, or looked for in vain. offered are
+    example inputs that it carries, where it was given none and could not be run.
     """
 
     graph: Graph
@@ -70,6 +71,7 @@ class LoadedModel:
     layers: tuple[LayerCall, ...] = ()
     notes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    offered: InputSpecs = NO_INPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +290,10 @@ class RunnableModel(ABC):
     @property
     def files(self) -> tuple[str, ...]:
         return self.measured.files
+
+    @property
+    def offered(self) -> InputSpecs:
+        return self.measured.offered
 
     @property
     @abstractmethod

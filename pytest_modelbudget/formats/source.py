@@ -1,5 +1,8 @@
 """Where a model comes from and what it is run on, as plain data."""
 
+from __future__ import annotations
+
+import json
 import os
 import re
 import sys
@@ -11,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Union
 
-from pytest_modelbudget.errors import SourceError, TransformError, user_code
+from pytest_modelbudget.errors import MissingExtraError, SourceError, TransformError, user_code
 
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -30,6 +33,26 @@ class TensorSpec:
     low: int | None = None
     high: int | None = None
 
+    @property
+    def spelled(self) -> str | dict[str, object]:
+        """As a budget spells it: "float32 1x3", or a mapping where it has a range."""
+        if self.low is None and self.high is None:
+            return f"{self.dtype} {'x'.join(map(str, self.shape)) or '()'}"
+        values = {"dtype": self.dtype, "shape": list(self.shape), "low": self.low, "high": self.high}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """An input that is no tensor: None, true, a number or a text, which the model is given as it is."""
+
+    value: object
+
+    @property
+    def spelled(self) -> object:
+        """As a budget spells it beside tensors, whose specs are words."""
+        return {"plain": self.value} if isinstance(self.value, (str, list, dict)) else self.value
+
 
 GROUPED, AS_WRITTEN = "grouped", "as_written"  # the words of qdq
 
@@ -37,14 +60,15 @@ GROUPED, AS_WRITTEN = "grouped", "as_written"  # the words of qdq
 OPTIMIZERS: Mapping[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 USUAL_OPTIMIZER = "adam"  # where training is measured and none is named
 
-InputSpec = Union[TensorSpec, "tuple[InputSpec, ...]"]
+InputSpec = Union[TensorSpec, Plain, "tuple[InputSpec, ...]", "Mapping[str, InputSpec]"]
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpecs:
     """Inputs of a model: positional ones, or by name; none where the file brings its own.
 
-    A tuple in place of a spec is one argument that takes a list of tensors, as detectors do.
+    A tuple in place of a spec is one argument that takes a list of tensors, as detectors do; a mapping one that takes a
+    dict.
     """
 
     positional: tuple[InputSpec, ...] = ()
@@ -53,13 +77,77 @@ class InputSpecs:
     def __bool__(self) -> bool:
         return bool(self.positional or self.named)
 
+    def __str__(self) -> str:
+        """As a budget, the command line and Python alike take them."""
+        positional, named = self._walked(lambda tensor: tensor.spelled, lambda plain: plain.spelled, list)
+        return json.dumps(named or (positional[0] if len(positional) == 1 else positional))
+
+    def arguments(self) -> Iterator[tuple[str, InputSpec]]:
+        """(name, spec) of every argument: "0", "1", "mask"."""
+        yield from ((str(position), spec) for position, spec in enumerate(self.positional))
+        yield from self.named.items()
+
+    def tensors(self) -> Iterator[tuple[str, TensorSpec]]:
+        """(name, spec) of every tensor, in the order of ``filled``: "0", "1.0", "mask"."""
+        for name, spec in self.arguments():
+            yield from _tensors(name, spec)
+
+    def filled(self, make: Callable[[TensorSpec], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and named arguments with something made of each tensor; lists, dicts and plain values stay."""
+        return self._walked(make, lambda plain: plain.value, list)
+
+    def each(self, change: Callable[[TensorSpec], TensorSpec]) -> InputSpecs:
+        """The same arguments, every tensor changed."""
+        return InputSpecs(*self._walked(change, lambda plain: plain, tuple))
+
+    def _walked(self, *make: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        named = {name: _walked(spec, *make) for name, spec in self.named.items()}
+        return tuple(_walked(spec, *make) for spec in self.positional), named
+
+
+NO_INPUTS = InputSpecs()
+
+
+def _tensors(name: str, spec: InputSpec) -> Iterator[tuple[str, TensorSpec]]:
+    if isinstance(spec, TensorSpec):
+        yield name, spec
+    elif not isinstance(spec, Plain):
+        for key, part in spec.items() if isinstance(spec, Mapping) else enumerate(spec):
+            yield from _tensors(f"{name}.{key}", part)
+
+
+def _walked(
+    spec: InputSpec,
+    tensor: Callable[[TensorSpec], Any],
+    plain: Callable[[Plain], Any],
+    several: Callable[[Iterator[Any]], Any],
+) -> Any:
+    """One argument, with something in place of each tensor, plain value and list."""
+    if isinstance(spec, TensorSpec):
+        return tensor(spec)
+    if isinstance(spec, Plain):
+        return plain(spec)
+    if isinstance(spec, Mapping):
+        return {name: _walked(part, tensor, plain, several) for name, part in spec.items()}
+    return several(_walked(part, tensor, plain, several) for part in spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An argument that is made anew for each model: what "module:callable" gives for arguments of its own."""
+
+    target: str
+    args: tuple[object, ...] = ()
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """Where a model comes from, and what it is run on.
 
     format is a key of the table of formats. target is "module:attribute" (called with args and
-    kwargs), a file path (relative to base), or, from Python code, a module or factory itself.
+    kwargs, in which each ``Call`` is made first), a file path (relative to base), or, from Python code, a module or
+    factory itself.
     dtype converts the model's floating-point parameters and buffers; dims binds symbols. qdq is "as_written"
     where dequantise, operation and quantise are measured apart, and "" where as one operation on integers. training
     names the optimizer of the training step that is measured, too; "" where none is.
@@ -67,7 +155,7 @@ class ModelSource:
 
     format: str
     target: object
-    inputs: InputSpecs = InputSpecs()
+    inputs: InputSpecs = NO_INPUTS
     args: tuple[object, ...] = ()
     kwargs: Mapping[str, object] = field(default_factory=dict)
     dtype: str | None = None
@@ -77,10 +165,15 @@ class ModelSource:
     base: Path = Path()
 
 
+# Packages that models are named of, and the extra that brings each.
+EXTRAS = {"torch": "torch", "torchvision": "vision", "onnx": "onnx", "onnxruntime": "onnx"}
+
+
 def resolved(target: str) -> object:
     """What ``module:attribute`` names; attributes may be dotted.
 
-    Raises SourceError where it names nothing, or importing it raises.
+    Raises SourceError where it names nothing, or importing it raises; MissingExtraError where an extra brings what it
+    imports.
     """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
@@ -90,6 +183,8 @@ def resolved(target: str) -> object:
             __import__(module_name)  # the built-in, which engines follow
             named: object = sys.modules[module_name]
         except ModuleNotFoundError as error:
+            if error.name in EXTRAS:
+                raise MissingExtraError(f"'{target}'", package=error.name, extra=EXTRAS[error.name]) from error
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise
             raise SourceError(f"there is no module '{error.name}': is it installed, or on the pythonpath?") from error
@@ -100,6 +195,25 @@ def resolved(target: str) -> object:
             raise SourceError(f"{module_name} has no '{name}'{guess}")
         named = getattr(named, name)
     return named
+
+
+def made(value: Any) -> Any:
+    """An argument as it is handed over: every call in it made, also in lists and mappings.
+
+    Raises SourceError where a call names nothing that can be called, or raises.
+    """
+    if isinstance(value, Call):
+        maker = resolved(value.target)
+        if not callable(maker):
+            raise SourceError(f"{value.target} is a {type(maker).__name__}, and cannot be called")
+        args, kwargs = made(value.args), made(value.kwargs)
+        with user_code(f"calling {value.target}", SourceError):
+            return maker(*args, **kwargs)
+    if type(value) is dict:
+        return {name: made(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(made(item) for item in value)
+    return value
 
 
 # What importing a package changed of sys.path and of the environment: a later model of it has that, too, though the

@@ -1,7 +1,7 @@
 """Sources, inputs and limits as Python code gives them, read as a budget file is."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_modelbudget.budget import grammar, limit_forms, source_forms, transform_forms, yaml_text
-from pytest_modelbudget.budget.budget import AnyLimit, Limit, Place
+from pytest_modelbudget.budget.budget import AnyLimit, Limit
+from pytest_modelbudget.budget.grammar import Form
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.given import GivenInputs
 from pytest_modelbudget.equivalence.inputs import GIVEN
@@ -23,23 +24,25 @@ from pytest_modelbudget.errors import (
     TransformError,
     user_code,
 )
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
     OPTIMIZERS,
+    Call,
     InputSpec,
     InputSpecs,
     ModelSource,
+    Plain,
     TensorSpec,
     names_attribute,
 )
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.asked_device import asked_deployment
-from pytest_modelbudget.metrics.costs import NO_DEVICE
-from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
+from pytest_modelbudget.gate.measurements import Measurements
+from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports.deployments import deployment_notes
+from pytest_modelbudget.reports import show
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 COMPARE = "compare"
@@ -69,9 +72,16 @@ def model_source(
     key = source_format(source, registry)
     target = str(source) if isinstance(source, Path) else source
     return ModelSource(
-        key, target, specs, args=tuple(args), kwargs=kwargs, dims=dims, qdq="" if qdq == GROUPED else qdq,
-        training=training, base=base,
-    )  # fmt: skip
+        key,
+        target,
+        specs,
+        args=tuple(map(_argument, args)),
+        kwargs={name: _argument(value) for name, value in kwargs.items()},
+        dims=dims,
+        qdq="" if qdq == GROUPED else qdq,
+        training=training,
+        base=base,
+    )
 
 
 def source_format(source: object, registry: Tables) -> str:
@@ -92,29 +102,76 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
         return InputSpecs()
     if isinstance(inputs, InputSpecs):
         return inputs
-    if isinstance(inputs, Mapping):
+    if isinstance(inputs, Mapping) and not source_forms.is_spelled_out(inputs):
         return InputSpecs(named={str(name): _spec(spec, registry) for name, spec in inputs.items()})
-    if isinstance(inputs, (list, tuple)):
-        return InputSpecs(tuple(_spec(spec, registry) for spec in inputs))
+    if isinstance(inputs, (list, tuple)) and not _is_shape(inputs):
+        specs = InputSpecs(tuple(_spec(spec, registry) for spec in inputs))
+        if sizes := source_forms.numbers_alone(specs):
+            raise InputError(sizes)
+        return specs
+    if isinstance(inputs, (bool, int, float)):
+        raise _no_input(inputs)  # beside a tensor it is one
     return InputSpecs((_spec(inputs, registry),))
 
 
+def _no_input(spec: object) -> InputError:
+    return InputError(f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor")
+
+
+def _is_shape(value: object) -> bool:
+    """Whether this is a tuple of sizes, as torch spells shapes."""
+    return isinstance(value, tuple) and bool(value) and all(type(size) is int for size in value)
+
+
 def _spec(spec: object, registry: Tables) -> InputSpec:
-    if isinstance(spec, TensorSpec):
+    if isinstance(spec, (TensorSpec, Plain)):
         return spec
-    if isinstance(spec, str):  # read as in a budget
-        reading = grammar.Reading(Path(), Path(), registry)
-        read = source_forms.INPUT.of(yaml_text.Text(spec, plain=False, place=Place("inputs", 1)), reading)
-        if read is None:
-            raise InputError("; ".join(problem.message for problem in reading.problems))
-        return read
     if isinstance(spec, (list, tuple)):
+        if _is_shape(spec):
+            return TensorSpec("float32", tuple(spec))
         return tuple(_spec(inner, registry) for inner in spec)
+    if isinstance(spec, Mapping) and not source_forms.is_one_input(spec):
+        return {str(name): _spec(inner, registry) for name, inner in spec.items()}
+    if spec is None or isinstance(spec, (str, bool, int, float, Mapping)):
+        read: InputSpec = _read(source_forms.ARGUMENT, spec, "input", registry, InputError)
+        return read
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:
-        raise InputError(f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor")
+        raise _no_input(spec)
     name = str(dtype).removeprefix("torch.")
     return TensorSpec(name, tuple(int(size) for size in shape), *_value_range(spec, name))
+
+
+def _read(form: Form[Any], value: object, key: str, registry: Tables, error: type[ModelBudgetError]) -> Any:
+    """A plain value of Python's, read as a budget's: JSON is YAML. What that cannot spell is an odd word."""
+    text = json.dumps(value, default=lambda odd: str(odd).removeprefix("torch."), ensure_ascii=False)
+    node, problems = yaml_text.tree(text, key)
+    reading = grammar.Reading(Path(), Path(), registry, problems)
+    read = form.of(node, reading)
+    if reading.problems:
+        raise error("\n".join(problem.message for problem in reading.problems))
+    return read
+
+
+def _argument(value: Any) -> Any:
+    """An argument, with each mapping in it that has the key call as the call that it is in a budget."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_argument, value))
+    if type(value) is not dict:
+        return value
+    parts = {name: _argument(item) for name, item in value.items()}
+    if source_forms.CALL not in parts:
+        return parts
+    for odd in parts.keys() - {*source_forms.CALLING}:
+        raise InputError(f"unknown key {odd!r} in a call: {yaml_text.suggestion(str(odd), source_forms.CALLING)}")
+    return Call(parts[source_forms.CALL], tuple(parts.get("args", ())), parts.get("kwargs", {}))
+
+
+def _whole(value: object) -> object:
+    """The same limits with 1e6 as the whole number that it is, as in a budget."""
+    if isinstance(value, Mapping):
+        return {key: _whole(item) for key, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
@@ -134,12 +191,8 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
     """
     if not limits:
         raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
-    # JSON is YAML; what it cannot spell is refused by the reader like any other odd word.
-    node, problems = yaml_text.tree(json.dumps(limits, default=str, ensure_ascii=False), "limits")
-    reading = grammar.Reading(Path(), Path(), registry, problems)
-    read = limit_forms.limits_form(registry.metrics).of(node, reading) or ()
-    if reading.problems:
-        raise BudgetError("\n".join(problem.message for problem in reading.problems))
+    form = limit_forms.limits_form(registry.metrics)
+    read: tuple[AnyLimit, ...] = _read(form, _whole(limits), "limits", registry, BudgetError) or ()
     for limit in read:
         if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
             word = limit_forms.AUTO if limit.grow is None else "grow"
@@ -147,42 +200,6 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
         if isinstance(limit, Limit) and limit.accept is not None:
             raise BudgetError(f"{limit.metric}: 'accept' is granted where a change of it is seen: write it in a budget")
     return read
-
-
-def _unknown(deployed: DeployedModel) -> Iterator[str]:
-    """A line for each thing that a device does not say, with the metrics that need it."""
-    if deployed.deployment.device is not NO_DEVICE:
-        keys: dict[str, list[str]] = {}
-        for key, failure in deployed.measured.failures.items():
-            keys.setdefault(str(failure), []).append(key)
-        yield from (f"no {', '.join(needing)}: {why}" for why, needing in keys.items())
-
-
-class Measurements(Mapping[str, Measurement]):
-    """The numbers of one model by metric key; notes say what their reader must know.
-
-    deployed is all that is known of it on a device, where that was asked: its arena, its memories, what was lowered.
-    """
-
-    def __init__(self, model: MeasuredModel, deployed: DeployedModel | None = None) -> None:
-        self._measurements = dict(model.measurements)
-        self.format, self.traced, self.notes = model.format, model.traced, model.notes
-        self.deployed = deployed
-        if deployed is not None:
-            self.notes = (*deployment_notes(deployed), *_unknown(deployed), *model.notes)
-
-    def __getitem__(self, key: str) -> Measurement:
-        return self._measurements[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._measurements)
-
-    def __len__(self) -> int:
-        return len(self._measurements)
-
-    def __repr__(self) -> str:
-        numbers = (f"{key}: {number.value} {number.unit}" for key, number in self.items())
-        return f"<Measurements {', '.join(numbers)}>"
 
 
 def measure(
@@ -200,8 +217,10 @@ def measure(
     """All metrics of one model, as a budget would see them.
 
     source: "package.module:callable", the path of a model file, a module, or a factory that takes args and kwargs.
-    inputs: a spec ("float32 1x3x224x224"), a TensorSpec or a tensor, or several of them in a list (positional) or a
-    mapping (by name); files may bring their own. dims binds symbolic dimensions of a file's own inputs.
+    inputs: a spec ("float32 1x3x224x224", or a mapping as budgets write it), a TensorSpec, a tuple of sizes, a tensor,
+    or what is no tensor; several of them in a list (positional) or a mapping (by name). Files may bring their own;
+    without any only what a model stores is told. In args and kwargs a mapping with the key call is a call, as in a
+    budget. dims binds symbolic dimensions of a file's own inputs.
     qdq "as_written" measures dequantise, operation and quantise apart, which else are one operation on integers.
     training names an optimizer, "sgd", "momentum", "adam" or "adamw": a training step is then measured, too.
 
@@ -211,6 +230,7 @@ def measure(
     The model never sees a tensor that is given: only its type and shape are used, and of integers
     the range, min to max, within which other values may be drawn.
 
+    What comes back also is ``numbers.macs``, ``numbers.table()`` of layers, and ``numbers.to_dict()``.
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
     """
     registry, here = tables(), Path.cwd()
@@ -218,13 +238,20 @@ def measure(
         source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, training=training, registry=registry, base=here
     )
     deployment = asked_deployment(lower, device, registry, base=here)
-    model = measuring.measure_model(asked, registry, root=here, deployments=filter(None, [deployment]))
+    layers: list[show.LayerRow] = []
+
+    def keep_layers(loaded: Model, costed: CostedGraph) -> str:
+        layers[:] = show.layer_table(loaded, costed).rows  # of the model as written, then of it on the device
+        return ""
+
+    on = filter(None, [deployment])
+    model = measuring.measure_model(asked, registry, root=here, deployments=on, profile=keep_layers)
     deployed = model.on(deployment) if deployment else None
     measured = deployed.measured if deployed else model
     for failure in (measured.failure, *measured.failures.values()):
         if failure is not None and not isinstance(failure, DeviceError):
             raise failure
-    return Measurements(measured, deployed)
+    return Measurements(measured, layers, deployed)
 
 
 def check_equivalence(

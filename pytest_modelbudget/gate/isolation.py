@@ -491,8 +491,9 @@ class Worker:
         name = request.check.name
         if name not in self._transformed:
             self._transformed[name] = transforming.transformed_model(
-                request.source, request.check, self.registry, root=self.setting.root, with_parts=request.with_parts
-            )
+                request.source, request.check, self.registry, root=self.setting.root, with_parts=request.with_parts,
+                profile=self.setting.profile,
+            )  # fmt: skip
         return self._transformed[name]
 
 

@@ -372,7 +372,8 @@ def _said(planned: Update, text: str, file: str) -> Iterator[str]:
         scalar = yaml_text.scalar_at(root, edit.keys)
         assert scalar is not None  # it has just been replaced
         end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"
-        yield f"{file}:{scalar.place.line}: {edit.subject}{end} {scalar.text} -> {edit.quantity}"
+        remark = f" ({edit.remark})" if edit.remark else ""
+        yield f"{file}:{scalar.place.line}: {edit.subject}{end} {scalar.text} -> {edit.quantity}{remark}"
 
 
 def _changes_counted(before: Lock, after: Lock) -> str:

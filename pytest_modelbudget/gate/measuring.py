@@ -10,14 +10,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from pytest_modelbudget.budget.budget import AnyLimit, OpsLimit
+from pytest_modelbudget.budget.budget import AnyLimit, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
+from pytest_modelbudget.budget.update import created
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
-from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.source import AS_WRITTEN, Call, InputSpecs, ModelSource, Plain, TensorSpec
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
@@ -169,6 +170,11 @@ def _rewritten(
 def files_of(loaded: Model) -> tuple[str, ...]:
     """The files beside its own that a model depends on; one of an extension's may not know the word."""
     return getattr(loaded, "files", ())
+
+
+def offered_by(loaded: Model) -> InputSpecs:
+    """Example inputs that a model carries, where it was given none; one of an extension's may not know the word."""
+    return getattr(loaded, "offered", InputSpecs())
 
 
 @collection_paused()
@@ -346,7 +352,7 @@ def _key(value: object) -> Hashable:
         return (type(value), *map(_key, value))
     if isinstance(value, Mapping):
         return frozenset((name, _key(item)) for name, item in value.items())
-    if isinstance(value, (ModelSource, InputSpecs, TensorSpec)):
+    if isinstance(value, (ModelSource, InputSpecs, TensorSpec, Plain, Call)):
         return tuple(_key(getattr(value, field.name)) for field in fields(value))
     return id(value)
 
@@ -368,6 +374,18 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     if model.reservation and verdict.outcome is not Outcome.WITHIN:
         verdict = replace(verdict, reason=f"{verdict.reason}   {model.reservation}")
     return with_blame(verdict, model.parts.get(limit.metric, ()))
+
+
+def judged_as_created(verdict: Verdict, model: MeasuredModel, versions: Mapping[str, str]) -> Verdict:
+    """The verdict once create has written what it lacks: values for auto, and a number to grow from.
+
+    What is not known exactly is not written, and stays unknown; so does what a base lacks, which nobody writes.
+    """
+    limit, locked = verdict.limit, lockable(verdict, None, versions)
+    if verdict.outcome is not Outcome.UNKNOWN or locked is None or not isinstance(limit, Limit):
+        return verdict
+    known = verdict.baseline if verdict.baseline.locked or verdict.baseline.revision else Baseline(locked)
+    return judge_limit(created(limit, locked.value, locked.unit), model, known)
 
 
 def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]) -> LockedValue | None:

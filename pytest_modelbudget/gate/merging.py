@@ -47,6 +47,7 @@ class Merged:
 SAME: Mapping[str, Callable[[RunPart], str]] = {
     "number of shards": lambda part: str(part.shard.of),
     "commit": lambda part: part.shard.commit,
+    "working tree": lambda part: f"changes {part.shard.uncommitted[:12]}" if part.shard.uncommitted else "as committed",
     "base": lambda part: f"{part.report.base_name} {part.report.base or ''}".strip(),
     "environment": lambda part: ", ".join(" ".join(pair) for pair in part.report.environment.items()),
     "place in its repository": lambda part: part.shard.root or "its top",

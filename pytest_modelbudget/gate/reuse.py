@@ -91,7 +91,11 @@ class ReusedModels:
         entry = self._entry(subject, begun.key) if begun else None
         if entry is None or entry.with_parts < with_parts or (with_profile and entry.model.profile is None):
             return None
-        if any(_digest_of(path.parent / name) != digest for name, digest in entry.files.items()):
+        try:
+            is_other = any(_digest_of(path.parent / name) != digest for name, digest in entry.files.items())
+        except OSError:  # which is said where the model is loaded
+            return None
+        if is_other:
             return None
         parts, profile = (entry.model.parts if with_parts else {}), (entry.model.profile if with_profile else None)
         return replace(entry.model, parts=parts, profile=profile, seconds=perf_counter() - began)

@@ -14,6 +14,7 @@ from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_cod
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.gate.measuring import (
+    Profile,
     collection_paused,
     costed,
     deployed,
@@ -100,11 +101,13 @@ class TransformedModel:
 
 @collection_paused()
 def transformed_model(
-    source: ModelSource, check: TransformCheck, registry: Tables, *, root: Path, with_parts: bool = False
-) -> TransformedModel:
+    source: ModelSource, check: TransformCheck, registry: Tables, *, root: Path, with_parts: bool = False,
+    profile: Profile | None = None,
+) -> TransformedModel:  # fmt: skip
     """A model after a transform, measured, also on devices; or why it could not be.
 
-    with_parts keeps what each number is made of, for a lock file to be written or compared.
+    with_parts keeps what each number is made of, for a lock file to be written or compared; profile is called on each
+    device.
     """
     began = perf_counter()
     with undisturbed(registry.formats[source.format]) as left:
@@ -116,7 +119,10 @@ def transformed_model(
             failed = MeasuredModel(source.format, failure=error, seconds=perf_counter() - began)
             return TransformedModel(failed)
         measured = without_graph(model, began, registry, with_parts=with_parts)
-        on_devices = (deployed(model, each.deployment, registry, with_parts=with_parts) for each in check.deployments)
+        on_devices = (
+            deployed(model, each.deployment, registry, with_parts=with_parts, profile=profile)
+            for each in check.deployments
+        )
         measured = replace(measured, deployments=tuple(on_devices))
         applied.release()
     return TransformedModel(with_leftovers(measured, left), applied.changed.changes, applied)

@@ -80,6 +80,7 @@ MACS = Metric(
     macs,
     ByFormula((Term("macs"),)),
     drafted=True,
+    also=("gmacs", "mmacs", "madds", "mult_adds", "multiply_adds", "multiply_accumulates"),
 )
 FLOPS = Metric(
     "flops",
@@ -87,11 +88,17 @@ FLOPS = Metric(
     "2 x macs plus everything elementwise, by convention flops/1",
     flops,
     ByFormula((Term("macs", times=2), Term("flops", word="more flops"))),
+    also=("gflops", "mflops", "tflops", "flop_count", "operations"),
 )
 
 
 BOPS = Metric(
-    "bops", "BOP", "macs x bits of one operand x bits of the other", bops, ByFormula((Term("macs"),), by=factors)
+    "bops",
+    "BOP",
+    "macs x bits of one operand x bits of the other",
+    bops,
+    ByFormula((Term("macs"),), by=factors),
+    also=("bit_operations", "bit_ops"),
 )
 
 
@@ -125,4 +132,11 @@ def ops(costed: CostedGraph) -> Measurement:
     return summed(executed, "op", unmeasured_ops(unruled), parts=kinds)
 
 
-OPS = Metric("ops", "op", "operations executed, by kind", ops, by_kind=True)
+OPS = Metric(
+    "ops",
+    "op",
+    "operations executed, by kind",
+    ops,
+    by_kind=True,
+    also=("operators", "op_types", "op_kinds", "layers", "layer_types"),
+)

@@ -127,7 +127,8 @@ class Metric:
     by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
     and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
     by_kind metric is limited by kinds of operation and not by an amount. stage is the program that it is measured on;
-    metrics of the model as written are measured on what a device runs, too.
+    metrics of the model as written are measured on what a device runs, too. also are words that people say for it,
+    which it is suggested for.
     """
 
     key: str
@@ -139,11 +140,17 @@ class Metric:
     drafted: bool = False
     by_kind: bool = False
     stage: Stage = Stage.WRITTEN
+    also: tuple[str, ...] = ()
+
+    @property
+    def needs_no_run(self) -> bool:
+        """Whether what a model stores is all that makes it up."""
+        return isinstance(self.how, ByWeight) and self.stage is Stage.WRITTEN
 
     def of(self, costed: CostedGraph) -> Measurement:
         """The number of a graph; a lower bound where operations make it up, and the graph knows none."""
         measurement, why = costed.once(self.measure), costed.graph.operations_unknown
-        if not why or isinstance(self.how, ByWeight):
+        if not why or self.needs_no_run:
             return measurement
         return replace(measurement, unmeasured=(UnmeasuredOp(PROGRAM, 1, "", why),))
 

@@ -250,6 +250,7 @@ ACTIVATION_ARENA = Metric(
     activation_arena,
     not_scoped="the arena is one buffer of the whole model",
     stage=Stage.DEPLOYED,
+    also=("arena", "arena_size", "tensor_arena", "tensor_arena_size"),
 )
 LATENCY_BOUND = Metric(
     "latency_bound",
@@ -257,9 +258,15 @@ LATENCY_BOUND = Metric(
     "least time of all operations one after another, at the device's peak rates",
     latency_bound,
     stage=Stage.DEPLOYED,
+    also=("latency", "time", "inference_time", "runtime", "speed"),
 )
 ARRAY_CYCLES = Metric(
-    "array_cycles", "cycle", "cycles of all products on the device's array", array_cycles, stage=Stage.DEPLOYED
+    "array_cycles",
+    "cycle",
+    "cycles of all products on the device's array",
+    array_cycles,
+    stage=Stage.DEPLOYED,
+    also=("cycles",),
 )
 ARRAY_UTILISATION = Metric(
     "array_utilisation",
@@ -268,6 +275,7 @@ ARRAY_UTILISATION = Metric(
     array_utilisation,
     not_scoped="a ratio is not the sum of its shares",
     stage=Stage.DEPLOYED,
+    also=("utilization", "utilisation"),
 )
 ARRAY_MAPPING = Metric(
     "array_mapping",

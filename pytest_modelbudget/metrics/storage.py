@@ -118,6 +118,7 @@ PARAMS = Metric(
     params,
     ByWeight(parameter_elements),
     drafted=True,
+    also=("parameters", "num_params", "n_params", "num_parameters", "param_count", "weights"),
 )
 TRAINABLE_PARAMS = Metric(
     "trainable_params",
@@ -125,12 +126,24 @@ TRAINABLE_PARAMS = Metric(
     "those of them that training would change",
     trainable_params,
     ByWeight(trainable_elements),
+    also=("trainable_parameters", "learnable_params", "learnable_parameters"),
 )
 WEIGHT_MEMORY = Metric(
-    "weight_memory", "B", "bytes of those parameters as stored", weight_memory, ByWeight(weight_nbytes)
+    "weight_memory",
+    "B",
+    "bytes of those parameters as stored",
+    weight_memory,
+    ByWeight(weight_nbytes),
+    also=("memory", "param_memory", "param_size", "weight_size", "weights_size", "flash", "rom"),
 )
 MODEL_SIZE = Metric(
-    "model_size", "B", "weight_memory plus persistent buffers", model_size, ByWeight(saved_nbytes), drafted=True
+    "model_size",
+    "B",
+    "weight_memory plus persistent buffers",
+    model_size,
+    ByWeight(saved_nbytes),
+    drafted=True,
+    also=("size", "file_size", "disk_size", "checkpoint_size", "state_dict_size"),
 )
 
 
@@ -201,4 +214,5 @@ PEAK_ACTIVATION = Metric(
     peak_activation,
     not_scoped="the peak is one moment of the whole model",
     drafted=True,
+    also=("memory", "peak_memory", "max_memory", "ram", "sram", "vram", "activations", "activation_memory"),
 )

@@ -113,9 +113,15 @@ BANDWIDTH = measurement.Metric(
     bandwidth,
     measurement.ByTraffic(("read", "weights", "write")),
     drafted=True,
+    also=("traffic", "memory_traffic", "dram_traffic", "bytes_moved", "memory_access"),
 )
 TOTAL_ACTIVATION = measurement.Metric(
-    "total_activation", "B", "bytes written by all ops", total_activation, measurement.ByTraffic(("write",))
+    "total_activation",
+    "B",
+    "bytes written by all ops",
+    total_activation,
+    measurement.ByTraffic(("write",)),
+    also=("activation_sum", "output_size", "outputs"),
 )
 BANDWIDTH_FLOOR = measurement.Metric(
     "bandwidth_floor",
@@ -130,4 +136,5 @@ ARITHMETIC_INTENSITY = measurement.Metric(
     "2 x macs / bandwidth",
     arithmetic_intensity,
     not_scoped="a ratio is not the sum of its shares",
+    also=("intensity", "operational_intensity"),
 )

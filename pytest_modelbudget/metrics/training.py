@@ -53,4 +53,5 @@ TRAINING_MEMORY = Metric(
     training_memory,
     ByWeight(stored_nbytes),
     stage=Stage.TRAINED,
+    also=("train_memory", "training_peak", "gpu_memory", "optimizer_memory"),
 )

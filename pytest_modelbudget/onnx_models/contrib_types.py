@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from pytest_modelbudget.onnx_models.program import NOTHING_KNOWN, Node, ValueType
+from pytest_modelbudget.onnx_models.program import Node
+from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, ValueType
 
 Sizes = tuple[int, ...]
 

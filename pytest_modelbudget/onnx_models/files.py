@@ -1,6 +1,6 @@
 """Reading an ONNX file without its weights' bytes, and refusing what is none."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -14,12 +14,24 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from pytest_modelbudget.errors import DimsError, SourceError, TransformError, user_code
 from pytest_modelbudget.graph.tensor import nbytes_of
-from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.normal_form import put_in_order
+from pytest_modelbudget.onnx_models.program import (
+    VALUE_FIELDS,
+    Body,
+    Program,
+    StoredTensor,
+    name_open_axes,
+    read_graph,
+    stored_tensor,
+    strip_values,
+    symbols_of,
+    with_graph,
+    write_sizes,
+)
+from pytest_modelbudget.onnx_models.value_types import LARGEST, dtype_of
 from pytest_modelbudget.onnx_models.weights import masks
 from pytest_modelbudget.ops.table import OpTable
 
-LARGEST = 2**63 - 1  # runtimes count in 64 bits
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 
@@ -31,9 +43,13 @@ class ReadModel:
     beside are the files below its folder that values were read from, or would have been.
     """
 
-    proto: onnx.ModelProto
+    program: Program
     masks: frozenset[str]
     beside: tuple[str, ...] = ()
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        return self.program.model
 
 
 def read_model(path: Path, rules: OpTable) -> ReadModel:
@@ -53,49 +69,62 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
         proto.ParseFromString(content)
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
-    tensors = tuple(_stored(proto))
+    program = Program(proto, rules)
+    tensors = tuple(_stored(program.everything()))
     for tensor in tensors:
-        _refuse_impossible(tensor, path)
-    beside = dict.fromkeys(_location(tensor) for tensor in tensors if _decides_from_outside(tensor))
-    model = ReadModel(proto, masks(proto.graph, rules), tuple(beside))
+        if not tensor.type.is_plain:
+            _refuse_impossible(tensor, path)
+        if tensor.is_outside:
+            _refuse_elsewhere(tensor, path)
+    beside = dict.fromkeys(_location(tensor.proto) for tensor in tensors if _decides_from_outside(tensor))
+    model = ReadModel(program, masks(program.graph), tuple(beside))
     for tensor in tensors:
         _lighten(tensor, path.parent)
     return model
 
 
-def _stored(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Every tensor that the file stores, inside bodies and functions too."""
-    inside = (graph for function in model.functions for graph in program.graphs_in(function.node))
-    graphs = (*program.all_graphs(model.graph), *inside)
-    for graph in graphs:
-        yield from graph.initializer
-        yield from (sparse.values for sparse in graph.sparse_initializer)
-    for holder in (*graphs, *model.functions):
-        for node in holder.node:
-            for attribute in node.attribute:
-                kind = attribute.type
-                if kind == AttributeProto.TENSOR:
-                    yield attribute.t
-                elif kind == AttributeProto.TENSORS:
-                    yield from attribute.tensors
-                elif kind == AttributeProto.SPARSE_TENSOR:
-                    yield attribute.sparse_tensor.values
+def _stored(bodies: Iterable[Body]) -> Iterator[StoredTensor]:
+    """Every tensor that is stored in some bodies: initializers, and what attributes hold."""
+    for body in bodies:
+        yield from body.initializers
+        for node in body.nodes:
+            if node.held:
+                yield from _held(node.held)
 
 
-def _refuse_impossible(tensor: TensorProto, path: Path) -> None:
-    if min(tensor.dims, default=0) < 0:
+def _held(attributes: Iterable[AttributeProto]) -> Iterator[StoredTensor]:
+    """Every tensor in some attributes, and in graphs among them."""
+    for attribute in attributes:
+        kind = attribute.type
+        if kind == AttributeProto.TENSOR:
+            yield stored_tensor(attribute.t.name, attribute.t)
+        elif kind == AttributeProto.TENSORS:
+            yield from (stored_tensor(tensor.name, tensor) for tensor in attribute.tensors)
+        elif kind == AttributeProto.SPARSE_TENSOR:
+            yield stored_tensor(attribute.name, attribute.sparse_tensor.values)
+        elif kind == AttributeProto.GRAPHS:
+            yield from _stored(body for graph in attribute.graphs for body in read_graph(graph).everything())
+
+
+def _refuse_impossible(tensor: StoredTensor, path: Path) -> None:
+    sizes = tensor.shape
+    if min(sizes, default=0) < 0:
         raise SourceError(
-            f"{path.name}: the stored tensor '{tensor.name}' has a negative dimension: {list(tensor.dims)}"
+            f"{path.name}: the stored tensor '{tensor.proto.name}' has a negative dimension: {list(sizes)}"
         )
-    if prod(tensor.dims) > LARGEST:
+    if tensor.type.elements > LARGEST:
         raise SourceError(
-            f"{path.name}: the stored tensor '{tensor.name}' has {prod(tensor.dims):,} elements, "
+            f"{path.name}: the stored tensor '{tensor.proto.name}' has {tensor.type.elements:,} elements, "
             "more than 64 bits count"
         )
-    if tensor.data_location == TensorProto.EXTERNAL and not _is_below(_location(tensor)):
+
+
+def _refuse_elsewhere(tensor: StoredTensor, path: Path) -> None:
+    location = _location(tensor.proto)
+    if not _is_below(location):
         raise SourceError(
-            f"{path.name}: the data of '{tensor.name}' lie outside the model's folder "
-            f"({_location(tensor)!r}): save the model with its data beside it"
+            f"{path.name}: the data of '{tensor.proto.name}' lie outside the model's folder "
+            f"({location!r}): save the model with its data beside it"
         )
 
 
@@ -118,35 +147,35 @@ def _values_file(tensor: TensorProto, folder: Path) -> Path | None:
     return path if _is_below(location) and path.is_file() else None
 
 
-def _decides_from_outside(tensor: TensorProto) -> bool:
+def _decides_from_outside(tensor: StoredTensor) -> bool:
     """Whether it may decide a shape, and its values lie in another file."""
-    is_small = prod(tensor.dims) <= MOST_ELEMENTS_KEPT
-    return tensor.data_location == TensorProto.EXTERNAL and is_small and tensor.data_type in _INTEGERS
+    is_small = tensor.type.elements <= MOST_ELEMENTS_KEPT
+    return is_small and tensor.type.code in _INTEGERS and tensor.is_outside
 
 
-def _lighten(tensor: TensorProto, folder: Path) -> None:
+def _lighten(tensor: StoredTensor, folder: Path) -> None:
     """Drop the values of a tensor, but for the few that may decide a shape."""
-    external = tensor.data_location == TensorProto.EXTERNAL
-    is_large = prod(tensor.dims) > MOST_ELEMENTS_KEPT
+    proto, external = tensor.proto, tensor.is_outside
+    is_large = tensor.type.elements > MOST_ELEMENTS_KEPT
     if is_large:
-        for field in program.VALUE_FIELDS:
-            tensor.ClearField(field)
-    elif _decides_from_outside(tensor) and _values_file(tensor, folder):
-        with user_code(f"reading the external data of '{tensor.name}'", SourceError):
-            load_external_data_for_tensor(tensor, str(folder))
+        for field in VALUE_FIELDS:
+            proto.ClearField(field)
+    elif external and _decides_from_outside(tensor) and _values_file(proto, folder):
+        with user_code(f"reading the external data of '{proto.name}'", SourceError):
+            load_external_data_for_tensor(proto, str(folder))
         external = False
     if external or is_large:
-        tensor.ClearField("external_data")
-        tensor.data_location = TensorProto.DEFAULT
+        proto.ClearField("external_data")
+        proto.data_location = TensorProto.DEFAULT
 
 
 def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy without the values of its initialisers, but for small ones."""
     stored = (
-        tensor if prod(tensor.dims) <= MOST_ELEMENTS_KEPT else program.strip_values(tensor)
+        tensor if prod(tensor.dims) <= MOST_ELEMENTS_KEPT else strip_values(tensor)
         for tensor in model.graph.initializer
     )
-    return program.with_graph(model, model.graph.node, stored)
+    return with_graph(model, model.graph.node, stored)
 
 
 def model_with_weights(path: Path) -> onnx.ModelProto:
@@ -188,29 +217,30 @@ def weight_files(path: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(filter(None, (_values_file(t, path.parent) for t in stored))))
 
 
-def bind_dims(proto: onnx.ModelProto, dims: Mapping[str, int], file: str) -> None:
+def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> None:
     """Write sizes in place of symbols; a symbol that no input has is refused.
 
     An input's dimension without a name goes by "input.axis". Raises DimsError naming the
     symbols that there are, and SourceError for a negative dimension.
     """
-    symbols = set()
-    for value in proto.graph.input:
-        for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
-            if dimension.dim_value < 0:
+    graph = program.model.graph
+    for name in program.graph.inputs:
+        for axis, size in enumerate(program.graph.types[name].shape or ()):
+            if isinstance(size, int) and size < 0:
                 raise SourceError(
-                    f"{file}: dimension {axis} of input '{value.name}' is negative "
-                    f"({dimension.dim_value}): export it as a symbol, or with a size"
+                    f"{file}: dimension {axis} of input '{name}' is negative "
+                    f"({size}): export it as a symbol, or with a size"
                 )
-            if not dimension.dim_param and not dimension.HasField("dim_value"):
-                dimension.dim_param = f"{value.name}.{axis}"
-            symbols.add(dimension.dim_param)
-    unknown = sorted(set(dims) - symbols)
-    if unknown:
-        known = ", ".join(sorted(symbols - {""})) or "none at all"
-        raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {known}")
+    is_open = any(None in (program.graph.types[name].shape or ()) for name in program.graph.inputs)
+    if is_open:
+        name_open_axes(graph)
     if dims:
-        program.write_sizes(proto.graph, dims)
+        symbols = symbols_of(graph)
+        unknown = sorted(set(dims) - symbols)
+        if unknown:
+            known = ", ".join(sorted(symbols - {""})) or "none at all"
+            raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {known}")
+        write_sizes(graph, dims)
 
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message
@@ -231,7 +261,7 @@ def write_model(model: onnx.ModelProto, path: Path, *, largest: int = LARGEST_ME
         path.parent.mkdir(parents=True, exist_ok=True)
         if beside:
             data = path.with_name(f"{path.name}.data")
-            model = program.with_graph(model, model.graph.node, _write_values(model, data))
+            model = with_graph(model, model.graph.node, _write_values(model, data))
         path.write_bytes(model.SerializeToString())
     except OSError as error:
         raise TransformError(f"cannot write {path}: {error.strerror or error}") from error
@@ -251,7 +281,7 @@ def _write_values(model: onnx.ModelProto, data: Path) -> list[TensorProto]:
             values = tensor.raw_data or numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
             file.write(bytes(-file.tell() % PAGE))
             place = {"location": data.name, "offset": file.tell(), "length": file.write(values)}
-            outside = program.strip_values(tensor)
+            outside = strip_values(tensor)
             outside.data_location = TensorProto.EXTERNAL
             for key, value in place.items():
                 outside.external_data.add(key=key, value=str(value))
@@ -279,4 +309,4 @@ def linear_model(
 
 def _nbytes(tensor: TensorProto) -> int:
     """Bytes of a stored tensor's values, whether they lie in the file or beside it."""
-    return nbytes_of(prod(tensor.dims), program.dtype_of(tensor.data_type))
+    return nbytes_of(prod(tensor.dims), dtype_of(tensor.data_type))

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from math import prod
 
+import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, TensorProto
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
@@ -18,24 +19,16 @@ from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor,
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.onnx_models.files import LARGEST, ReadModel, bind_dims, read_model, weightless
+from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types, result_types, with_shapes
-from pytest_modelbudget.onnx_models.normal_form import SORTED, put_in_order
-from pytest_modelbudget.onnx_models.program import (
-    CONSTANT,
-    Body,
-    Node,
-    Program,
-    StoredTensor,
-    ValueType,
-    dtype_of,
-    weight_name,
-)
+from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
+from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor, weight_name
+from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, dtype_of
 from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
 from pytest_modelbudget.ops.table import OpTable
 
 TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
-TRUE = onnx.helper.make_tensor("", TensorProto.BOOL, (), [True])
+TRUE = np.array(True)
 GRIDS = frozenset({"quantize", "dequantize"})
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
 
@@ -110,7 +103,7 @@ def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> in
         condition = reader.folding.value(node.inputs[1], frame)
         if condition is None:
             return None
-        if not numpy_helper.to_array(condition).any():
+        if not condition.any():
             return 0
     if wanted is None:
         return None
@@ -118,9 +111,9 @@ def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> in
     inside.values[flag] = TRUE
     inside.tensors[flag] = _register(flag, TensorProto.BOOL)
     goes_on = reader.folding.value(body.outputs[0], inside)
-    if goes_on is None or not numpy_helper.to_array(goes_on).all():
+    if goes_on is None or not goes_on.all():
         return None
-    return max(int(numpy_helper.to_array(wanted).reshape(-1)[0]), 0)
+    return max(int(wanted.reshape(-1)[0]), 0)
 
 
 def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
@@ -229,7 +222,7 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     reader.operand(node.inputs[0], scope, frame)
     condition = reader.folding.value(node.inputs[0], frame)
     if condition is not None:
-        taken = "then_branch" if numpy_helper.to_array(condition).any() else "else_branch"
+        taken = "then_branch" if condition.any() else "else_branch"
         _take(reader, node, frame, _branch(reader, branches[taken], frame, scope))
         return
     read = {name: _branch(reader, body, frame, scope) for name, body in branches.items()}
@@ -285,8 +278,10 @@ CONTROL_FLOW: Mapping[str, ReadNode] = {"onnx::Loop": read_loop, "onnx::Scan": r
 
 def fresh(name: str, known: ValueType, why: str = "", storage: Storage | None = None) -> Tensor:
     """A result on memory of its own, or on the memory given; why says what hides its shape."""
-    dtype = known.dtype
-    sizes = known.sizes
+    dtype, sizes = known.dtype, known.sizes
+    if known.is_plain and sizes is not None:
+        home = storage or Storage(name, known.nbytes, StorageKind.ACTIVATION)
+        return Tensor(name, sizes, dtype, home, 0, known.strides)
     if sizes is None or known.container or not dtype.bits:
         hidden = sizes is None or bool(known.container)
         reason = why if hidden else f"{name} holds {dtype.name}s, which have no fixed size"
@@ -407,16 +402,16 @@ class GraphReader:
 
     def _stored(self, stored: StoredTensor, frame: Frame, place: str) -> Tensor:
         """A stored tensor as a weight of the graph."""
-        name, dtype, sizes = stored.name, stored.dtype, stored.shape
+        name, known = stored.name, stored.type
         kind = self._kinds.kind(stored)
         path = weight_name(name, place)
         self._met.add((frame.body, name))
-        tensor = dense(path, sizes, dtype, Storage(path, nbytes_of(prod(sizes), dtype), kind))
-        frame.place(name, tensor, ValueType(stored.proto.data_type, sizes))
+        tensor = dense(path, stored.shape, known.dtype, Storage(path, known.nbytes, kind))
+        frame.place(name, tensor, known)
         is_parameter = kind is StorageKind.PARAMETER
         packed = self._kinds.packed(name) if is_parameter else None
         reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
-        self._weights.append(Weight(tensor, is_parameter, bool(sizes), packed, reader))
+        self._weights.append(Weight(tensor, is_parameter, bool(stored.shape), packed, reader))
         return tensor
 
     def _operation(self, node: Node, frame: Frame) -> None:
@@ -430,7 +425,7 @@ class GraphReader:
 
     def _take_attributes(self, node: Node, scope: str) -> None:
         """What an operator without a rule stores in its attributes, which may be its weights."""
-        for attribute in node.proto.attribute:
+        for attribute in node.held:
             protos = {TENSOR: [attribute.t], TENSORS: attribute.tensors, SPARSE: [attribute.sparse_tensor.values]}
             for at, proto in enumerate(protos.get(attribute.type, ())):
                 if proto.dims:
@@ -445,8 +440,9 @@ class GraphReader:
     def _operands(self, node: Node, scope: str, frame: Frame) -> tuple[Operand, ...]:
         """Operands in order; what only says how large or where is left out."""
         operands: list[Tensor | None] = []
+        made = frame.tensors
         for name, role in zip(node.inputs, node.roles, strict=True):
-            tensor = (frame.tensors.get(name) or self.operand(name, scope, frame)) if name else None
+            tensor = (made.get(name) or self.operand(name, scope, frame)) if name else None
             if role.shape and tensor and tensor.storage.kind is not StorageKind.SHAPE:
                 tensor = None
             operands.append(tensor)
@@ -468,14 +464,14 @@ class GraphReader:
     ) -> tuple[Tensor, ...]:
         """Results on the memory where they belong; further ones of a view only where read."""
         results: list[Tensor] = []
-        base = self._viewed(node, operands, frame)
+        base, shaping = self._viewed(node, operands, frame), frame.body.shaping
         for position, (name, known) in enumerate(zip(node.outputs, types, strict=True)):
             if not name or (base and position and not self._graph.reads.get(name)):
                 continue
             why = "" if known.sizes is not None else self._why(node, known, operands, frame)
             if base and not position:
                 tensor = view(name, base, known, why)
-            elif name in frame.body.shaping:
+            elif name in shaping:
                 storage = Storage(name, 0, StorageKind.SHAPE)  # it takes no memory, known or not
                 tensor = dense(name, known.sizes or (), known.dtype, storage)
             else:
@@ -489,13 +485,13 @@ class GraphReader:
         rule = node.rule
         if rule is None or rule.shares_storage_of is None:
             return None
-        by_word = {role.word: at for at, role in enumerate(node.roles)}
-        flag = by_word.get(rule.computes_where or "")
+        words = [role.word for role in node.roles]
+        flag = words.index(rule.computes_where) if rule.computes_where in words else None
         if flag is not None and node.inputs[flag]:
             value = self.folding.value(node.inputs[flag], frame)
-            if value is None or numpy_helper.to_array(value).any():
+            if value is None or value.any():
                 return None
-        operand = operands[by_word[rule.shares_storage_of]]
+        operand = operands[words.index(rule.shares_storage_of)]
         return operand if isinstance(operand, Tensor) else None
 
     def _why(self, node: Node, known: ValueType, operands: tuple[Operand, ...], frame: Frame) -> str:
@@ -552,20 +548,20 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
         raise SourceError("dtype converts modules, not ONNX files: export it in that type")
     if source.inputs:
         raise SourceError("an ONNX file brings its own inputs: bind its symbols with dims")
-    return loaded_model(read_model(path, rules), path.name, source.dims, rules)
+    return loaded_model(read_model(path, rules), path.name, source.dims)
 
 
-def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
+def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> LoadedModel:
     """The graph of a model without weights, which is written to: its dims are bound."""
-    is_sorted = put_in_order(model.proto)
-    bind_dims(model.proto, dims, file)
-    reader = GraphReader(Program(with_shapes(model, file), rules), model.masks)
+    program = in_order(model.program)
+    bind_dims(program, dims, file)
+    reader = GraphReader(with_shapes(program, file), model.masks)
     graph = reader.graph()
-    notes = (*([SORTED] if is_sorted else []), *reader.notes)
+    notes = (*([] if program is model.program else [SORTED]), *reader.notes)
     return LoadedModel(graph, "onnx", notes=notes, files=model.beside)
 
 
 def measured_graph(model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(weightless(model), masks(model.graph, rules))
-    return loaded_model(light, name, dims, rules)
+    light = ReadModel(Program(weightless(model), rules), masks(Program(model, rules).graph))
+    return loaded_model(light, name, dims)

@@ -9,29 +9,41 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, numpy_helper
+from onnx.helper import np_dtype_to_tensor_dtype
 from onnx.shape_inference import InferenceError
 
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types
-from pytest_modelbudget.onnx_models.files import LARGEST, ReadModel, weightless
-from pytest_modelbudget.onnx_models.normal_form import written_out
+from pytest_modelbudget.onnx_models.files import weightless
+from pytest_modelbudget.onnx_models.normal_form import with_functions_written_out
+from pytest_modelbudget.onnx_models.value_types import (
+    LARGEST,
+    MOST_AXES,
+    NOTHING_KNOWN,
+    Types,
+    ValueType,
+    sized_type,
+    value_type,
+)
 
 
-def with_shapes(model: ReadModel, file: str) -> onnx.ModelProto:
-    """The model with local functions written out and a type beside every value that has one.
+def with_shapes(whole: program.Program, file: str) -> program.Program:
+    """A program with local functions written out and a type beside every value that has one.
 
     Raises SourceError where onnx finds the types of two operations at odds.
     """
-    proto = model.proto
     with user_code(f"{file} is no valid model: working out its shapes", SourceError):
-        proto = written_out(proto, file)
-        inferred = onnx.shape_inference.infer_shapes(proto)  # no values: onnx's wrap, and take any memory
-    if len(inferred.graph.node) != len(proto.graph.node):
+        plain = with_functions_written_out(whole, file)
+        inferred = onnx.shape_inference.infer_shapes(plain.model)  # no values: onnx's wrap, and take any memory
+    if len(inferred.graph.node) != len(plain.model.graph.node):
         raise SourceError(f"{file}: onnx could not work out the shapes of this model")
-    return inferred
+    return plain.typed(inferred)
+
+
+Value = Any  # an array, as numpy has it
 
 
 @dataclass
@@ -46,8 +58,8 @@ class Frame:
     outer: Frame | None = None
     times: int = 1
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    types: dict[str, program.ValueType] = field(default_factory=dict)
-    values: dict[str, TensorProto | None] = field(default_factory=dict)
+    types: dict[str, ValueType] = field(default_factory=dict)
+    values: dict[str, Value | None] = field(default_factory=dict)
     hidden: dict[str, str] = field(default_factory=dict)
     placed: dict[str, Storage] = field(default_factory=dict)
 
@@ -55,7 +67,7 @@ class Frame:
         """A frame for a body inside this graph, which runs so often for each run of this."""
         return Frame(body, self, self.times * times)
 
-    def place(self, name: str, tensor: Tensor, known: program.ValueType) -> None:
+    def place(self, name: str, tensor: Tensor, known: ValueType) -> None:
         """Let a value be a tensor of a type, from here on."""
         self.tensors[name], self.types[name] = tensor, known
 
@@ -64,13 +76,13 @@ class Frame:
         tensor = self.tensors.get(name)
         return self.outer.tensor(name) if tensor is None and self.outer else tensor
 
-    def type(self, name: str) -> program.ValueType:
+    def type(self, name: str) -> ValueType:
         """What is known of a value's type."""
         known = self.types.get(name)
         if known is not None:
             return known
         if name in self.body.stored:
-            return program.tensor_type(self.body.stored[name].proto)
+            return self.body.stored[name].type
         if self.outer is None or name in self.body.types:
             return self.body.types[name]
         return self.outer.type(name)
@@ -100,7 +112,6 @@ KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx it
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
 MOST_WORK = 2**21  # elements that are read and made for all such values of a model together
 LEAST_WORK = 16  # of one node, whose run costs more than its elements
-MOST_AXES = 64  # as many as numpy has
 # What onnx's reference implementation raises for what it does not do.
 REFUSALS = (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 # What shapes are worked out with: each takes a time that its elements bound. Of the second, data decide the shape of
@@ -140,7 +151,7 @@ class Folding:
         self._imports = [onnx.helper.make_opsetid(*opset) for opset in opsets.items()]
         self._work_left = MOST_WORK
 
-    def value(self, name: str, frame: Frame) -> TensorProto | None:
+    def value(self, name: str, frame: Frame) -> Value | None:
         """A value that is the same in every run, or None."""
         waiting, begun = [(name, frame.home(name))], set[tuple[str, int]]()
         while waiting:
@@ -156,7 +167,7 @@ class Folding:
             waiting += [(operand, home.home(operand)) for operand in node.inputs if operand]
         return self._known(name, frame)
 
-    def _known(self, name: str, frame: Frame) -> TensorProto | None:
+    def _known(self, name: str, frame: Frame) -> Value | None:
         home = frame.home(name)
         return home.values.get(name) if home is not None else None
 
@@ -165,14 +176,14 @@ class Folding:
         node = None if name in frame.body.stored else frame.body.makers.get(name)
         return node if node and node.operator in _FOLDED else None
 
-    def _value(self, name: str, frame: Frame) -> TensorProto | None:
+    def _value(self, name: str, frame: Frame) -> Value | None:
         stored = frame.body.stored.get(name)
         if stored is not None:
-            return stored.values
+            return _stored_value(stored)
         node = frame.body.makers.get(name)
         return self._results(node, frame).get(name) if node is not None else None
 
-    def _results(self, node: program.Node, frame: Frame) -> dict[str, TensorProto]:
+    def _results(self, node: program.Node, frame: Frame) -> dict[str, Value]:
         """All results of a node whose operands are known; none where one is not."""
         if node.operator in {"onnx::Shape", "onnx::Size"}:
             sizes = frame.type(node.inputs[0]).sizes
@@ -185,9 +196,9 @@ class Folding:
             return {}
         return self._computed(node, known, frame)
 
-    def _is_affordable(self, node: program.Node, operands: Mapping[str, TensorProto], frame: Frame) -> bool:
+    def _is_affordable(self, node: program.Node, operands: Mapping[str, Value], frame: Frame) -> bool:
         """Whether a node is worked out here, which the work that is left then pays."""
-        read = made = sum(prod(value.dims) for value in operands.values())
+        read = made = sum([value.size for value in operands.values()])
         if node.operator not in _SHAPED_BY_VALUES:
             types = [frame.type(name) for name in node.outputs if name]
             if any(known.sizes is None for known in types):
@@ -204,25 +215,22 @@ class Folding:
         self._work_left -= work
         return True
 
-    def _computed(
-        self, node: program.Node, operands: Mapping[str, TensorProto], frame: Frame
-    ) -> dict[str, TensorProto]:
+    def _computed(self, node: program.Node, feeds: Mapping[str, Value], frame: Frame) -> dict[str, Value]:
         """Results by onnx's own reference implementation; none where it has none, or where they do not fit."""
         names = [name for name in node.outputs if name]
         try:
-            feeds = {name: numpy_helper.to_array(value) for name, value in operands.items()}
             with np.errstate(all="ignore"):
                 results = self._run(node, names, feeds)
                 if not self._fit(node, names, feeds, results):
                     frame.hide(node, f"{node.operator} '{node.result}': its integers do not fit in their type")
                     return {}
-            return {name: numpy_helper.from_array(result, name) for name, result in zip(names, results, strict=True)}
+            return dict(zip(names, results, strict=True))
         except REFUSALS:
             return {}  # then the shape stays unknown, and that is said
 
     def _run(self, node: program.Node, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
         if node.operator in _DIRECT:
-            return [_DIRECT[node.operator](node, [feeds[name] for name in node.inputs])]
+            return [np.asarray(_DIRECT[node.operator](node, [feeds[name] for name in node.inputs]))]
         from onnx.reference import ReferenceEvaluator
 
         inputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in feeds]
@@ -234,11 +242,13 @@ class Folding:
     def _fit(self, node: program.Node, names: Sequence[str], feeds: Mapping[str, Any], results: Sequence[Any]) -> bool:
         """Whether integer results are what real numbers would give, up to what a division rounds: none wrapped."""
         read = [feeds[name] for name in node.inputs if name]  # one may be read twice
-        entries = [abs(int(entry)) for array in read if array.dtype.kind in "iu" for entry in array.flat[:64]]
-        is_small = prod(max(entry, 1) for entry in entries) < 2**31 and all(array.size <= 64 for array in read)
         is_whole = any(result.dtype.kind in "iu" for result in results)
-        if not is_whole or node.operator in _ONLY_MOVING or (is_small and node.operator not in {"onnx::Pow", *_CASTS}):
+        if not is_whole or node.operator in _ONLY_MOVING:
             return True
+        if node.operator not in _GROWING_FAST and all(array.size <= 64 for array in read):
+            entries = [entry for array in read if array.dtype.kind in "iu" for entry in array.ravel().tolist()]
+            if prod([abs(entry) or 1 for entry in entries]) < 2**31:
+                return True
         if node.operator in _CASTS:
             exact = [next(iter(feeds.values()))]
         else:
@@ -253,22 +263,22 @@ class Folding:
                 return True  # an operator of integers alone, which works on their bits
         return all(_agrees(result, real) for result, real in zip(results, exact, strict=True))
 
-    def types(self, node: program.Node, frame: Frame) -> tuple[program.ValueType, ...]:
+    def types(self, node: program.Node, frame: Frame) -> tuple[ValueType, ...]:
         """Types of a node's results, from its operands' types and those values that are known."""
         types = self._inferred(node, frame)
         if all(known.sizes is not None for known in types):
             return types
         results = self._worked_results(node, frame)
         return tuple(
-            program.tensor_type(results[name]) if name in results else known
+            _type_of(results[name]) if name in results else known
             for name, known in zip(node.outputs, types, strict=True)
         )
 
-    def _worked_results(self, node: program.Node, frame: Frame) -> dict[str, TensorProto]:
+    def _worked_results(self, node: program.Node, frame: Frame) -> dict[str, Value]:
         values = {name: self.value(name, frame) for name in node.outputs if name}
         return {name: value for name, value in values.items() if value is not None}
 
-    def outgrown(self, node: program.Node, types: Sequence[program.ValueType], frame: Frame) -> str:
+    def outgrown(self, node: program.Node, types: Sequence[ValueType], frame: Frame) -> str:
         """Why the sizes of results are no claim: they, or what makes them, do not fit in 64 bits; "" where they do."""
         for name in node.inputs if frame.hides else ():
             why = frame.hidden_reason(name)
@@ -279,12 +289,12 @@ class Folding:
         for name, known in zip(node.outputs, types, strict=True):
             if len(known.shape or ()) > MOST_AXES:
                 return f"{node.operator} '{node.result}': a shape of {len(known.shape or ()):,} axes"
-            if prod(known.sizes or ()) > LARGEST:  # each size fits; what comes of it need not
-                frame.hidden[name] = f"'{name}' has {prod(known.sizes or ()):,} elements, more than 64 bits count"
+            if known.elements > LARGEST:  # each size fits; what comes of it need not
+                frame.hidden[name] = f"'{name}' has {known.elements:,} elements, more than 64 bits count"
         return ""
 
-    def _inferred(self, node: program.Node, frame: Frame) -> tuple[program.ValueType, ...]:
-        unknown = program.NOTHING_KNOWN
+    def _inferred(self, node: program.Node, frame: Frame) -> tuple[ValueType, ...]:
+        unknown = NOTHING_KNOWN
         nothing = (unknown,) * len(node.outputs)
         operands = {name: frame.type(name) for name in node.inputs if name}
         proto, domain = node.proto, _domain(node)
@@ -300,14 +310,12 @@ class Folding:
                 onnx.defs.get_schema(proto.op_type, self._opsets.get(domain, 1), domain),
                 proto,
                 {name: onnx.helper.make_tensor_type_proto(known.code, known.shape) for name, known in operands.items()},
-                {name: value for name, value in values.items() if value is not None},
+                {name: numpy_helper.from_array(value, name) for name, value in values.items() if value is not None},
                 opset_imports=self._imports,
             )
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
             return nothing
-        return tuple(
-            program.value_type(types[name]) if name in types else program.NOTHING_KNOWN for name in node.outputs
-        )
+        return tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
 
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
         """The standard operator that gives results of the same types, with what it knows."""
@@ -323,10 +331,28 @@ def _domain(node: program.Node) -> str:
 
 # What stands in nearly every chain of shapes, as numpy has it: building an evaluator takes longer by far.
 _DIRECT: Mapping[str, Callable[[program.Node, list[Any]], Any]] = {
+    "onnx::Add": lambda node, read: np.add(*_of_one_type(read)),
     "onnx::Concat": lambda node, read: np.concatenate(read, node.attributes["axis"]),
     "onnx::Gather": lambda node, read: np.take(read[0], read[1], node.attributes.get("axis", 0)),
+    "onnx::Mul": lambda node, read: np.multiply(*_of_one_type(read)),
+    "onnx::Sub": lambda node, read: np.subtract(*_of_one_type(read)),
+    "onnx::Unsqueeze": lambda node, read: np.expand_dims(read[0], _axes(node, read)),
 }
+
+
+def _of_one_type(read: Sequence[Value]) -> Sequence[Value]:
+    if len({array.dtype for array in read}) > 1:
+        raise TypeError("operands of different types")
+    return read
+
+
+def _axes(node: program.Node, read: Sequence[Value]) -> tuple[int, ...]:
+    """The axes of an operator that reads them as its second operand, and had them as an attribute before."""
+    return tuple(read[1].ravel().tolist()) if len(read) > 1 else node.attributes["axes"]
+
+
 _CASTS = frozenset({"onnx::Cast", "onnx::CastLike"})
+_GROWING_FAST = _CASTS | {"onnx::Pow"}  # results may be large where operands are small
 _ONLY_MOVING = frozenset({
     "onnx::Compress", "onnx::Concat", "onnx::ConstantOfShape", "onnx::Expand", "onnx::EyeLike",
     "onnx::Flatten", "onnx::Gather", "onnx::GatherElements", "onnx::GatherND", "onnx::Identity",
@@ -351,21 +377,32 @@ def _stays_small(node: program.Node, folding: Folding, frame: Frame) -> bool:
     numbers += [entry for entry in node.attributes.values() if isinstance(entry, tuple) for entry in entry]
     for name, role in zip(node.inputs, node.roles, strict=True):
         value = folding.value(name, frame) if name and role.shape else None
-        numbers += numpy_helper.to_array(value).ravel().tolist() if value is not None else []
+        numbers += value.ravel().tolist() if value is not None else []
     largest = max((abs(entry) for entry in numbers if isinstance(entry, (int, float))), default=0)
     return (1 + sum(sizes)) * (1 + largest) * 4 <= LARGEST
 
 
-def _shape_value(node: program.Node, sizes: tuple[int, ...], frame: Frame) -> dict[str, TensorProto]:
+def _type_of(value: Value) -> ValueType:
+    return sized_type(np_dtype_to_tensor_dtype(value.dtype), value.shape)
+
+
+def _stored_value(stored: program.StoredTensor) -> Value | None:
+    try:
+        return None if stored.values is None else stored.array()
+    except REFUSALS:
+        return None  # its bytes are no values of its type
+
+
+def _shape_value(node: program.Node, sizes: tuple[int, ...], frame: Frame) -> dict[str, Value]:
     """What Shape (with its range) or Size says of a tensor of these sizes; nothing of more than 64 bits count."""
     result = node.outputs[0]
     if node.operator == "onnx::Size":
         if prod(sizes) > LARGEST:
             frame.hide(node, f"onnx::Size '{result}': {prod(sizes):,} elements are more than 64 bits count")
             return {}
-        return {result: onnx.helper.make_tensor(result, TensorProto.INT64, (), [prod(sizes)])}
+        return {result: np.array(prod(sizes), np.int64)}
     chosen = sizes[slice(node.attributes.get("start"), node.attributes.get("end"))]
-    return {result: onnx.helper.make_tensor(result, TensorProto.INT64, (len(chosen),), chosen)}
+    return {result: np.array(chosen, np.int64)}
 
 
 def find_types(frame: Frame, folding: Folding) -> None:
@@ -375,22 +412,28 @@ def find_types(frame: Frame, folding: Folding) -> None:
             result_types(node, frame, folding)
 
 
-def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[program.ValueType, ...]:
+def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[ValueType, ...]:
     """Types of a node's results: as declared, or worked out where that leaves them open."""
     types = tuple([frame.type(name) for name in node.outputs])
-    is_open = not types or None in [known.sizes for known in types]
+    is_open = not types
+    is_plain = node.operator not in _OUTGROWING and not frame.hides
+    for known in types:
+        is_plain = is_plain and known.is_plain
+        is_open = is_open or known.sizes is None
+    if is_plain and types:
+        return types
     if is_open:
         pairs = zip(types, folding.types(node, frame), strict=True)
         types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
     why = folding.outgrown(node, types, frame)
     if why:
         frame.hide(node, why)
-        types = tuple([program.ValueType(known.code) for known in types])
-    frame.types.update(zip(node.outputs, types, strict=True))  # also what the file declares: decoded once
+        types = tuple([ValueType(known.code) for known in types])
+    frame.types.update(zip(node.outputs, types, strict=True))
     return types
 
 
-def inferred_types(model: onnx.ModelProto) -> program.Types:
+def inferred_types(model: onnx.ModelProto) -> Types:
     """The types of a model's values, as far as they can be worked out before the run."""
     inferred = onnx.shape_inference.infer_shapes(weightless(model))
     whole = program.Program(inferred)

@@ -10,7 +10,8 @@ from pytest_modelbudget.errors import DimsError, InputError, TransformError
 from pytest_modelbudget.formats.model import DrawnInputs, Output
 from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import unbound
-from pytest_modelbudget.onnx_models.program import Body, Node, Program, ValueType
+from pytest_modelbudget.onnx_models.program import Body, Node, Program
+from pytest_modelbudget.onnx_models.value_types import ValueType
 
 Feeds = Mapping[str, Any]  # arrays by name
 

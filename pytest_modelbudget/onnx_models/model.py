@@ -17,11 +17,12 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
-from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
+from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights, weightless
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
-from pytest_modelbudget.onnx_models.program import NOTHING_KNOWN, Node, Program, Types, bound, symbols_of, with_graph
+from pytest_modelbudget.onnx_models.program import Node, Program, bound, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
+from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, Types
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
@@ -153,7 +154,7 @@ class OnnxModel(formats.RunnableModel):
 
     @cached_property
     def _inferred(self) -> Types:
-        return inferred_types(bound(self.proto, self.source.dims))
+        return inferred_types(bound(weightless(self.proto), self.source.dims))
 
     @property
     def dtype(self) -> str:
@@ -356,7 +357,7 @@ def layer_pairs(original: OnnxModel, changed: OnnxModel) -> Iterator[formats.Lay
     for name in sorted({*first.outputs} & {*second.outputs}):
         if (name in before) != (name in after):
             raise TransformError(f"output '{name}' is computed in one of the models alone")
-    types = inferred_types(bound(original.proto, original.source.dims))
+    types = inferred_types(bound(weightless(original.proto), original.source.dims))
     for name in before:
         if name in both and not (twins.means_alike and twins.makes_alike(before[name], after[name])):
             cuts = (model.changed(_cut_out(model, name, both - {name}, types)) for model in (original, changed))

@@ -18,6 +18,13 @@ MOST_BYTES = 2**28  # likewise
 DEEPEST_CALLS = 100  # functions that call one another
 
 
+def in_order(whole: program.Program) -> program.Program:
+    """A program whose nodes stand in the order in which they run; itself where they did."""
+    if all(map(stands_in_order, whole.everything())):
+        return whole
+    return program.Program(whole.model, whole.rules) if put_in_order(whole.model) else whole
+
+
 def put_in_order(model: ModelProto) -> bool:
     """Sort nodes that stand before those whose results they read, in bodies and functions too.
 
@@ -29,6 +36,17 @@ def put_in_order(model: ModelProto) -> bool:
     # Inner ones first: outer ones are copied.
     sorted_ones = [_sort(holder.node, has_bodies=has_bodies) for holder in reversed(holders)]
     return any(sorted_ones)
+
+
+def stands_in_order(body: program.Body) -> bool:
+    """Whether no node of a body stands before one whose results it, or a body of it, reads."""
+    later: set[str] = set()
+    for node in reversed(body.nodes):
+        later.update(node.outputs)
+        later.discard("")
+        if not later.isdisjoint(node.reads if node.bodies else node.inputs):
+            return False
+    return True
 
 
 def _sort(nodes: MutableSequence[NodeProto], *, has_bodies: bool) -> bool:
@@ -68,6 +86,13 @@ def _order(reads: list[list[int]]) -> list[int]:
                 order.append(place)
             waiting.pop()
     return order
+
+
+def with_functions_written_out(whole: program.Program, file: str) -> program.Program:
+    """A program without functions of its own: each is written out where it is called; raises as below."""
+    if not whole.model.functions:
+        return whole
+    return program.Program(written_out(whole.model, file), whole.rules)
 
 
 def written_out(model: ModelProto, file: str) -> ModelProto:

@@ -5,136 +5,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.graph.tensor import DType, kept
+from pytest_modelbudget.onnx_models.value_types import (
+    FLOATING,
+    DeclaredTypes,
+    ValueType,
+    declared_types,
+    is_floating,
+    tensor_type,
+)
 from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
-
-Dimension = Union[int, str, None]
-
-# Name and width of every element type; strings have no fixed width and stand as 0.
-# Source: TensorProto.DataType in onnx.proto.
-_WIDTHS = {
-    "FLOAT": ("float32", 32),
-    "DOUBLE": ("float64", 64),
-    "FLOAT16": ("float16", 16),
-    "BFLOAT16": ("bfloat16", 16),
-    "FLOAT8E4M3FN": ("float8_e4m3fn", 8),
-    "FLOAT8E4M3FNUZ": ("float8_e4m3fnuz", 8),
-    "FLOAT8E5M2": ("float8_e5m2", 8),
-    "FLOAT8E5M2FNUZ": ("float8_e5m2fnuz", 8),
-    "FLOAT8E8M0": ("float8_e8m0fnu", 8),
-    "FLOAT4E2M1": ("float4_e2m1fn", 4),
-    "COMPLEX64": ("complex64", 64),
-    "COMPLEX128": ("complex128", 128),
-    "BOOL": ("bool", 8),
-    "STRING": ("string", 0),
-} | {f"{sign.upper()}INT{bits}": (f"{sign}int{bits}", bits) for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)}
-_UNKNOWN = DType("unknown", 0)
-_DTYPES = {code: DType(*_WIDTHS[name]) for name, code in TensorProto.DataType.items() if name in _WIDTHS}
-
-
-def dtype_of(code: int) -> DType:
-    """The element type of a TensorProto code."""
-    return _DTYPES.get(code, _UNKNOWN)
-
-
-def is_floating(dtype: DType) -> bool:
-    """Whether values of a type are real or complex numbers."""
-    return dtype.name.startswith(("float", "bfloat", "complex"))
-
-
-@dataclass(frozen=True)
-class ValueType:
-    """What is known of a value before the run.
-
-    code is its element type; shape holds sizes, names of symbols and None for what is not known, and is itself None
-    where not even the rank is. container says "sequence", "optional" or "map" for what is no tensor.
-    """
-
-    code: int = 0
-    shape: tuple[Dimension, ...] | None = None
-    container: str = ""
-
-    @property
-    def dtype(self) -> DType:
-        return dtype_of(self.code)
-
-    @kept
-    def sizes(self) -> tuple[int, ...] | None:
-        """The shape, where every dimension is known."""
-        if self.shape is None:
-            return None
-        known = tuple([size for size in self.shape if type(size) is int])
-        return known if len(known) == len(self.shape) else None
-
-    @property
-    def symbols(self) -> list[str]:
-        """The names in its shape that stand for sizes, each once."""
-        return list(dict.fromkeys(size for size in self.shape or () if isinstance(size, str)))
-
-    @property
-    def declared(self) -> tuple[int | str, ...]:
-        """The shape for eyes: sizes, names of symbols, "?" for a size and "..." for a shape that nothing says."""
-        if self.shape is None:
-            return ("...",)
-        return tuple("?" if size is None or str(size).startswith(INVENTED) else size for size in self.shape)
-
-
-NOTHING_KNOWN = ValueType()
-INVENTED = "unk__"  # how onnx's inference calls sizes of which it only knows that they are equal
-
-
-def value_type(proto: onnx.TypeProto) -> ValueType:
-    """The type that a file declares for a value."""
-    kind = proto.WhichOneof("value")
-    if kind != "tensor_type":
-        return ValueType(container=kind.removesuffix("_type") if kind else "")
-    tensor = proto.tensor_type
-    if not tensor.HasField("shape"):
-        return ValueType(tensor.elem_type)
-    sizes = (  # a dimension that is no positive size is 0, a symbol, or nothing
-        size.dim_value or (0 if size.HasField("dim_value") else str(size.dim_param) or None)
-        for size in tensor.shape.dim
-    )
-    return ValueType(tensor.elem_type, tuple(sizes))
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredTypes:
-    """Types that a graph declares or inference found, by value; decoded when asked for."""
-
-    protos: Mapping[str, onnx.TypeProto]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.protos
-
-    def __getitem__(self, name: str) -> ValueType:
-        proto = self.protos.get(name)
-        return NOTHING_KNOWN if proto is None else value_type(proto)
-
-
-NO_TYPES = DeclaredTypes({})
-Types = Mapping[str, ValueType]
-
-
-def declared_types(graph: onnx.GraphProto) -> DeclaredTypes:
-    """The types that stand in one graph, without those of bodies inside it."""
-    values = (*graph.value_info, *graph.output, *graph.input)
-    return DeclaredTypes({value.name: value.type for value in values})
-
-
-def tensor_type(tensor: TensorProto) -> ValueType:
-    """The type of a stored tensor."""
-    return ValueType(tensor.data_type, tuple(tensor.dims))
 
 
 def with_values(tensor: TensorProto, array: Any) -> TensorProto:
@@ -152,7 +41,6 @@ def strip_values(tensor: TensorProto) -> TensorProto:
 
 
 SIZES = frozenset({"onnx::Shape", "onnx::Size"})
-FLOATING = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
 CONSTANT = "onnx::Constant"
@@ -163,7 +51,8 @@ class Node(NamedTuple):
     """One node: its operator as rules spell it, its rule (None without one), and what it reads.
 
     inputs and outputs are names of values, "" where one is left out; roles are one per operand,
-    undeclared where no rule names it. attributes are the plain ones, bodies the graphs inside.
+    undeclared where no rule names it. attributes are the plain ones, one mapping for all nodes that have the same;
+    bodies the graphs inside, and held the attributes that are neither: tensors, mostly.
     """
 
     proto: NodeProto
@@ -174,6 +63,7 @@ class Node(NamedTuple):
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     bodies: Mapping[str, Body]
+    held: tuple[AttributeProto, ...] = ()
 
     @property
     def scope(self) -> str:
@@ -222,20 +112,27 @@ class StoredTensor(NamedTuple):
 
     name: str
     proto: TensorProto
+    type: ValueType
     is_sparse: bool = False
 
     @property
     def dtype(self) -> DType:
-        return dtype_of(self.proto.data_type)
+        return self.type.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.proto.dims)
+        assert self.type.sizes is not None
+        return self.type.sizes
 
     @property
     def is_floating(self) -> bool:
         """Whether its values are real or complex numbers."""
         return is_floating(self.dtype)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether its values lie in another file."""
+        return self.proto.data_location == TensorProto.EXTERNAL
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -245,12 +142,17 @@ class StoredTensor(NamedTuple):
     @property
     def values(self) -> TensorProto | None:
         """The tensor, where all of its values are in memory; one without elements has all of them."""
-        has_values = any(getattr(self.proto, name) for name in VALUE_FIELDS) or not prod(self.proto.dims)
+        has_values = any(getattr(self.proto, name) for name in VALUE_FIELDS) or not self.type.elements
         return self.proto if has_values and not self.is_sparse else None
 
     def array(self) -> Any:
         """The values, as numpy has them."""
         return numpy_helper.to_array(self.proto)
+
+
+def stored_tensor(name: str, proto: TensorProto, *, is_sparse: bool = False) -> StoredTensor:
+    """A tensor as the value of a name."""
+    return StoredTensor(name, proto, tensor_type(proto), is_sparse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +167,7 @@ class Body:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     initializers: tuple[StoredTensor, ...] = ()
-    types: DeclaredTypes = NO_TYPES
+    types: DeclaredTypes = field(default_factory=DeclaredTypes)
 
     def everything(self) -> Iterator[Body]:
         """This body, and every one inside its nodes."""
@@ -287,7 +189,7 @@ class Body:
     @property
     def floating(self) -> Iterator[StoredTensor]:
         """Its initializers of the types that weights have, without sparse ones."""
-        return (t for t in self.initializers if t.proto.data_type in FLOATING and not t.is_sparse)
+        return (t for t in self.initializers if t.type.code in FLOATING and not t.is_sparse)
 
     def origin(self, name: str) -> str:
         """The name that a value has where it is stored: exporters hand shared ones on."""
@@ -390,12 +292,14 @@ class Body:
         floating = {name for name in self.inputs if self.types[name].code in FLOATING} - self.stored.keys()
         worked_out = {*floating}
         for node in self.nodes:
-            if node.operator not in SIZES and not worked_out.isdisjoint(node.reads):
+            read = node.reads if node.bodies else node.inputs
+            if node.operator not in SIZES and not worked_out.isdisjoint(read):
                 worked_out.update(filter(None, node.outputs))
         return frozenset(worked_out - floating)
 
 
 NO_BODIES: Mapping[str, Body] = {}
+NO_ATTRIBUTES: Mapping[str, Any] = {}
 
 
 class Program:
@@ -404,25 +308,36 @@ class Program:
     rules are the project's own where there are no others.
     """
 
-    def __init__(self, model: onnx.ModelProto, rules: OpTable | None = None) -> None:
+    def __init__(self, model: onnx.ModelProto, rules: OpTable | None = None, graph: Body | None = None) -> None:
         self.model = model
+        self._graph = graph
         self.rules = builtin_ops() if rules is None else rules
         self.opsets = opsets_of(model)
+        self._reader = NodeReader(self.rules)
 
     @kept
     def graph(self) -> Body:
         """The outermost graph."""
-        return _graph_body(self.model.graph, self.rules)
+        return self._graph or self._reader.body(self.model.graph)
 
     @kept
     def functions(self) -> Mapping[str, Body]:
         """The model's own functions, by the names of the operators that call them."""
         return {
             f"{function.domain}::{function.name}": Body(
-                _nodes(function.node, self.rules), tuple(function.input), tuple(function.output)
+                self._reader.nodes(function.node), tuple(function.input), tuple(function.output)
             )
             for function in self.model.functions
         }
+
+    def everything(self) -> Iterator[Body]:
+        """Its graph, its functions, and every body inside them."""
+        for body in (self.graph, *self.functions.values()):
+            yield from body.everything()
+
+    def typed(self, inferred: onnx.ModelProto) -> Program:
+        """The same program with the types that inference wrote into a copy of its model."""
+        return Program(self.model, self.rules, _typed(self.graph, inferred.graph))
 
     @kept
     def inputs(self) -> tuple[str, ...]:
@@ -437,51 +352,111 @@ class Program:
         return frozenset(self.graph.inputs) & self.graph.stored.keys()
 
 
-def _graph_body(graph: onnx.GraphProto, rules: OpTable) -> Body:
-    return Body(
-        _nodes(graph.node, rules),
-        tuple([value.name for value in graph.input]),
-        tuple([value.name for value in graph.output]),
-        (
-            *(StoredTensor(tensor.name, tensor) for tensor in graph.initializer),
-            *(StoredTensor(s.values.name, s.values, True) for s in graph.sparse_initializer),
-        ),
-        declared_types(graph),
-    )
+def _typed(body: Body, graph: onnx.GraphProto) -> Body:
+    """A body with the types of a graph of the same nodes, and so for every body inside."""
+    nodes = body.nodes
+    if any(node.bodies for node in nodes):
+        nodes = tuple(map(_node_typed, nodes, graph.node))
+    return replace(body, nodes=nodes, types=declared_types(graph))
 
 
-def _nodes(protos: Iterable[NodeProto], rules: OpTable) -> tuple[Node, ...]:
-    return tuple([read_node(proto, rules) for proto in protos])
+def _node_typed(node: Node, proto: NodeProto) -> Node:
+    inner = {attribute.name: attribute.g for attribute in proto.attribute} if node.bodies else {}
+    return node._replace(bodies={name: _typed(body, inner[name]) for name, body in node.bodies.items()})
+
+
+class Signature(NamedTuple):
+    """An operator as rules spell it, its rule, and the roles of so many operands."""
+
+    operator: str
+    rule: OpRule | None
+    roles: tuple[Role, ...]
+
+
+class NodeReader:
+    """Reads nodes as plain data; what many have alike, operator and attributes, is worked out and held once."""
+
+    def __init__(self, rules: OpTable) -> None:
+        self._rules = rules
+        self._signatures: dict[tuple[str, str, int], Signature] = {}
+        self._attributes: dict[tuple[bytes, ...], Mapping[str, Any]] = {}
+
+    def body(self, graph: onnx.GraphProto) -> Body:
+        """A graph with its nodes, and what it stores."""
+        return Body(
+            self.nodes(graph.node),
+            tuple([value.name for value in graph.input]),
+            tuple([value.name for value in graph.output]),
+            (
+                *[stored_tensor(tensor.name, tensor) for tensor in graph.initializer],
+                *[stored_tensor(s.values.name, s.values, is_sparse=True) for s in graph.sparse_initializer],
+            ),
+            declared_types(graph),
+        )
+
+    def nodes(self, protos: Iterable[NodeProto]) -> tuple[Node, ...]:
+        """Nodes in their order."""
+        return tuple([self.node(proto) for proto in protos])
+
+    def node(self, proto: NodeProto) -> Node:
+        """One node."""
+        inputs = tuple(proto.input)
+        key = proto.domain, proto.op_type, len(inputs)
+        operator, rule, roles = self._signatures.get(key) or self._signature(*key)
+        written = proto.attribute
+        if not written:
+            return Node(proto, operator, rule, inputs, roles, tuple(proto.output), NO_ATTRIBUTES, NO_BODIES)
+        plain: list[AttributeProto] = []
+        held: list[AttributeProto] = []
+        bodies = NO_BODIES
+        for attribute in written:
+            kind = attribute.type
+            if kind in _PLAIN_VALUES:
+                plain.append(attribute)
+            elif kind == AttributeProto.GRAPH:
+                bodies = {**bodies, attribute.name: self.body(attribute.g)}
+            else:
+                held.append(attribute)
+        attributes = self._shared(plain) if plain else NO_ATTRIBUTES
+        return Node(proto, operator, rule, inputs, roles, tuple(proto.output), attributes, bodies, tuple(held))
+
+    def _signature(self, domain: str, name: str, count: int) -> Signature:
+        operator = f"onnx::{name}" if domain in STANDARD else f"{domain}::{name}"
+        rule = self._rules.get(operator)
+        roles = rule.roles_of(operator, count) if rule else (UNDECLARED,) * count
+        return self._signatures.setdefault((domain, name, count), Signature(operator, rule, roles))
+
+    def _shared(self, plain: list[AttributeProto]) -> Mapping[str, Any]:
+        """Attributes by name; the mapping of the first node that has the same."""
+        key = tuple([attribute.SerializeToString() for attribute in plain])
+        known = self._attributes.get(key)
+        if known is None:
+            known = {attribute.name: _PLAIN_VALUES[attribute.type](attribute) for attribute in plain}
+            self._attributes[key] = known
+        return known
 
 
 def read_node(proto: NodeProto, rules: OpTable) -> Node:
     """A node as plain data."""
-    operator = op_name(proto)
-    rule = rules.get(operator)
-    inputs = tuple(proto.input)
-    roles = rule.roles_of(operator, len(inputs)) if rule else (UNDECLARED,) * len(inputs)
-    attributes: dict[str, object] = {}
-    bodies = NO_BODIES
-    for attribute in proto.attribute:
-        plain_value = _PLAIN_VALUES.get(attribute.type)
-        if plain_value is not None:
-            attributes[attribute.name] = plain_value(attribute)
-        elif attribute.type == AttributeProto.GRAPH:
-            bodies = {**bodies, attribute.name: _graph_body(attribute.g, rules)}
-    return Node(proto, operator, rule, inputs, roles, tuple(proto.output), attributes, bodies)
+    return NodeReader(rules).node(proto)
+
+
+def read_graph(graph: onnx.GraphProto) -> Body:
+    """A graph as plain data, by the project's own rules."""
+    return NodeReader(builtin_ops()).body(graph)
 
 
 def _constant(node: Node) -> StoredTensor:
     """The tensor of a Constant node, whichever of its attributes holds it."""
     name, attribute = node.outputs[0], node.proto.attribute[0]
     if attribute.type == AttributeProto.TENSOR:
-        return StoredTensor(name, attribute.t)
+        return stored_tensor(name, attribute.t)
     if attribute.type == AttributeProto.SPARSE_TENSOR:
-        return StoredTensor(name, attribute.sparse_tensor.values, True)
+        return stored_tensor(name, attribute.sparse_tensor.values, is_sparse=True)
     value = node.attributes[attribute.name]
     code = _CONSTANT_CODES[attribute.type]
     entries, shape = (value, (len(value),)) if isinstance(value, tuple) else ((value,), ())
-    return StoredTensor(name, onnx.helper.make_tensor(name, code, shape, entries))
+    return stored_tensor(name, onnx.helper.make_tensor(name, code, shape, entries))
 
 
 _CONSTANT_CODES = {
@@ -652,13 +627,12 @@ def with_graph(model: onnx.ModelProto, nodes: Iterable[NodeProto], stored: Itera
     copied, so that the weights of a large model are copied once.
     """
     made = onnx.ModelProto()
-    for field, content in model.ListFields():
-        if field.name == "graph":
-            continue
-        _copy(made, field.name, content)
-    for field, content in model.graph.ListFields():
-        if field.name not in {"node", "initializer"}:
-            _copy(made.graph, field.name, content)
+    for part, content in model.ListFields():
+        if part.name != "graph":
+            _copy(made, part.name, content)
+    for part, content in model.graph.ListFields():
+        if part.name not in {"node", "initializer"}:
+            _copy(made.graph, part.name, content)
     made.graph.node.extend(nodes)
     made.graph.initializer.extend(stored)
     return made

@@ -14,7 +14,8 @@ import numpy as np
 
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
-from pytest_modelbudget.onnx_models.program import Body, Node, ValueType, is_floating
+from pytest_modelbudget.onnx_models.program import Body, Node
+from pytest_modelbudget.onnx_models.value_types import ValueType, is_floating
 
 Values = Any
 ValueOf = Callable[[str], Values]

@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
 from pytest_modelbudget.onnx_models import program as programs
+from pytest_modelbudget.onnx_models.value_types import FLOATING
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 
@@ -220,6 +221,6 @@ def why_unusable(name: str, program: programs.Program) -> str:
         return f"its weight '{name}' is an input too, which a caller may replace"
     if tensor.is_sparse:
         return f"its weight '{name}' is stored sparse"
-    if tensor.proto.data_type not in programs.FLOATING:
+    if tensor.proto.data_type not in FLOATING:
         return f"its weight '{name}' is not floating"
     return ""

@@ -26,6 +26,7 @@ from pytest_modelbudget.onnx_models import program
 from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.normal_form import refuse_endless_calls, written_out
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
+from pytest_modelbudget.onnx_models.value_types import FLOATING
 
 RUNTIME, REFERENCE = "onnxruntime", "onnx.reference"
 CPU = "CPUExecutionProvider"
@@ -152,13 +153,13 @@ def wholly_in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def upcast_tensor(tensor: TensorProto) -> TensorProto:
     """A floating tensor in float64; any other as it is."""
-    if tensor.data_type not in program.FLOATING or tensor.data_type == TensorProto.DOUBLE:
+    if tensor.data_type not in FLOATING or tensor.data_type == TensorProto.DOUBLE:
         return tensor
     return program.with_values(tensor, numpy_helper.to_array(tensor).astype("float64"))
 
 
 def _upcast_type(kind: onnx.TypeProto) -> None:
-    if kind.HasField("tensor_type") and kind.tensor_type.elem_type in program.FLOATING:
+    if kind.HasField("tensor_type") and kind.tensor_type.elem_type in FLOATING:
         kind.tensor_type.elem_type = TensorProto.DOUBLE
     for container in ("sequence_type", "optional_type"):
         if kind.HasField(container):
@@ -170,7 +171,7 @@ def _upcast_attributes(node: NodeProto) -> None:
         if attribute.type == AttributeProto.TENSOR:
             attribute.t.CopyFrom(upcast_tensor(attribute.t))
         elif attribute.name in TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT:
-            attribute.i = TensorProto.DOUBLE if attribute.i in program.FLOATING else attribute.i
+            attribute.i = TensorProto.DOUBLE if attribute.i in FLOATING else attribute.i
     if node.op_type == "Constant" and node.domain in program.STANDARD:
         _upcast_constant(node)
     if node.op_type == "ConstantOfShape" and not node.attribute:  # float32 zeros, unsaid
@@ -374,7 +375,7 @@ class Weights:
     def array(self, name: str) -> Any:
         tensor = self.tensors[name]
         array = numpy_helper.to_array(tensor)
-        upcast = self.float64 and tensor.data_type in program.FLOATING
+        upcast = self.float64 and tensor.data_type in FLOATING
         return array.astype("float64", copy=False) if upcast else array
 
 
@@ -392,14 +393,33 @@ def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights
     for name in piece.outputs:
         made.graph.output.append(onnx.ValueInfoProto(name=name))
     large: dict[str, Any] = {}
+    fed: dict[str, Any] = {}
     for name in piece.stored:
         array = weights.array(name)
-        if piece.engine == RUNTIME and array.size > MOST_ELEMENTS_INSIDE and array.dtype.kind != "V":
+        if piece.engine == REFERENCE or array.size <= MOST_ELEMENTS_INSIDE or array.dtype.kind == "V":
+            made.graph.initializer.append(numpy_helper.from_array(array, name))
+        elif array.dtype.kind == "f":
+            fed[name] = array
+            made.graph.input.append(onnx.ValueInfoProto(name=name, type=_type_of(array, array.shape)))
+        else:
             large[name] = array
             made.graph.initializer.append(_beside(array, name))
-        else:
-            made.graph.initializer.append(numpy_helper.from_array(array, name))
-    return session(made, large) if piece.engine == RUNTIME else ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
+    if piece.engine == REFERENCE:
+        return ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
+    return Fed(session(made, large), fed)
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A session, and stored tensors that each run is fed: of initialisers it would make copies."""
+
+    session: onnxruntime.InferenceSession
+    stored: Feeds
+
+    def run(self, outputs: list[str], feeds: Feeds) -> list[Any]:
+        """These outputs; other feeds than the stored tensors are those of the piece."""
+        results: list[Any] = self.session.run(outputs, {**feeds, **self.stored})
+        return results
 
 
 def _beside(array: Any, name: str) -> TensorProto:
@@ -425,9 +445,9 @@ def session(model: onnx.ModelProto, large: Feeds) -> onnxruntime.InferenceSessio
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def _type_of(value: Any) -> onnx.TypeProto:
-    """The type of a value that is handed from one piece to the next, of any shape."""
+def _type_of(value: Any, shape: Sequence[int] | None = None) -> onnx.TypeProto:
+    """The type of a value that is handed from one piece to the next, of any shape where none is said."""
     if isinstance(value, list):
         return onnx.helper.make_sequence_type_proto(_type_of(value[0]))
     code = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
-    return onnx.helper.make_tensor_type_proto(code, None)
+    return onnx.helper.make_tensor_type_proto(code, shape)

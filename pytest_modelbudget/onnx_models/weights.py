@@ -1,19 +1,19 @@
 """What each stored tensor is: parameter, quantiser, buffer, constant or shape."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto
+from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.graph.graph import Reader
 from pytest_modelbudget.graph.tensor import StorageKind, kept
 from pytest_modelbudget.onnx_models import program
+from pytest_modelbudget.onnx_models.value_types import FLOATING
 from pytest_modelbudget.ops.table import OpTable
 
 SIGNATURE = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -21,8 +21,7 @@ DYNAMIC = "onnx::DynamicQuantizeLinear"  # x → integers, scale, zero point
 KINDS_WRITTEN = {"PARAMETER": StorageKind.PARAMETER, "BUFFER": StorageKind.BUFFER}
 
 
-@dataclass(frozen=True, slots=True)
-class FinalUse:
+class FinalUse(NamedTuple):
     """A use at the end of a chain of carriers; floating tells what the value has become."""
 
     use: program.Use
@@ -84,6 +83,9 @@ class StoredKinds:
 
     def _finals(self, name: str, floating: bool) -> tuple[FinalUse, ...]:
         """Uses of a value, those behind what hands it on in their place, each once however many ways lead there."""
+        uses = self._graph.uses.get(name, ())
+        if name not in self._graph.handed_on and not any(use.role.carried for use in uses):
+            return tuple([FinalUse(use, floating) for use in uses])  # the usual case
         waiting, finals = [(name, floating)], []
         reached = set(waiting)
         for name, floating in waiting:  # which grows
@@ -124,44 +126,35 @@ def _is_parameter(final: FinalUse) -> bool:
 _MASK_TYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
 
 
-def masks(graph: onnx.GraphProto, rules: OpTable) -> frozenset[str]:
+def masks(graph: program.Body) -> frozenset[str]:
     """Names of the tensors that are added and hold only 0 and −inf or the type's lowest value.
 
     At least one value must shut something out: a bias of zeros, as every fresh layer has, is a
     parameter. Only values inside the file are looked at, and of tensors that nobody adds none.
     """
-    graphs = tuple(program.all_graphs(graph))
-    added = frozenset(_added(graphs, rules))
-    return frozenset(name for name, tensor in _named_tensors(graphs) if name in added and _only_masks(tensor))
+    bodies = tuple(graph.everything())
+    added = frozenset(_added(bodies))
+    tensors = ((name, body.stored.get(name)) for body in bodies for name in added)
+    return frozenset(name for name, tensor in tensors if tensor and _only_masks(tensor))
 
 
-def _added(graphs: Sequence[onnx.GraphProto], rules: OpTable) -> Iterator[str]:
+def _added(bodies: Iterable[program.Body]) -> Iterator[str]:
     """Names of operands that are added to others."""
-    nodes = [(program.op_name(node), node) for graph in graphs for node in graph.node]
-    known = {operator for operator, _ in nodes} & rules.keys()
-    adding = {name for name in known if any(role.added for role in rules[name].roles[name])}
-    for operator, node in nodes:
-        if operator in adding:
-            roles = rules[operator].roles_of(operator, len(node.input))
-            pairs = zip(node.input, roles, strict=True)
-            yield from (name for name, role in pairs if role.added)
+    rules = {node.operator: node.rule for body in bodies for node in body.nodes if node.rule}
+    adding = {name for name, rule in rules.items() if any(role.added for role in rule.roles[name])}
+    for body in bodies:
+        for node in body.nodes:
+            if node.operator in adding:
+                yield from (name for name, role in zip(node.inputs, node.roles, strict=True) if role.added)
 
 
-def _named_tensors(graphs: Sequence[onnx.GraphProto]) -> Iterator[tuple[str, TensorProto]]:
-    """(name of the value, tensor) of initializers and constants."""
-    for graph in graphs:
-        yield from ((tensor.name, tensor) for tensor in graph.initializer)
-        for node in graph.node:
-            if program.op_name(node) == program.CONSTANT and node.attribute[0].type == AttributeProto.TENSOR:
-                yield node.output[0], node.attribute[0].t
-
-
-def _only_masks(tensor: TensorProto) -> bool:
-    raw = tensor.raw_data
-    if tensor.data_type not in _MASK_TYPES or not (raw or tensor.float_data) or not tensor.dims:
+def _only_masks(tensor: program.StoredTensor) -> bool:
+    proto, code = tensor.proto, tensor.type.code
+    raw = proto.raw_data
+    if tensor.is_sparse or code not in _MASK_TYPES or not (raw or proto.float_data) or not tensor.shape:
         return False
-    dtype = tensor_dtype_to_np_dtype(tensor.data_type)
-    values = np.frombuffer(raw, dtype) if raw else np.array(tensor.float_data, dtype)
+    dtype = tensor_dtype_to_np_dtype(code)
+    values = np.frombuffer(raw, dtype) if raw else np.array(proto.float_data, dtype)
     shut = (values == -np.inf) | (values == np.finfo(dtype).min)
     return bool(shut.any() and (shut | (values == 0)).all())
 
@@ -173,12 +166,12 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
     under its own name. What means something by its values (masks, shapes, scalars) stays.
     """
     graph = program.Program(model, rules).graph
-    kinds = StoredKinds(graph, masks(model.graph, rules))
+    kinds = StoredKinds(graph, masks(graph))
     drawn = []
     for tensor in graph.initializers:
         proto = tensor.proto
         is_learnt = kinds.kind(tensor) in {StorageKind.PARAMETER, StorageKind.BUFFER}
-        if is_learnt and proto.data_type in program.FLOATING and not tensor.is_sparse:
+        if is_learnt and proto.data_type in FLOATING and not tensor.is_sparse:
             values = draw_values(tensor.name, tensor.shape, graph.uses.get(tensor.name, ()), seed)
             dtype = tensor_dtype_to_np_dtype(proto.data_type)
             proto = program.with_values(proto, values.astype(dtype))

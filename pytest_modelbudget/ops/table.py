@@ -1,7 +1,7 @@
 """Every op rule of the project, indexed by foreign name: the one list to add a family to."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.ops.attention import ATTENTION
@@ -36,6 +36,14 @@ class OpTable(Mapping[str, OpRule]):
                 if taken is not rule:
                     raise ExtensionError(f"op {name} is claimed by two rules, '{taken.kind}' and '{rule.kind}'")
         self.kinds = frozenset(rule.kind for rule in self._by_name.values())
+
+    @cached_property
+    def bare_names(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of each kind without their domain, as others call them: {"linear": ("Gemm", ...)}."""
+        names: dict[str, list[str]] = {}
+        for name, rule in self._by_name.items():
+            names.setdefault(rule.kind, []).append(name.rpartition("::")[2])
+        return {kind: tuple(of_kind) for kind, of_kind in names.items()}
 
     def __getitem__(self, name: str) -> OpRule:
         return self._by_name[name]

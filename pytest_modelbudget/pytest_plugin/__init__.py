@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_modelbudget.pytest_plugin import hookspecs
-from pytest_modelbudget.pytest_plugin.options import SWITCH, add_options, idle_options
+from pytest_modelbudget.pytest_plugin.options import SWITCH, add_options, idle_options, unheld_budgets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +37,16 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     for option in idle_options(config):
         raise pytest.UsageError(f"{option} needs {SWITCH}: nothing is measured without it")
+    for name in unheld_budgets(config, folders=False):
+        raise pytest.UsageError(f"{name} is a budget: pytest {SWITCH} {name} holds it")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """Where no test ran and the switch is missing, say which budgets are there."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not config.getoption("model_budget"):
+        for name in unheld_budgets(config, folders=True):
+            terminalreporter.write_line(f"{name} is a budget: pytest {SWITCH} holds it", yellow=True)
+            break
 
 
 def _register(config: pytest.Config) -> None:

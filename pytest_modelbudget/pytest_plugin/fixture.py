@@ -4,6 +4,7 @@ model_budget(model, "float32 1x64").within(params="12 M")
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,16 @@ OPTIONS = ("args", "kwargs", "dims", "qdq", "training")  # of the fixture
 _ENDED_EARLY = pytest.StashKey[bool]()
 
 
+@contextmanager
+def failing_at(place: Place) -> Iterator[None]:
+    """A test fails, in one sentence, for what is wrong with what it asked for."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except ModelBudgetError as error:
+        raise pytest.fail.Exception(f"{place}: {error}", pytrace=False) from None  # which pytest would print as well
+
+
 class BudgetedModel:
     """A model that a test holds against limits: ``model_budget(model, inputs)``."""
 
@@ -34,7 +45,7 @@ class BudgetedModel:
         self.place = place
         self.is_held = False
 
-    def within(self, **limits: str | int | Mapping[str, object]) -> None:
+    def within(self, **limits: str | float | Mapping[str, object]) -> None:
         """Fail the test if any metric is above its limit: ``within(params="12 M")``.
 
         A limit is what a budget file may write below ``limits:``, with numbers and mappings as
@@ -42,10 +53,8 @@ class BudgetedModel:
         """
         __tracebackhide__ = True
         self.is_held = True
-        try:
+        with failing_at(self.place):
             read = from_python.written_limits(limits, self.registry)
-        except ModelBudgetError as error:
-            pytest.fail(f"{self.place}: {error}", pytrace=False)
         lines: list[str] = []
         for verdict in (measuring.judge_limit(limit, self.model) for limit in read):
             if verdict.fails:
@@ -80,11 +89,9 @@ def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bu
     def measured_model(source: object, inputs: object = None, **options: Any) -> BudgetedModel:
         """Measure a model as ``measure()`` does, with args, kwargs, dims, qdq and training as options."""
         __tracebackhide__ = True
-        try:
+        with failing_at(place):
             models = models_of(config)
             asked = _asked(source, inputs, options, models.registry, config.rootpath)
-        except ModelBudgetError as error:
-            pytest.fail(f"{place}: {error}", pytrace=False)
         # Not models.of(asked): a test may have changed the module since it was last measured.
         model = measuring.measure_model(asked, models.registry, root=config.rootpath)
         budgeted.append(BudgetedModel(model, models.registry, place))

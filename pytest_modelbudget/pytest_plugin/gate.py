@@ -1,25 +1,29 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
 import os
+import sys
 from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import pytest
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.read_budget import MARKER, SUFFIXES, is_budget, misspelt_marker
-from pytest_modelbudget.budget.revision import head_commit
+from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, why_unmarked
+from pytest_modelbudget.budget.revision import head_commit, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
-from pytest_modelbudget.pytest_plugin import items, locks, options, progress, session_models, shards, upkeep
+from pytest_modelbudget.gate.watch import Watch
+from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
 from pytest_modelbudget.reports.annotations import path_in_checkout
+from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.text import printable, printed_line
 from pytest_modelbudget.units import several
@@ -54,8 +58,7 @@ class BudgetPaths:
             return True  # a file that cannot be read may be a budget
         if is_budget(content):
             return not self._is_unfit(path)
-        if (key := misspelt_marker(content)) is not None:
-            why = f"its key '{key}' is not {MARKER}" if key != MARKER else f"{MARKER} does not start a line there"
+        if why := why_unmarked(content):
             self.remarks.append(f"{path.name} is not held: {why}")
         return False
 
@@ -87,7 +90,11 @@ class BudgetPaths:
             names = ", ".join(str(path) for path in self.missing)
             return f"{names} does not exist: write a budget there, or set ini {options.PATHS}"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
-        return f"no YAML file with the key model_budget under {names}"
+        no_budgets = all(path.is_file() and path.suffix not in SUFFIXES for path in self.roots)
+        way_out = (
+            ": name budgets, or nothing (in pre-commit, pass_filenames: false)" if self.roots and no_budgets else ""
+        )
+        return f"no YAML file with the key model_budget under {names}{way_out}"
 
     def _configured(self) -> tuple[Path, ...]:
         config = self.config
@@ -142,6 +149,7 @@ def _yaml_files(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
 
 
+HELD = "\N{NO-BREAK SPACE}"  # where a line of the terminal may not end
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words; text in transit
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
@@ -161,11 +169,12 @@ class Gate:
 
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
+        options.require_own_keys(config)
         options.require_amounts(config)
         options.require_day(config)
         self.config = config
         self.pid = os.getpid()
-        config.stash[progress.WATCH] = progress.Watch()
+        config.stash[session_models.WATCH] = Watch()
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
@@ -173,10 +182,12 @@ class Gate:
         self.shard = shards.SessionShard(config, asked) if asked else None
         self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
+        self.is_alone = False  # whether all items are budgets', and hold no objects of anybody's tests
+        self.imported = len(sys.modules)
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
-        self.remarks: list[str] = []
+        self.remarks = [*filter(None, [options.moved_rootdir(config)])]
         self.damaged: set[str] = set()  # entries of the cache, here or in a worker
         self.report: record.Report | None = None
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
@@ -203,6 +214,7 @@ class Gate:
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         upkeep.prepare_processes(session)
         self.open = upkeep.OpenItems(session.items)
+        self.is_alone = len(ours) == len(session.items)
 
     # Listening to items, in whichever process they run.
 
@@ -211,6 +223,8 @@ class Gate:
         """Let go of what nobody asks for any more."""
         ran = yield
         self.open.close(item)
+        if self.is_alone:
+            self.imported = upkeep.keep_imports(self.imported)
         return ran
 
     @pytest.hookimpl(wrapper=True)
@@ -322,7 +336,10 @@ class Gate:
         report = self.locks.compared(report, self.assembly.numbers, files, gone_from=self.paths.roots)
         self.remarks.extend(self.locks.remarks)
         has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))
-        return with_history(report, files, self.config.rootpath) if has_page else report
+        if not has_page:
+            return report
+        root = self.config.rootpath
+        return with_history(replace(report, checkout=checkout(root, os.environ)), files, root)
 
     def _part(self, shard: shards.SessionShard, exitstatus: int) -> Shard:
         """What tells this part from others, and lets them be joined."""
@@ -335,6 +352,7 @@ class Gate:
             number=asked.number,
             of=asked.of,
             commit=head_commit(self.config.rootpath),
+            uncommitted=uncommitted(self.config.rootpath),
             collection=self.cut.collection,
             limits=self.cut.limits,
             answered=self.assembly.answered,
@@ -409,14 +427,15 @@ class Gate:
 
     def pytest_unconfigure(self) -> None:
         """Give back what the session held."""
-        self.config.stash[progress.WATCH].close()
+        self.config.stash[session_models.WATCH].close()
 
     # What the terminal shows.
 
-    def pytest_report_header(self) -> str:
-        """The versions that the numbers may depend on."""
-        versions = [f"{name} {version}" for name, version in environment().items()]
-        return f"model budget: {', '.join(versions)}"
+    def pytest_report_header(self) -> list[str]:
+        """The versions that the numbers may depend on, none of them on two lines."""
+        versions = [f"{name} {version}".replace(" ", HELD) for name, version in environment().items()]
+        lines = wrap(f"model budget: {', '.join(versions)}", terminal.WIDTH, subsequent_indent="  ")
+        return [line.replace(HELD, " ") for line in lines]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The table, and what has to be said about the session as a whole."""

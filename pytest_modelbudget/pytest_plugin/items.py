@@ -21,6 +21,8 @@ from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, ruling, yaml_text
 from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.budget.source_forms import declared_texts
+from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
@@ -29,14 +31,14 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, running, transforming
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
-from pytest_modelbudget.pytest_plugin.progress import WATCH
-from pytest_modelbudget.pytest_plugin.session_models import baselines_of, keeps_parts, models_of, own_process
+from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, own_process
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
 from pytest_modelbudget.reports.text import one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
+_SHOWN = pytest.StashKey[list[ModelBudgetError]]()  # those whose exceptions were shown
 _DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
 
 
@@ -67,11 +69,12 @@ def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[
 class BudgetItem(pytest.Item):
     """Anything that the plugin adds to a session; place is where it stands in its file.
 
-    title heads a failure: "net / tiled / macs". statement is set once it ran, for the report. An idle one is skipped,
-    because nobody asked for what it measures, and counts for nothing.
+    title heads a failure: "net / tiled / macs". statement is set once it ran, for the report; failure is why there
+    is no number. An idle one is skipped, because nobody asked for what it measures, and counts for nothing.
     """
 
     is_idle = False
+    failure: ModelBudgetError | None = None
 
     def __init__(self, *, place: budgets.Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -88,12 +91,22 @@ class BudgetItem(pytest.Item):
         """The failure as lines, with the budget's own line as its place."""
         error = excinfo.value
         if isinstance(error, BrokenLimitError):
-            return shown_failure(excinfo, error.lines, error.place or self.place)
+            return shown_failure(excinfo, (*error.lines, *self._raised()), error.place or self.place)
         if self.config.getoption("fulltrace"):
             return super().repr_failure(excinfo)
         text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
         way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
         return shown_failure(excinfo, (f"{text}   {self.place}", way_out), self.place)
+
+    def _raised(self) -> Sequence[str]:
+        """The whole exception of a user's code, where somebody wants more than its first line; once a session."""
+        shown = self.config.stash.setdefault(_SHOWN, [])
+        if self.failure is None or not self.failure.raised or self.failure in shown:
+            return ()
+        shown.append(self.failure)
+        if self.config.get_verbosity() > 0 or self.config.getoption("tbstyle") == "long":
+            return ("", *self.failure.raised.splitlines())
+        return ("the whole exception: pytest -v",)
 
     def _note(self, check: record.Check) -> None:
         """Let pytest's own JUnit file have the check."""
@@ -114,16 +127,23 @@ class LimitItem(BudgetItem):
     def runtest(self) -> None:
         """Measure the model if nobody has, judge the limit, and fail if it is broken."""
         measured = self.model.measured()
+        self.failure = measured.failure or measured.failures.get(self.limit.metric)
         baseline = baselines_of(self.config).of(self.path, self.model.budget_path, self.name)
         today = date.fromisoformat(self.config.getoption(TODAY))
-        verdict = with_exception(measuring.judge_limit(self.limit, measured, baseline), today)
+        verdict = measuring.judge_limit(self.limit, measured, baseline)
+        if self.config.getoption(UPDATE) == UpdateMode.CREATE.value:
+            versions = models_of(self.config).registry.versions(measured.format)
+            verdict = measuring.judged_as_created(verdict, measured, versions)
+        verdict = with_exception(verdict, today)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         check = assembly.check_report(self.nodeid, verdict)
+        if check.can_be_updated:
+            check = replace(check, update=self._accepting(verdict))
         self.statement = replace(self.model.statement(check), number=self._number(verdict))
         self._note(check)
         if check.fails:
-            accept, place = self._accepting(verdict), self.model.failing_at or self.place
-            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, place, accept), place)
+            place = self.model.failing_at or self.place
+            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, place), place)
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -208,8 +228,9 @@ class TransformNode(pytest.Collector):
                     self._transformed = process.transform(source, self.check, with_parts=with_parts)
                 else:
                     self._transformed = transforming.transformed_model(
-                        source, self.check, models.registry, root=models.root, with_parts=with_parts
-                    )
+                        source, self.check, models.registry, root=models.root, with_parts=with_parts,
+                        profile=models.profile,
+                    )  # fmt: skip
         return self._transformed
 
     def release(self) -> None:
@@ -257,6 +278,7 @@ class EquivalenceItem(BudgetItem):
     def runtest(self) -> None:
         """Run both models, compare what they gave, and fail if it is not the same."""
         result = self.transform.verified(self.check.claim)
+        self.failure = self.transform.measured().failure
         repeat = f"pytest --model-budget {quote(self.nodeid)}"
         if result.first_divergence is not None:
             result = replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
@@ -493,7 +515,8 @@ class ModelNode(pytest.Collector):
             return assembly.Statement.of(check)
         self._is_reported = True
         model = self.measured()
-        report = assembly.model_report(self.nodeid, self.budget.place, model, self.failing_at)
+        declared = declared_texts(self.source)
+        report = assembly.model_report(self.nodeid, self.budget.place, model, self.failing_at, declared)
         return assembly.Statement.of(check, model=report, seconds=f"{model.seconds:.3f}")
 
 

@@ -203,7 +203,10 @@ class SessionLocks:
             except (ModelBudgetError, OSError) as error:
                 self.fails = True
                 yield f"{self.baselines.shown(path)} not written: {getattr(error, 'strerror', None) or error}"
-        yield "run again: this session judged the limits as they were" if count else f"nothing to {mode.value}"
+        as_they_were = "run again: this session judged the limits as they were"
+        as_they_are = "this session judged the limits as they are now"
+        said = as_they_are if mode is UpdateMode.CREATE else as_they_were
+        yield said if count else f"nothing to {mode.value}"
 
     def failures(self, report: record.Report) -> Iterator[tuple[str, int, list[str]]]:
         """What fails and is no limit, as an item: its node id, the line in its file, and what a reader is told."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,6 +113,44 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     yield from (switch for switch in (ISOLATE, NO_CACHE, MEASURED) if config.getoption(switch))
 
 
+def unheld_budgets(config: pytest.Config, *, folders: bool) -> Iterator[str]:
+    """Budgets that the command line names, or that stand in folders that it names or a session would look in."""
+    is_given = config.args_source is pytest.Config.ArgsSource.ARGS
+    names = [arg.partition("::")[0] for arg in config.args] if is_given else []
+    start = config.invocation_params.dir
+    paths = [absolute(start, name) for name in names]
+    if folders:
+        paths += [absolute(config.rootpath, name) for name in config.getini(PATHS)]
+        paths = [file for path in paths for file in (sorted(path.glob("*.y*ml")) if path.is_dir() else [path])]
+    for path in paths:
+        if path.suffix in (".yaml", ".yml") and path.is_file():
+            from pytest_modelbudget.budget.read_budget import is_budget
+
+            if is_budget(path.read_bytes()):
+                yield os.path.relpath(path, start)
+
+
+def moved_rootdir(config: pytest.Config) -> str:
+    """A sentence where pytest took an option's value for a path of tests, and its rootdir from there; else "".
+
+    It settles on rootdir before it knows of other packages' options, and takes whatever exists for a path.
+    """
+    start, root = config.invocation_params.dir, config.rootpath
+    words = [str(word) for word in config.invocation_params.args]
+    for option, value in pairwise(words):
+        if not option.startswith(SWITCH) or value.startswith("-") or config.getoption("rootdir"):
+            continue
+        path = absolute(start, value)
+        above = Path(os.path.commonpath([start, path.parent]))
+        is_moved = not start.is_relative_to(root) or (config.inipath is None and root == above != start)
+        if option != SWITCH and path.exists() and is_moved:
+            return (
+                f"pytest took {value}, the value of {option}, for tests, and {root} for its rootdir: "
+                f"write {option}={value}"
+            )
+    return ""
+
+
 def require_packages(config: pytest.Config) -> None:
     """Stop before anything is measured where a report lacks the package that it needs."""
     from pytest_modelbudget.errors import MissingExtraError
@@ -120,6 +159,22 @@ def require_packages(config: pytest.Config) -> None:
         if not report.is_installed:
             option = f"{report.option} {path}"
             raise pytest.UsageError(str(MissingExtraError(option, package=report.package, extra=report.extra)))
+
+
+def require_own_keys(config: pytest.Config) -> None:
+    """Stop where pyproject.toml has a table that nothing reads: whoever wrote it wants something to be held."""
+    from pytest_modelbudget.errors import SourceError
+    from pytest_modelbudget.gate.project import unread_table
+
+    try:
+        table = unread_table(config.rootpath)
+    except SourceError as error:
+        raise pytest.UsageError(str(error)) from error
+    if table:
+        raise pytest.UsageError(
+            f"nothing reads {table} in pyproject.toml: the keys are pytest's own, such as {PATHS} = [...] under "
+            "[tool.pytest.ini_options] (pytest --help lists them)"
+        )
 
 
 def require_amounts(config: pytest.Config) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file
 from pytest_modelbudget.errors import ExtensionError, user_code
-from pytest_modelbudget.gate import isolation, measuring, reuse
+from pytest_modelbudget.gate import isolation, measuring, reuse, watch
 from pytest_modelbudget.pytest_plugin.options import (
     ISOLATE,
     ISOLATE_INI,
@@ -31,6 +31,7 @@ from pytest_modelbudget.reports.table import FILE_REPORTS
 
 BASELINES = pytest.StashKey[lock_file.Baselines]()
 REUSED = pytest.StashKey[reuse.ReusedModels]()
+WATCH = pytest.StashKey[watch.Watch]()
 _MODELS = pytest.StashKey[measuring.MeasuredModels]()
 _EXTENSIONS = pytest.StashKey[tuple[object, ...]]()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
@@ -12,6 +14,8 @@ from pytest_modelbudget.gate import forked, isolation
 from pytest_modelbudget.pytest_plugin import items
 from pytest_modelbudget.pytest_plugin.session_models import models_of
 from pytest_modelbudget.registry import Tables
+
+MANY_MODULES = 200  # a framework has a thousand
 
 
 def prepare_processes(session: pytest.Session) -> None:
@@ -38,6 +42,18 @@ def _modules(registry: Tables, wanted: Iterable[tuple[str, str]]) -> list[str]:
         if transform:
             modules += [registry.transforms[transform].module_for(format), *format.compared_with]
     return list(dict.fromkeys(modules))
+
+
+def keep_imports(imported: int) -> int:
+    """Take all objects out of the collection of garbage where many modules were imported; how many there are now.
+
+    Those that a framework brings stay as long as the process, and are more than all others: each collection, also
+    those of pytest at its end, would walk them for nothing. Only called between items, when all that is alive stays.
+    """
+    if len(sys.modules) > imported + MANY_MODULES:
+        gc.collect()
+        gc.freeze()
+    return len(sys.modules)
 
 
 class OpenItems:

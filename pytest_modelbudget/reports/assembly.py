@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import cache
+from sys import intern
 from typing import Any, TypeVar
 
 from pytest_modelbudget.budget.budget import (
@@ -34,18 +36,35 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
-from pytest_modelbudget.reports.typed_json import Entry, as_written, from_json, number_json, rare, to_json
+from pytest_modelbudget.reports.typed_json import (
+    EMPTY,
+    Columns,
+    Entry,
+    as_written,
+    from_json,
+    json_text,
+    number_json,
+    rare,
+    to_json,
+)
 
 E = TypeVar("E", bound=Entry)
 
 
 def _like(entry_type: type[E], source: object, **others: Any) -> E:
     """An entry with the attributes of the same names of another object, but for these."""
-    names = (known.name for known in fields(entry_type) if known.name not in (*others, "more"))
-    return entry_type(**{name: getattr(source, name) for name in names} | others)
+    kind: Any = entry_type  # which mypy does not take for something with a hash
+    return entry_type(**{name: getattr(source, name) for name in _names(kind) if name not in others}, **others)
+
+
+@cache
+def _names(entry_type: type[Entry]) -> tuple[str, ...]:
+    """The declared keys of an entry."""
+    return tuple(known.name for known in fields(entry_type) if known.name != "more")
 
 
 # One measurement, model, verdict.
@@ -61,8 +80,10 @@ def metric_report(measurement: Measurement) -> record.MeasuredMetric:
         parts=dict(measurement.parts),
         exact=measurement.unreduced,
         convention=measurement.convention or "",
-        shares=tuple(
-            [record.ScopeShare(scope=share.scope, value=as_written(share.value)) for share in measurement.shares]
+        shares=Columns(
+            record.ScopeShare,
+            scope=[share.scope for share in measurement.shares],
+            value=[number_json(share.value) for share in measurement.shares],
         ),
     )
 
@@ -81,15 +102,31 @@ def _subject(node_id: str, place: Place, model: MeasuredModel, failing_at: Place
         "notes": tuple(model.notes), "error": str(model.failure) if model.failure else "",
         "error_line": failing_at.line if failing_at else None,
         "metrics": {**measured, **failed}, "ops": counted_ops(model.census),
-        "operations": tuple(_like(record.ExecutedOps, operation) for operation in model.operations),
+        "operations": tuple(map(_executed_ops, model.operations)),
     }  # fmt: skip
 
 
+def _executed_ops(operation: Operation) -> record.ExecutedOps:
+    """Operations that are alike; shapes, of which there are few, are kept once for all models."""
+    outputs, weights = tuple(map(intern, operation.outputs)), tuple(map(intern, operation.weights))
+    return record.ExecutedOps(
+        scope=operation.scope, kind=operation.kind, outputs=outputs, weights=weights, count=operation.count
+    )
+
+
 def model_report(
-    node_id: str, place: Place, model: MeasuredModel, failing_at: Place | None = None
+    node_id: str,
+    place: Place,
+    model: MeasuredModel,
+    failing_at: Place | None = None,
+    declared: Mapping[str, str] = EMPTY,
 ) -> record.ModelReport:
-    """One model under one set of inputs, before its checks; failing_at says what of it could not be measured."""
-    return record.ModelReport(**_subject(node_id, place, model, failing_at), profile=model.profile or "")
+    """One model under one set of inputs, before its checks.
+
+    failing_at says what of it could not be measured, declared what the budget says of it.
+    """
+    subject = _subject(node_id, place, model, failing_at)
+    return record.ModelReport(**subject, declared=declared, profile=model.profile or "")
 
 
 def deployment_report(
@@ -293,7 +330,7 @@ class Statement(Entry):
     equivalence: record.EquivalenceReport | None = rare(None)
 
     def __str__(self) -> str:
-        return json.dumps(to_json(self))
+        return json_text(self)
 
     @classmethod
     def of(cls, check: record.Check, **others: Any) -> Statement:

@@ -8,11 +8,11 @@ The checks of a model, of its transforms and a transform's equivalence are all c
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.budget.budget import EQUIVALENCE, Address
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.units import several
@@ -72,7 +72,7 @@ class Case(NamedTuple):
         return self.owner.measured(self.check.metric)
 
     @property
-    def shares(self) -> tuple[record.ScopeShare, ...]:
+    def shares(self) -> Sequence[record.ScopeShare]:
         """The parts of its metric, as far as anybody knows."""
         return self.measurement.shares if self.measurement else ()
 
@@ -81,6 +81,11 @@ class Case(NamedTuple):
         """The comparison of its transform's outputs; empty where they were not compared."""
         owner = self.owner
         return (isinstance(owner, record.TransformReport) and owner.equivalence) or NO_EVIDENCE
+
+    @property
+    def outputs_differ(self) -> bool:
+        """Whether it is a claim about outputs that does not hold, or that nobody could try."""
+        return self.check.metric == EQUIVALENCE and self.outcome != "within"
 
     @property
     def outcome(self) -> str:

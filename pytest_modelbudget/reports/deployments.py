@@ -12,6 +12,14 @@ from pytest_modelbudget.graph.graph import scope_text, share_lines
 from pytest_modelbudget.metrics.fitting import Fitting
 from pytest_modelbudget.metrics.table import DeployedModel
 from pytest_modelbudget.reports import record
+from pytest_modelbudget.reports.placement import (
+    ArenaReport,
+    FilledMemory,
+    LeftStep,
+    LivingTensor,
+    PeakReport,
+    PlacedBuffer,
+)
 from pytest_modelbudget.reports.text import one_line
 from pytest_modelbudget.units import exact, readable, several
 
@@ -41,7 +49,7 @@ def deployment_notes(model: DeployedModel) -> Iterator[str]:
 def deployment_report(subject: dict[str, Any], check: DeploymentCheck, model: DeployedModel) -> record.DeploymentReport:
     """One deployment of a model, before its checks; subject are the fields that every subject has."""
     deployment = check.deployment
-    left = tuple(record.LeftStep(op=step.op, scope=step.scope, why=step.why) for step in model.left)
+    left = tuple(LeftStep(op=step.op, scope=step.scope, why=step.why) for step in model.left)
     return record.DeploymentReport(
         **{**subject, "notes": (*deployment_notes(model), *subject["notes"])},
         name=check.name,
@@ -55,28 +63,27 @@ def deployment_report(subject: dict[str, Any], check: DeploymentCheck, model: De
     )
 
 
-def _arena(arena: Arena) -> record.ArenaReport:
-    offsets = tuple(record.PlacedBuffer(**row) for row in as_json(arena))  # type: ignore[arg-type]
-    return record.ArenaReport(
+def _arena(arena: Arena) -> ArenaReport:
+    offsets = tuple(PlacedBuffer(**row) for row in as_json(arena))  # type: ignore[arg-type]
+    return ArenaReport(
         planner=arena.planner, align=arena.align, nbytes=arena.nbytes, bound=arena.bound, offsets=offsets
     )
 
 
-def _memories(fit: Fitting) -> Iterator[record.FilledMemory]:
+def _memories(fit: Fitting) -> Iterator[FilledMemory]:
     for use in fit.uses:
-        yield record.FilledMemory(
+        yield FilledMemory(
             name=use.memory.name, size=use.memory.size, reserve=use.memory.reserve, weights=use.weights,
             activations=use.activations, complete=not use.unmeasured,
         )  # fmt: skip
 
 
-def peak_report(fit: Fitting) -> record.PeakReport:
+def peak_report(fit: Fitting) -> PeakReport:
     """The operation during which most activations live, and those."""
     alive = tuple(
-        record.LivingTensor(name=each.storage.name, scope=each.scope, nbytes=each.storage.nbytes)
-        for each in fit.moment.alive
+        LivingTensor(name=each.storage.name, scope=each.scope, nbytes=each.storage.nbytes) for each in fit.moment.alive
     )
-    return record.PeakReport(op=fit.moment.op, scope=fit.moment.scope, alive=alive)
+    return PeakReport(op=fit.moment.op, scope=fit.moment.scope, alive=alive)
 
 
 def fit_check(node_id: str, verdict: FitVerdict) -> record.Check:
@@ -106,7 +113,7 @@ def fit_failure_lines(verdict: FitVerdict, place: Place) -> tuple[str, ...]:
     return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
 
 
-def peak_lines(peak: record.PeakReport) -> Iterator[str]:
+def peak_lines(peak: PeakReport) -> Iterator[str]:
     """The operation during which most lives, and the largest of what does."""
     if not peak.op:
         return

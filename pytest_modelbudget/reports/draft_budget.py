@@ -34,10 +34,12 @@ def budget_text(
     versions: Mapping[str, str],
     deployed: DeployedModel | None = None,
     hardware: str = "",
+    inputs_about: str = "",
 ) -> str:
     """The budget file of one model, also on a device.
 
     target is where the model is, seen from the file; hardware is so the file of the device, "" of one that is shipped.
+    inputs_about is what a reader must know of the inputs.
     """
     with_what = " with " + ", ".join(map(" ".join, versions.items())) if versions else ""
     room = f", and {percentage(headroom)} on top" if headroom else ""
@@ -50,6 +52,7 @@ def budget_text(
         f"  {_word(name)}:",
         f"    {source.format}: {_word(target)}",
         *(f"    {field.key}: {field.form.text(value)}" for field in RUN_ON if (value := getattr(source, field.key))),
+        *([f"    # inputs: {inputs_about}"] if inputs_about and source.inputs else []),
         "    limits:",
         *(f"      {_limit(metrics[key], measurement, headroom)}" for key, measurement in measurements.items()),
         *(_deployment(deployed, headroom) if deployed else [NO_DEVICE]),

@@ -6,14 +6,14 @@ warnings, what is accepted, and what changed; what is within and unchanged is fo
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.reports import cases as reported
 from pytest_modelbudget.reports.record import Check, LoosenedLimit, RedefinedModel, Report
-from pytest_modelbudget.reports.sentences import detail_lines, headline, reservations
+from pytest_modelbudget.reports.sentences import detail_lines, headline, reservations, way_out
 from pytest_modelbudget.reports.text import one_line, printable
-from pytest_modelbudget.reports.typed_json import number_json
-from pytest_modelbudget.units import exact, several
+from pytest_modelbudget.units import exact, room, several
 
 # All but what means nothing in the middle of a line, as an underscore within a word does.
 _MARKUP = re.compile(r"""(?![\w .,:;/+%=>()'"!?-])[\s\S]|(?<![^\W_])_|_(?![^\W_])""")
@@ -219,15 +219,15 @@ def _held(case: reported.Case) -> str:
 
 
 def _baseline(check: Check) -> str:
-    """The growth of a number: "+219,047", "unchanged", or "" without a baseline."""
+    """The locked number and the growth: "3,505,960 (+219,047, +6.2%)", "unchanged", or "" without one."""
     before, after = check.baseline, check.actual
     if before is None or after is None:
         return ""
     if before == after:
         return "unchanged"
-    if isinstance(before, int) and isinstance(after, int):
-        return f"{after - before:+,}"
-    return f"was {code(str(number_json(before)))}"
+    change = f"{after - before:+,}" if isinstance(before, int) and isinstance(after, int) else ""
+    part = room(Fraction(after - before) / Fraction(before), signed=True) if before else ""
+    return f"{exact(before, check.unit)} ({', '.join(filter(None, (change, part)))})"
 
 
 def _details(failing: list[reported.Case]) -> Iterator[Section]:
@@ -235,7 +235,7 @@ def _details(failing: list[reported.Case]) -> Iterator[Section]:
     rows = [
         f"<details><summary>{code(f'{case.subject} / {case.name}')}: "
         f"{code(headline(case))}</summary>\n\n"
-        f"<pre>{preformatted(chr(10).join(detail_lines(case)))}</pre>\n</details>\n"
+        f"<pre>{preformatted(chr(10).join((*detail_lines(case), *way_out(case))))}</pre>\n</details>\n"
         for case in failing[:DETAILED]
     ]
     if rows:

@@ -22,7 +22,7 @@ each is what it says there.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
@@ -32,8 +32,10 @@ from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level
 from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.reports.checkout import Checkout
+from pytest_modelbudget.reports.placement import ArenaReport, FilledMemory, LeftStep, PeakReport
 from pytest_modelbudget.reports.shard import Shard
-from pytest_modelbudget.reports.typed_json import EMPTY, Entry, document_text, json_schema, rare, to_json
+from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, json_text, rare
 from pytest_modelbudget.units import Number, room
 
 SCHEMA_FILE = Path(__file__).with_name("model-budget-report.schema.json")
@@ -92,7 +94,7 @@ class MeasuredMetric(Entry):
     exact: tuple[int, int] | None = rare(None)
     convention: str = rare("")
     at_least: int | None = rare(None)
-    shares: tuple[ScopeShare, ...] = ()
+    shares: Sequence[ScopeShare] = ()
 
     @property
     def bounds(self) -> str:
@@ -189,7 +191,8 @@ class Check(Addressed):
     limit is the maximum; min, and what growth allows from the baseline, stand beside it. The baseline is what a lock
     file knows, at the base or in the working tree. blame has the largest growth first, and all its deltas add up to the
     growth. Of a claim, measured and allowed are for eyes. measured_on says on which inputs, or where, a number was
-    measured that is no static one, and evidence which layers it comes from.
+    measured that is no static one, and evidence which layers it comes from. update is the command that makes the limit
+    of a failing one what was measured, where one does.
     """
 
     metric: str
@@ -215,6 +218,7 @@ class Check(Addressed):
     measured_on: str = rare("")
     evidence: tuple[str, ...] = rare(())
     accept: Exemption | None = rare(None)
+    update: str = rare("")
 
     @property
     def is_claim(self) -> bool:
@@ -225,6 +229,12 @@ class Check(Addressed):
     def fails(self) -> bool:
         """Whether it makes the gate red."""
         return is_red(self.outcome, self.level)
+
+    @property
+    def can_be_updated(self) -> bool:
+        """Whether an update mends it: one writes no lower bounds, and no operations."""
+        is_written = self.outcome is Outcome.OVER and self.complete and not self.ops
+        return self.fails and (is_written or self.outcome is Outcome.UNUSED)
 
     @property
     def warns(self) -> bool:
@@ -375,77 +385,6 @@ class EquivalenceReport(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftStep(Entry):
-    """An operation that was not lowered, and why."""
-
-    op: str
-    scope: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedBuffer(Entry):
-    """An activation in the arena: its offset, and its first and last operation by position."""
-
-    name: str
-    offset: int
-    nbytes: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArenaReport(Entry):
-    """All activations in one buffer; bound is the most that lives at once, which no planner gets below."""
-
-    planner: str
-    align: int
-    nbytes: int
-    bound: int
-    offsets: tuple[PlacedBuffer, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilledMemory(Entry):
-    """A memory of a device: its bytes, the reserved ones, and what a model fills, a lower bound unless complete."""
-
-    name: str
-    size: int
-    reserve: int
-    weights: int
-    activations: int
-    complete: bool = True
-
-    @property
-    def used(self) -> int:
-        """Bytes that the model fills."""
-        return self.weights + self.activations
-
-    @property
-    def room(self) -> int:
-        """Bytes that it may fill."""
-        return self.size - self.reserve
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LivingTensor(Entry):
-    """An activation that lives at the peak, and the layer that made it ("" of an input)."""
-
-    name: str
-    scope: str
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakReport(Entry):
-    """The operation during which most bytes of activations live, and those activations, the largest first."""
-
-    op: str
-    scope: str
-    alive: tuple[LivingTensor, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentReport(SubjectReport):
     """A model on a device: lowered as its compiler would, measured, and placed in its memories.
 
@@ -487,10 +426,12 @@ class PastNumber(Entry):
 class ModelReport(SubjectReport):
     """A model under one set of inputs, its limits, what transforms made of it, and what it is on devices.
 
-    profile and history are there only where a page was asked for, and in shards, and no file but the page, and a part
-    of a run, holds them: JSON text, and how locked numbers went that ever changed, by the check's path below the model.
+    declared is what the budget says of its source, and of what it is run on, by key. profile and history are there only
+    where a page was asked for, and in shards, and no file but the page, and a part of a run, holds them: JSON text, and
+    how locked numbers went that ever changed, by the check's path below the model.
     """
 
+    declared: Mapping[str, str] = rare(EMPTY)
     profile: str = rare("")
     history: Mapping[str, tuple[PastNumber, ...]] = rare(EMPTY)
     checks: tuple[Check, ...] = ()
@@ -605,8 +546,8 @@ class Report(Entry):
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
     commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
-    test merge, the change that it merges. shard says that it is a part of a run, cut over machines, which
-    ``modelbudget merge`` joins with the others. The same but for timings in every run.
+    test merge, the change that it merges. checkout is there where a model's profile is. shard says that it is a part of
+    a run, cut over machines, which ``modelbudget merge`` joins with the others. The same but for timings in every run.
     """
 
     schema: Version
@@ -618,6 +559,7 @@ class Report(Entry):
     base: str | None = None
     base_name: str = rare("")
     head: str = rare("")
+    checkout: Checkout | None = rare(None)
     lock: tuple[LockReport, ...] = ()
     loosened: tuple[LoosenedLimit, ...] = ()
     redefined: tuple[RedefinedModel, ...] = ()
@@ -633,17 +575,23 @@ class Report(Entry):
 def report_text(report: Report) -> str:
     """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
-    A model's ``profile`` and ``history`` are left out: they are there only if a page was asked for too, and what one
-    file says may not depend on which others are written. A shard always has them: the page may be merged from its part.
+    ``checkout``, and a model's ``profile`` and ``history``, are left out: they are there only if a page was asked for
+    too, and what one file says may not depend on which others are written. A shard always has them: the page may be
+    merged from its part.
     """
     if not report.shard:
-        report = replace(report, models=tuple(map(_without_pictures, report.models)))
-    return document_text(to_json(report)) + "\n"
+        report = replace(report, checkout=None, models=tuple(map(_without_pictures, report.models)))
+    return json_text(report) + "\n"
 
 
 def _without_pictures(model: ModelReport) -> ModelReport:
-    deployments = tuple(replace(each, profile="") for each in model.deployments)
-    return replace(model, profile="", history=EMPTY, deployments=deployments)
+    transforms = tuple(replace(each, deployments=_without_profiles(each.deployments)) for each in model.transforms)
+    deployments = _without_profiles(model.deployments)
+    return replace(model, profile="", history=EMPTY, transforms=transforms, deployments=deployments)
+
+
+def _without_profiles(deployments: tuple[DeploymentReport, ...]) -> tuple[DeploymentReport, ...]:
+    return tuple(replace(each, profile="") for each in deployments)
 
 
 def schema_text() -> str:

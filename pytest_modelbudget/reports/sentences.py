@@ -17,7 +17,9 @@ A report that has room for more than a line has the figures above the layers::
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from heapq import nlargest
 from math import prod
+from shlex import quote
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -81,7 +83,8 @@ def _retyped(entry: record.Growth) -> str:
 def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
     inside = (share for share in case.shares if is_in_scope(share.scope, case.check.scope))
-    return sorted(((share.scope, Fraction(share.value)) for share in inside), key=lambda share: -share[1])[:MOST_SHARES]
+    largest = nlargest(MOST_SHARES, inside, key=lambda share: share.value)  # a deep model has many thousands
+    return [(share.scope, Fraction(share.value)) for share in largest]
 
 
 def largest_lines(case: Case) -> Iterator[str]:
@@ -104,18 +107,14 @@ def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dic
 # An item that fails.
 
 
-def failure_lines(
-    check: record.Check, measurement: Measurement | None, place: Place, accept: str = ""
-) -> tuple[str, ...]:
+def failure_lines(check: record.Check, measurement: Measurement | None, place: Place) -> tuple[str, ...]:
     """The first line says everything; the others help to mend it.
 
-    measurement is the check's own, which for a scope's limit is that of the scope. accept is the
-    command that makes a broken limit what was measured.
+    measurement is the check's own, which for a scope's limit is that of the scope.
     """
     first = f"{one_line(check.reason)}{_baseline(check)}   {place}"
-    removed = f"remove 'accept' at {place.file}:{check.accept.line}" if check.accept else ""
     if check.outcome is Outcome.UNUSED:
-        return (first, f"fix: {removed}: {accept}")
+        return (first, f"fix: {fix(check, place)}")
     if check.outcome is not Outcome.OVER or measurement is None:
         return (first,)
     below: Iterable[str] = ()
@@ -124,17 +123,14 @@ def failure_lines(
     elif _is_maximum(check):
         largest = sorted(measurement.shares, key=lambda share: -share.value)[:MOST_SHARES_OF_AN_ITEM]
         below = share_lines((share.scope, int(share.value)) for share in largest)
-    if not check.complete or check.ops:
-        accept = ""  # an update writes no lower bounds, and no operations
-    then = f"{removed}, then " if check.accept and check.accept.is_past else ""
-    return (first, *below, f"fix: {then}{_way_out(check, place, accept)}")
+    return (first, *below, f"fix: {fix(check, place)}")
 
 
 def ruling_lines(check: record.Check, place: Place) -> tuple[str, ...]:
     """The first line says everything; the others name the layers, and what it was measured on."""
     first = f"{one_line(check.reason)}   {place}"
     below = (first, *check.evidence, f"  {check.measured_on}")
-    return (*below, f"fix: change the model, or the limit at {place}") if check.outcome is Outcome.OVER else below
+    return (*below, f"fix: {fix(check, place)}") if check.outcome is Outcome.OVER else below
 
 
 def _grown(check: record.Check) -> bool:
@@ -154,13 +150,24 @@ def _is_maximum(check: record.Check) -> bool:
     """Whether it is a maximum of whole things that is broken, which its shares add up to."""
     most = check.maximum
     is_over = isinstance(check.actual, int) and most is not None and check.actual > most
-    return is_over and check.ops is None
+    return is_over and check.ops is None and not check.measured_on
 
 
-def _way_out(check: record.Check, place: Place, accept: str) -> str:
+def fix(check: record.Check, place: Place) -> str:
+    """What mends a broken limit, in words that end with the command that accepts it; "" of any other."""
+    removed = f"remove 'accept' at {place.file}:{check.accept.line}" if check.accept else ""
+    if check.outcome is Outcome.UNUSED:
+        return f"{removed}: {check.update}"
+    if check.outcome is not Outcome.OVER or check.actual is None or check.is_claim:
+        return ""
+    then = f"{removed}, then " if check.accept and check.accept.is_past else ""
+    return f"{then}{_way_out(check, place)}"
+
+
+def _way_out(check: record.Check, place: Place) -> str:
     if check.ops:
         return f"replace these operations, or permit them at {place}"
-    accepting = f"accept: {accept}" if accept else ""
+    accepting = f"accept: {check.update}" if check.update else ""
     if _is_maximum(check):
         shrunk = "the layer" if _grown(check) else "what is largest"
         return f"shrink {shrunk} above, or {accepting or f'raise the limit at {place}'}"
@@ -174,8 +181,8 @@ def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tu
         size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
         kept = f" ({divergence.reservation})" if divergence.reservation else ""
         lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}{kept}")
-    over = (output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst)
-    if output := next(over, None):
+    over = [output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst]
+    if output := max(over, key=lambda output: output.error, default=None):
         lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
     if equivalence.decision:
         lines.append(f"  decided by: {equivalence.decision.text}")
@@ -237,6 +244,19 @@ def detail_lines(case: Case) -> Iterator[str]:
         yield from ("grown since the baseline", *grown_lines(case.check.blame))
     elif largest := list(largest_lines(case)):
         yield from ("largest layers", *largest)
+
+
+def way_out(case: Case) -> Iterator[str]:
+    """What mends a failing limit, with the command that accepts it; or the command that compares outputs again."""
+    if case.outputs_differ:
+        yield f"repeat: {repeated(case)}"
+    elif words := fix(case.check, Place(case.file, case.line)):
+        yield f"fix: {words}"
+
+
+def repeated(case: Case) -> str:
+    """The command that judges one check again."""
+    return f"pytest --model-budget {quote(case.id)}"
 
 
 def claim_lines(case: Case) -> Iterator[str]:

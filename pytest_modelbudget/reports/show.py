@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from shlex import quote
 from textwrap import wrap
-from typing import Any, Union
+from typing import Any, Protocol, Union
 
 from pytest_modelbudget.formats.model import LayerCall, Model
 from pytest_modelbudget.graph.graph import Operand, scope_text
@@ -317,7 +317,18 @@ def _lines(columns: Sequence[Column], cells: list[list[str]], width: int) -> Ite
 # As JSON.
 
 
-def layer_record(model: Model, table: LayerTable, measurements: Mapping[str, Measurement]) -> Record:
+class Described(Protocol):
+    """How the numbers of a model came about."""
+
+    @property
+    def format(self) -> str: ...
+    @property
+    def traced(self) -> str: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+def layer_record(model: Described, table: LayerTable, measurements: Mapping[str, Measurement]) -> Record:
     """The JSON of ``modelbudget show --format json``, but for the operations."""
     return {
         "schema": SCHEMA,
@@ -438,7 +449,7 @@ def _short(value: object) -> str:
     return str(value)
 
 
-def _bound(number: Measurement, above: str, below: str) -> str:
+def bound(number: Measurement, above: str, below: str) -> str:
     """The word for a number that is a bound alone: of one that may be more, or less."""
     return "" if number.complete else above if number.at_least is None else below
 
@@ -452,8 +463,8 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
     cells = [
         (
             key,
-            _bound(number, ">= ", "<= ") + _figure(number),
-            readable(number.value, number.unit) + _bound(number, " or more", " or less"),
+            bound(number, ">= ", "<= ") + figure(number),
+            readable(number.value, number.unit) + bound(number, " or more", " or less"),
             number.convention
             or ", ".join(f"{part} {_count(value, not number.complete)}" for part, value in number.parts.items()),
         )
@@ -483,7 +494,7 @@ def _unmeasured_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:
         yield f"unmeasured: {named}: {why}; bind it: {sizes}"
 
 
-def _figure(measurement: Measurement) -> str:
+def figure(measurement: Measurement) -> str:
     """The exact count, or the exact pair that a ratio was made from."""
     if measurement.unreduced:
         above, below = measurement.unreduced

@@ -3,7 +3,10 @@
 budgets/vision.yaml                   measured     limit headroom
 over    mobilenet_v2::params            3.73 M    3.51 M    -6.2%
 within  resnet18::macs               1.81 GMAC 1.82 GMAC    0.33%
-2 limits: 1 over, 0 warn, 1 within, 0 unknown
+3 more within, with -v
+5 limits: 1 over, 0 warn, 4 within, 0 unknown
+
+Without -v stands what is not within, and of each model the tightest limit.
 
 With -v all limits stand under their model::
 
@@ -32,6 +35,7 @@ WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
 BAR = 10  # characters of a bar between its ends; a full one is exactly at the limit
 NARROWEST_NAME = 16
+MOST_QUIET = 40  # rows of what is within: of more than so many models none is shown
 MOST_LINES = 20  # of loosened limits, or of redefined models
 NOBODY_KNOWS = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
@@ -67,6 +71,11 @@ class Row(NamedTuple):
     layers: tuple[str, ...] = ()
     subject: str = ""
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody misses it: it is within, and nothing is said below it."""
+        return self.colour == "within" and not self.layers
+
 
 def lines(report: Report, detail: int) -> Iterator[Line]:
     """The whole table, file by file, without the line that counts the verdicts."""
@@ -77,6 +86,9 @@ def _lines(report: Report, detail: int) -> Iterator[Line]:
     by_file: dict[str, list[Row]] = {}
     for model in report.models:
         by_file.setdefault(model.file, []).extend(rows(model, detail))
+    if sum(row.is_quiet for some in by_file.values() for row in some) > MOST_QUIET and detail < Detail.ALL:
+        by_file = {file: [row for row in some if not row.is_quiet] for file, some in by_file.items()}
+    left_out = sum(counts(report).values()) - sum(map(len, by_file.values()))
     table: list[Row] = []
     for file, file_rows in by_file.items():
         if file_rows:
@@ -92,6 +104,8 @@ def _lines(report: Report, detail: int) -> Iterator[Line]:
         problems = several(len(broken.problems), "problem")
         file = broken.address.file
         yield Line(f"{'broken':<{OUTCOME_WIDTH}}{file}: {problems}", "over")
+    if left_out:
+        yield Line(f"{left_out:,} more within, with -v")
 
 
 def counted(report: Report) -> str:

@@ -19,14 +19,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Hashable, Mapping
+from array import array
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from decimal import Context, Decimal
+from decimal import Context, Inexact
 from enum import Enum
 from fractions import Fraction
 from functools import cache
+from operator import eq
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pytest_modelbudget.errors import InputError, ModelBudgetError
 from pytest_modelbudget.units import Number, decimal_text
@@ -56,6 +58,11 @@ def to_json(entry: Entry) -> dict[str, Any]:
     """The JSON object of an entry, its keys in the order of their declaration."""
     written: dict[str, Any] = _codec(type(entry)).write(entry)
     return written
+
+
+def json_text(entry: Entry) -> str:
+    """``to_json`` as the text of a file: what ``json.dumps`` gives of it with ``indent=1``."""
+    return _codec(type(entry)).text(entry, "\n")
 
 
 def from_json(entry_type: type[E], value: Any) -> E:
@@ -101,8 +108,9 @@ def number_json(value: Number) -> int | str:
     """An int as it is; a ratio as a decimal string, exact where that is short."""
     if isinstance(value, (int, WrittenRatio)):
         return value if isinstance(value, int) else value.text
-    short = Context(prec=EXACT_DIGITS).divide(Decimal(value.numerator), Decimal(value.denominator))
-    return str(short) if Fraction(short) == value else decimal_text(value)
+    context = Context(prec=EXACT_DIGITS)
+    short = context.divide(value.numerator, value.denominator)
+    return decimal_text(value) if context.flags[Inexact] else str(short)
 
 
 def as_written(value: Any) -> Any:
@@ -119,13 +127,76 @@ def document_text(value: Any, newline: str = "\n") -> str:
         return _leaf(value)
     inner = newline + " "
     if isinstance(value, dict):
-        lines = [f"{_leaf(str(key))}: {document_text(each, inner)}" for key, each in value.items()]
-        return f"{{{inner}{f',{inner}'.join(lines)}{newline}}}"
-    lines = [document_text(each, inner) for each in value]
-    return f"[{inner}{f',{inner}'.join(lines)}{newline}]"
+        return _block(
+            "{}", [f"{_leaf(str(key))}: {document_text(each, inner)}" for key, each in value.items()], newline
+        )
+    return _block("[]", [document_text(each, inner) for each in value], newline)
+
+
+def _block(ends: str, lines: Sequence[str], newline: str) -> str:
+    """An object or an array, whose lines are indented behind that newline."""
+    inner = newline + " "
+    return f"{ends[0]}{inner}{f',{inner}'.join(lines)}{newline}{ends[1]}" if lines else ends
 
 
 _leaf = json.JSONEncoder(allow_nan=False).encode
+_leaves = json.JSONEncoder(separators=("\n", "")).encode  # of strings and numbers, whose text has no end of line
+
+
+class Columns(Sequence[E], Generic[E]):
+    """Entries with the same keys as JSON has them, a column for each key: ``{"scope": ["fc"], "value": [42]}``.
+
+    An entry is made where somebody looks at it: thousands of them take little memory, and are written all at once.
+    """
+
+    __slots__ = ("_columns", "_entry_type")
+
+    def __init__(self, entry_type: type[E], **columns: Sequence[Any]) -> None:
+        self._entry_type = entry_type
+        self._columns = {name: _packed(column) for name, column in columns.items()}
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def __getitem__(self, position: Any) -> Any:
+        """The entry there; of a slice a tuple."""
+        if isinstance(position, slice):
+            return tuple(self)[position]
+        return self._entry({name: column[position] for name, column in self._columns.items()})
+
+    def __iter__(self) -> Iterator[E]:
+        yield from map(self._entry, self.rows())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]  # as a list's, and unlike a tuple's
+
+    def _entry(self, row: dict[str, Any]) -> E:
+        entry: E = _codec(self._entry_type).read(row)
+        return entry
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The entries as JSON has them."""
+        return (dict(zip(self._columns, row, strict=True)) for row in zip(*self._columns.values(), strict=True))
+
+    def text(self, newline: str) -> str:
+        """The same as ``document_text`` of all rows."""
+        keys = [f"{_leaf(name)}: %s" for name in self._columns]
+        cells = (
+            map(str, column) if isinstance(column, array) else _leaves(column)[1:-1].split("\n")
+            for column in self._columns.values()
+        )
+        row = _block("{}", keys, newline + " ")
+        return _block("[]", [row % each for each in zip(*cells, strict=True)], newline)
+
+
+def _packed(values: Sequence[Any]) -> Sequence[Any]:
+    """A column that holds whole numbers as machines do, if all of them are such."""
+    try:
+        return array("q", values)
+    except (TypeError, OverflowError):
+        return [*values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +204,14 @@ class Codec:
     """One type in JSON: which values may be it, how they are read, written and described.
 
     accepts looks no deeper than it takes to tell a type from the others of a union. describe adds
-    what its schema refers to to the definitions.
+    what its schema refers to to the definitions. text gives what ``document_text`` makes of what is written.
     """
 
     accepts: Callable[[Any], bool]
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
     describe: Callable[[dict[str, Schema]], Schema]
+    text: Callable[[Any, str], str] = lambda value, newline: document_text(value, newline)
 
 
 def _read(codec: Codec, value: Any, where: str) -> Any:
@@ -175,7 +247,9 @@ _PLAIN: Mapping[Any, Codec] = {
     ),
     bool: _plain(bool, {"type": "boolean"}),
     NoneType: _plain(NoneType, {"type": "null"}),
-    Fraction: Codec(_is_ratio, WrittenRatio, number_json, lambda _: _DECIMAL),
+    Fraction: Codec(
+        _is_ratio, WrittenRatio, number_json, lambda _: _DECIMAL, lambda ratio, _: f'"{number_json(ratio)}"'
+    ),
     Any: Codec(lambda value: True, _same, _same, lambda _: {}),
 }
 
@@ -209,6 +283,8 @@ def _made_codec(hint: Hashable, exact: bool) -> Codec:
         return _union(list(zip(arguments, inner, strict=True)))
     if origin is tuple:
         return _row(inner) if len(set(inner)) > 1 else _listing(inner[0], None if arguments[-1] is ... else len(inner))
+    if origin is Sequence:
+        return _columns(arguments[0], inner[0])
     if origin is Mapping:
         return _mapping(inner[1])
     assert isinstance(hint, type)  # no other kind of annotation is declared
@@ -218,7 +294,7 @@ def _made_codec(hint: Hashable, exact: bool) -> Codec:
 def _union(options: list[tuple[Any, Codec]]) -> Codec:
     """The first type that accepts a value of JSON is the one that is meant."""
     codecs = [codec for _, codec in options]
-    classes = [(get_origin(hint) or hint, codec.write) for hint, codec in options]
+    classes = [(get_origin(hint) or hint, codec) for hint, codec in options]
 
     def read(value: Any) -> Any:
         for codec in codecs:
@@ -226,17 +302,18 @@ def _union(options: list[tuple[Any, Codec]]) -> Codec:
                 return codec.read(value)
         raise AssertionError("a value is accepted before it is read")
 
-    def write(value: Any) -> Any:
-        for cls, write_option in classes:
+    def meant(value: Any) -> Codec:
+        for cls, codec in classes:
             if isinstance(value, cls):
-                return write_option(value)
+                return codec
         raise InputError(f"{repr(value)[:60]} is of no declared type")
 
     return Codec(
         lambda value: any(codec.accepts(value) for codec in codecs),
         read,
-        write,
+        lambda value: meant(value).write(value),
         lambda definitions: {"anyOf": [codec.describe(definitions) for codec in codecs]},
+        lambda value, newline: meant(value).text(value, newline),
     )
 
 
@@ -248,6 +325,29 @@ def _listing(item: Codec, length: int | None) -> Codec:
         lambda value: tuple([_read(item, element, "an item") for element in value]),
         lambda value: [item.write(element) for element in value],
         lambda definitions: {"type": "array", "items": item.describe(definitions), **bounds},
+        lambda value, newline: _block("[]", [item.text(element, newline + " ") for element in value], newline),
+    )
+
+
+def _columns(entry_type: type[E], item: Codec) -> Codec:
+    """Entries as a list; where all have the declared keys, they are read as columns."""
+    listing, hints = _listing(item, None), get_type_hints(entry_type)
+    codecs = {known.name: _codec(hints[known.name]) for known in fields(entry_type) if known.name != "more"}
+
+    def read(value: list[Any]) -> Any:
+        if any(not isinstance(row, dict) or row.keys() != codecs.keys() for row in value):
+            return listing.read(value)
+        columns = {name: [row[name] for row in value] for name in codecs}
+        if all(all(map(codec.accepts, columns[name])) for name, codec in codecs.items()):
+            return Columns(entry_type, **columns)
+        return listing.read(value)  # which says what cannot be
+
+    return Codec(
+        listing.accepts,
+        read,
+        lambda value: [*value.rows()] if isinstance(value, Columns) else listing.write(value),
+        listing.describe,
+        lambda value, newline: value.text(newline) if isinstance(value, Columns) else listing.text(value, newline),
     )
 
 
@@ -258,6 +358,9 @@ def _row(items: list[Codec]) -> Codec:
         lambda value: tuple([_read(item, inner, "an item") for item, inner in zip(items, value, strict=True)]),
         lambda value: [item.write(inner) for item, inner in zip(items, value, strict=True)],
         lambda definitions: {"type": "array", "items": [item.describe(definitions) for item in items]},
+        lambda value, newline: _block(
+            "[]", [item.text(inner, newline + " ") for item, inner in zip(items, value, strict=True)], newline
+        ),
     )
 
 
@@ -267,6 +370,9 @@ def _mapping(item: Codec) -> Codec:
         lambda value: {key: _read(item, inner, key) for key, inner in value.items()},
         lambda value: {key: item.write(inner) for key, inner in value.items()},
         lambda definitions: {"type": "object", "additionalProperties": item.describe(definitions)},
+        lambda value, newline: _block(
+            "{}", [f"{_leaf(key)}: {item.text(inner, newline + ' ')}" for key, inner in value.items()], newline
+        ),
     )
 
 
@@ -277,6 +383,7 @@ def _choice(words: type[Enum]) -> Codec:
         words,
         lambda word: word.value,
         lambda _: {"enum": values},
+        lambda word, _: _leaf(word.value),
     )
 
 
@@ -296,7 +403,6 @@ def _object(cls: Any, exact: bool) -> Codec:
     codecs = {known.name: _codec(hints[known.name], exact=exact) for known in declared}
     required = [known.name for known in declared if known.default is known.default_factory is MISSING]
     rares = {known.name: known.metadata[RARE] for known in declared if RARE in known.metadata}
-    plain = [(name, codec.write, name in rares, rares.get(name)) for name, codec in codecs.items()]
 
     def read(value: Any) -> Any:
         arguments, more = {}, {}
@@ -310,15 +416,6 @@ def _object(cls: Any, exact: bool) -> Codec:
                 raise InputError(f"{cls.__name__}.{key} cannot be {repr(inner)[:60]}")
         return cls(**arguments, **_others(cls, more))
 
-    def write(entry: Any) -> dict[str, Any]:
-        written = {}
-        for name, write_field, is_rare, default in plain:
-            value = getattr(entry, name)
-            if not (is_rare and value == default):
-                written[name] = write_field(value)
-        more = getattr(entry, "more", None)
-        return {**written, **more} if more else written
-
     def describe(definitions: dict[str, Schema]) -> Schema:
         if cls.__name__ not in definitions:
             definitions[cls.__name__] = {}  # before its fields, which may refer to it
@@ -330,4 +427,34 @@ def _object(cls: Any, exact: bool) -> Codec:
             }
         return {"$ref": f"#/definitions/{cls.__name__}"}
 
-    return Codec(lambda value: isinstance(value, dict) and all(key in value for key in required), read, write, describe)
+    def accepts(value: Any) -> bool:
+        return isinstance(value, dict) and all(key in value for key in required)
+
+    write, text = _object_writers(codecs, rares)
+    return Codec(accepts, read, write, describe, text)
+
+
+def _object_writers(
+    codecs: Mapping[str, Codec], rares: Mapping[str, Any]
+) -> tuple[Callable[[Any], dict[str, Any]], Callable[[Any, str], str]]:
+    """How entries with such fields are written, and as what text."""
+    declared = [(name, codec, name in rares, rares.get(name)) for name, codec in codecs.items()]
+
+    def said(entry: Any) -> Iterator[tuple[str, Codec, Any]]:
+        for name, codec, is_rare, default in declared:
+            value = getattr(entry, name)
+            if not (is_rare and value == default):
+                yield name, codec, value
+
+    def write(entry: Any) -> dict[str, Any]:
+        written = {name: codec.write(value) for name, codec, value in said(entry)}
+        more = getattr(entry, "more", None)
+        return {**written, **more} if more else written
+
+    def text(entry: Any, newline: str) -> str:
+        inner = newline + " "
+        lines = [f'"{name}": {codec.text(value, inner)}' for name, codec, value in said(entry)]
+        lines += [f"{_leaf(str(key))}: {document_text(value, inner)}" for key, value in entry.more.items()]
+        return _block("{}", lines, newline)
+
+    return write, text

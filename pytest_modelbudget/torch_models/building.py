@@ -1,6 +1,7 @@
 """Building a torch model from its name, without filling weights that nobody will look at."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,7 +13,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_modelbudget.errors import SourceError, user_code
-from pytest_modelbudget.formats.source import ModelSource, resolved
+from pytest_modelbudget.formats.source import ModelSource, made, resolved
 from pytest_modelbudget.torch_models.isolation import (
     ABSENT,
     OWN,
@@ -24,6 +25,7 @@ from pytest_modelbudget.torch_models.isolation import (
     put,
     untouched_globals,
 )
+from pytest_modelbudget.torch_models.offline import without_downloads
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
 OTHER_FILLS = (
@@ -196,7 +198,7 @@ def named_by(source: ModelSource) -> object:
         return source.target
     if is_resolved(source.target):
         return resolved(source.target)
-    with untouched_globals(start=OWN) as surroundings:
+    with untouched_globals(start=OWN) as surroundings, without_downloads():
         found = resolved(source.target)
         note_import(source.target, surroundings.left())
     return found
@@ -260,10 +262,26 @@ def _lacks_memory(error: SourceError) -> bool:
     return isinstance(cause, MemoryError) or any(words in str(cause) for words in NO_MEMORY)
 
 
+def _must_take(named: Callable[..., object], source: ModelSource, what: str) -> None:
+    """Raise SourceError where a callable does not take the arguments of a source, before it is called."""
+    try:
+        signature = inspect.signature(named)
+    except (TypeError, ValueError):  # of something built in, which does not tell
+        return
+    try:
+        signature.bind(*source.args, **source.kwargs)
+    except TypeError as error:
+        takes = ", ".join(map(str, signature.parameters.values())) or "nothing"
+        raise SourceError(
+            f"{what}: {error}: it takes ({takes}), which a budget gives with args: [...] or kwargs: {{NAME: VALUE}}"
+        ) from error
+
+
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
+    _must_take(named, source, getattr(named, "__qualname__", what))
     start = left_by_import(source.target) if isinstance(source.target, str) else now()
-    with untouched_globals(seed, start) as surroundings, user_code(f"calling {what}", SourceError):
-        model = named(*source.args, **source.kwargs)
+    with untouched_globals(seed, start) as surroundings, without_downloads(), user_code(f"calling {what}", SourceError):
+        model = named(*made(source.args), **made(dict(source.kwargs)))
         if isinstance(model, nn.Module):
             note_model(model, surroundings.left())
     return model

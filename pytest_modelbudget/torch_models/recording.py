@@ -49,7 +49,10 @@ def matching_channels(name: str, args: tuple[Any, ...]) -> str | None:
     x, weight, bias = args[0], args[1], args[2] if len(args) > 2 else None
     groups = args[6] if len(args) > 6 else 1
     transposed = name in TRANSPOSED
-    channels = x.shape[-(TRANSPOSED[name] if transposed else CONVOLUTIONS[name]) - 1]
+    spatial = TRANSPOSED[name] if transposed else CONVOLUTIONS[name]
+    if x.dim() <= spatial:
+        return f"a tensor of {x.dim()} dimensions, where it takes batch, channels and {spatial} more"
+    channels = x.shape[-spatial - 1]
     taken, made = weight.shape[1] * groups, weight.shape[0]
     if transposed:
         taken, made = made, taken

@@ -19,7 +19,7 @@ from pytest_modelbudget.equivalence.inputs import Specs
 from pytest_modelbudget.equivalence.products import multiplies, products_of
 from pytest_modelbudget.errors import TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
+from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
@@ -489,21 +489,12 @@ def leaf_specs(specs: InputSpecs) -> Specs:
 
     A type that numpy has not is drawn in float32: ``call_of`` rounds to it.
     """
-    leaves: dict[str, TensorSpec] = {}
 
-    def add(name: str, spec: InputSpec) -> None:
-        if isinstance(spec, TensorSpec):
-            is_narrow = dtype_named(spec.dtype).is_floating_point and spec.dtype not in NUMPY_HAS
-            leaves[name] = replace(spec, dtype="float32") if is_narrow else spec
-            return
-        for position, part in enumerate(spec):
-            add(f"{name}.{position}", part)
+    def drawable(spec: TensorSpec) -> TensorSpec:
+        is_narrow = dtype_named(spec.dtype).is_floating_point and spec.dtype not in NUMPY_HAS
+        return replace(spec, dtype="float32") if is_narrow else spec
 
-    for position, spec in enumerate(specs.positional):
-        add(str(position), spec)
-    for name, spec in specs.named.items():
-        add(name, spec)
-    return leaves
+    return {name: drawable(spec) for name, spec in specs.tensors()}
 
 
 def _lacks_range(spec: TensorSpec) -> bool:
@@ -512,10 +503,11 @@ def _lacks_range(spec: TensorSpec) -> bool:
 
 def no_arrays(specs: InputSpecs) -> Iterator[str]:
     """Inputs that are no arrays of a type that numpy has."""
-    for name, spec in (*enumerate(specs.positional), *specs.named.items()):
-        if not isinstance(spec, TensorSpec) or spec.dtype == "bfloat16":
-            what = spec.dtype if isinstance(spec, TensorSpec) else "a list"
-            yield f"input '{name}' is {what}"
+    for name, spec in specs.arguments():
+        if isinstance(spec, (tuple, Mapping)):
+            yield f"input '{name}' is a {'list' if isinstance(spec, tuple) else 'dict'}"
+        elif isinstance(spec, TensorSpec) and spec.dtype == "bfloat16":
+            yield f"input '{name}' is {spec.dtype}"
 
 
 NUMPY_HAS = frozenset({"float16", "float32", "float64"})

@@ -19,10 +19,12 @@ from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept
+from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.recording import Recorder
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
@@ -47,6 +49,7 @@ from pytest_modelbudget.torch_models.weights import (
 )
 from pytest_modelbudget.units import some_of
 
+NO_RUN = "not run, for want of inputs: parameters that its forward pass makes are not counted"
 NAMED = 2  # operators that a note names
 WAYS = ("meta", "fake", "real")
 NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
@@ -146,9 +149,21 @@ def traced(
                 break
             failure = error
     assert failure is not None
-    if not specs:
-        raise TraceError(f"{failure}; no inputs are given: write 'inputs:'") from failure
-    raise failure
+    if specs or subject.is_frozen:
+        raise named_layer(failure, subject.model)
+    return stored_alone(subject, dtype, failure)
+
+
+def stored_alone(subject: Subject, dtype: torch.dtype | None, failure: TraceError) -> LoadedModel:
+    """What a module stores, of which no run is known, because it was given no inputs."""
+    values, modules = TorchValues(), module_tree(subject.model)
+    weights = tuple(named_weights(modules))
+    twins = memoryless(() if subject.keeps_weights else weights, dtype, "meta")
+    stored = (*registered(weights, values, twins, subject.stored_from_rank), *PackedWeights(values).register(modules))
+    offered = own_inputs(subject.model)
+    way_out = f"write inputs: {offered}, the model's own example" if offered else f"write 'inputs:' ({failure})"
+    graph = Graph((), (), (), stored, operations_unknown=f"no inputs are given: {way_out}")
+    return LoadedModel(graph, subject.format, notes=(NO_RUN,), offered=offered)
 
 
 def _with_or_without_autograd(attempt: Attempt) -> LoadedModel:

@@ -10,7 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
+from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unsized
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
@@ -246,7 +246,7 @@ class CallInputs:
     kwargs: Mapping[str, Any]
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, tensor) of every input, lists flattened: "0", "1.0", "mask"."""
+        """(name, tensor) of every input, lists and dicts flattened: "0", "1.0", "mask"."""
         for position, value in enumerate(self.args):
             yield from _flat(str(position), value)
         for name, value in self.kwargs.items():
@@ -256,20 +256,14 @@ class CallInputs:
 def _flat(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield name, value
-    elif isinstance(value, (list, tuple)):
-        for position, element in enumerate(value):
-            yield from _flat(f"{name}.{position}", element)
+    elif isinstance(value, (list, tuple, dict)):
+        for key, element in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(f"{name}.{key}", element)
 
 
 def call_inputs(specs: InputSpecs, make: Maker) -> CallInputs:
-    """The arguments that specs describe; a nested spec becomes a list of tensors."""
-
-    def made(spec: InputSpec) -> Any:
-        return make(spec) if isinstance(spec, TensorSpec) else [made(part) for part in spec]
-
-    return CallInputs(
-        tuple(made(spec) for spec in specs.positional), {name: made(spec) for name, spec in specs.named.items()}
-    )
+    """The arguments that specs describe; a nested spec becomes a list or dict of tensors."""
+    return CallInputs(*specs.filled(make))
 
 
 def empty(spec: TensorSpec, device: str) -> torch.Tensor:

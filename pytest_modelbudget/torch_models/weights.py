@@ -421,7 +421,7 @@ def redraw(model: nn.Module, seed: int = 0) -> None:
         for weight in named_weights(module_tree(model)):
             if id(weight.tensor) not in done and _is_drawn(weight):
                 done.add(id(weight.tensor))
-                weight.tensor.data.copy_(drawn_weight(weight.name, tuple(weight.tensor.shape), seed))
+                _draw(weight, seed)
 
 
 def _is_drawn(weight: NamedWeight) -> bool:
@@ -429,13 +429,19 @@ def _is_drawn(weight: NamedWeight) -> bool:
     return weight.tensor.is_floating_point() and (weight.is_parameter or statistic)
 
 
-def drawn_weight(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """The value of one weight, from its name, shape and seed alone."""
-    generator = torch.Generator().manual_seed(crc32(f"{seed}/{name}".encode()))
-    last = name.rpartition(".")[2]
-    if len(shape) < 2:
-        if last.endswith(SPREAD):
-            return torch.rand(shape, generator=generator) + 0.5
-        return torch.randn(shape, generator=generator) * 0.1
-    fan_in = prod(shape[1:]) if shape[0] > 1 else shape[-1]
-    return torch.randn(shape, generator=generator) / sqrt(max(fan_in, 1))
+def _draw(weight: NamedWeight, seed: int) -> None:
+    """Fill one weight with values that come from its name, shape and seed alone: drawn in float32, in place."""
+    into = weight.tensor.data
+    is_plain = into.dtype is torch.float32 and into.is_contiguous() and into.device.type == "cpu"
+    values = into if is_plain else torch.empty(into.shape, dtype=torch.float32, device="cpu")
+    generator = torch.Generator().manual_seed(crc32(f"{seed}/{weight.name}".encode()))
+    shape, last = into.shape, weight.name.rpartition(".")[2]
+    if len(shape) >= 2:
+        fan_in = prod(shape[1:]) if shape[0] > 1 else shape[-1]
+        values.normal_(generator=generator).div_(sqrt(max(fan_in, 1)))
+    elif last.endswith(SPREAD):
+        values.uniform_(generator=generator).add_(0.5)
+    else:
+        values.normal_(generator=generator).mul_(0.1)
+    if values is not into:
+        into.copy_(values)

@@ -12,7 +12,7 @@ import onnx
 import torch
 
 from pytest_modelbudget.errors import MissingExtraError, TransformError, user_code
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, TensorSpec
+from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
 from pytest_modelbudget.onnx_models.program import opset_of
 from pytest_modelbudget.torch_models.isolation import silenced, untouched_globals
@@ -27,7 +27,7 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
     for package, extra in (("onnxruntime", "onnx"), ("onnxscript", "export")):
         if find_spec(package) is None:
             raise MissingExtraError("export_onnx", package=package, extra=extra)
-    specs = wide(model.specs) if model.is_exact else model.specs
+    specs = model.specs.each(wide) if model.is_exact else model.specs
     proto = exported(model.subject, specs, settings["opset"])
     second = OnnxModel(InMemory(proto, "the export", {}), model.rules, weights=model.weights, is_exact=model.is_exact)
     return Changed(second, made_apart=True, by_position=True, stacks=False)
@@ -58,16 +58,9 @@ def exported(subject: Subject, specs: InputSpecs, asked: object) -> onnx.ModelPr
     return made
 
 
-def wide(specs: InputSpecs) -> InputSpecs:
-    """The same inputs, floating ones in float64."""
-
-    def widened(spec: InputSpec) -> InputSpec:
-        if not isinstance(spec, TensorSpec):
-            return tuple(widened(part) for part in spec)
-        return replace(spec, dtype="float64") if "float" in spec.dtype else spec
-
-    positional = tuple(widened(spec) for spec in specs.positional)
-    return InputSpecs(positional, {name: widened(spec) for name, spec in specs.named.items()})
+def wide(spec: TensorSpec) -> TensorSpec:
+    """The same input, a floating one in float64."""
+    return replace(spec, dtype="float64") if "float" in spec.dtype else spec
 
 
 @contextmanager

@@ -43,7 +43,7 @@ BROKEN = [
                  "first on line 4"], id="duplicate key"),
     pytest.param(inputs("float32 1x3") + "    ? [a]\n    : b", ["7:7: a key must be one word"],
                  id="list as key"),
-    pytest.param(model("", limits="{params: 1}"), ["3:3: the model 'net' has no inputs"],
+    pytest.param(model("", limits="{macs: 1}"), ["3:3: the model 'net' has no inputs"],
                  id="no inputs"),
     pytest.param(inputs("float23 1x3"), ["6:13: 'float23' is not an element type: did you mean "
                  "'float32'"], id="no dtype"),
@@ -158,6 +158,11 @@ BROKEN = [
     pytest.param(limits("{ops: {level: warn}}"), ["5:14: the limit on ops needs"], id="no ops"),
     pytest.param(limits("{ops: {deny: [lstmm]}}"), ["5:27: no op rule knows 'lstmm': did you mean "
                  "'lstm'?"], id="unknown kind"),
+    pytest.param(limits("{ops: {deny: [Conv]}}"), ["did you mean 'convolution', or onnx::Conv, "
+                 "com.microsoft.nchwc::Conv alone? (modelbudget ops lists all)"], id="a name of ONNX's"),
+    pytest.param(limits("{ops: {max: {RELU: 1}}}"), ["did you mean 'relu', or aten::relu, onnx::Relu"],
+                 id="a kind in capitals"),
+    pytest.param(limits("{peak_memory: 1 MB}"), ["did you mean 'peak_activation'?"], id="another word for a metric"),
     pytest.param(limits("{ops: {deny: [aten::lstmm]}}"), ["did you mean 'aten::lstm'?"],
                  id="unknown foreign name"),
     pytest.param(limits("{ops: {max: {lstm: 1.5}}}"), ["5:32: lstm: '1.5'"], id="half an op"),

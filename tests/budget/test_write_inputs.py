@@ -20,6 +20,9 @@ from tests.builders.texts import Read, inputs
         pytest.param(
             "{shape: 1x128, dtype: int64, high: 9}", '{"dtype": "int64", "shape": [1, 128], "high": 9}', id="a range"
         ),
+        pytest.param("[float32 1x3, true, ~, 0x10, 2e-1]", "[float32 1x3, true, null, 16, 0.2]", id="plain values"),
+        pytest.param("[float32 1, {plain: '3'}]", '[float32 1, {"plain": "3"}]', id="a text"),
+        pytest.param("[{b: float32 1, a: [int8 2, 3]}]", "[{b: float32 1, a: [int8 2, 3]}]", id="a dict, in its order"),
     ],
 )
 def test_inputs_are_read_back(read: Read, given: str, written: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from os import environ
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,15 @@ def needs(package: str, extra: str = "zoo") -> pytest.MarkDecorator:
     """Skips a test where a package of the extra is not installed; in CI's leg the test fails instead."""
     missing = not REQUIRED and find_spec(package) is None
     return pytest.mark.skipif(missing, reason=f"{package} is in the extra '{extra}'")
+
+
+def by_turns(names: Sequence[str], types: Sequence[str]) -> list[Any]:
+    """Parameters: every name in every type on request, and usually each name in one type, all types in turn."""
+    return [
+        pytest.param(name, dtype, marks=one_of_many(dtype, [types[turn % len(types)]]))
+        for turn, name in enumerate(names)
+        for dtype in types
+    ]
 
 
 def one_of_many(name: str, usual: Collection[str]) -> pytest.MarkDecorator:

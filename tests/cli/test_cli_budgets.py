@@ -34,6 +34,16 @@ class Small(nn.Module):
     def forward(self, x):
         return self.second(self.first(x).relu())
 
+class Example(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+        self.example_input_array = (torch.zeros(3, 4), 2)
+    def forward(self, x, times):
+        for _ in range(times - 1):
+            x = x + x
+        return self.fc(x)
+
 class Odd(nn.Module):
     def forward(self, x):
         return torch.cdist(x, x)
@@ -76,6 +86,21 @@ def test_init_limits_what_it_measures(lab: Path, headroom: str, params: int, mac
     assert list(found) == ["params", "model_size", "macs", "peak_activation", "bandwidth"]
     assert found["params"].max == (params if headroom == "0%" else 246)
     assert found["macs"].max == macs
+
+
+def test_init_takes_the_models_own_inputs(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where none are given; the budget says so, and other commands name them as they take them."""
+    assert main(["init", "lab_budgets:Example", "--output", "own.yaml"]) == 0
+    assert limits(lab / "own.yaml", lab)["macs"].max == 3 * 4 * 2
+    text = (lab / "own.yaml").read_text()
+    own = "    inputs: [float32 3x4, 2]\n    # inputs: the model's own example: put in what it is run on\n"
+    assert own in text
+    capsys.readouterr()
+    assert main(["show", "lab_budgets:Example"]) == 2
+    error = capsys.readouterr().err
+    assert """needs inputs: --input '["float32 3x4", 2]', the model's own example""" in error
+    assert main(["show", "lab_budgets:Example", "--input", '["float32 3x4", 2]']) == 0
+    assert main(["show", "lab_budgets:Example", "--input", "x=float32 3x4", "--input", "times=2"]) == 0
 
 
 def test_init_quotes_the_command_it_prints(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:

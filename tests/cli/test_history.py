@@ -363,7 +363,13 @@ def test_numbers_are_asked_for_by_what_they_were_called(
     assert [each["id"] for each in found["series"]] == ["budgets/c.yaml::last::params"]
 
 
-CONFIGURED = ["log.diffMerges=combined", "log.diffMerges=off", "log.showRoot=false", "diff.renames=false"]
+CONFIGURED = [
+    "log.diffMerges=combined",
+    "log.diffMerges=off",
+    "log.showRoot=false",
+    "diff.renames=false",
+    "diff.orderFile=gone",
+]
 
 
 @pytest.mark.parametrize("setting", CONFIGURED)

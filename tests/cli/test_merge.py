@@ -170,6 +170,10 @@ REFUSED = {
         of_shard(collection="f" * 64),
         f"{OTHER} collection of limits than {{1}} (shard 1/3): {'f' * 64}, not ",
     ),
+    "of another working tree": (
+        of_shard(uncommitted="abc"),
+        f"{OTHER} working tree than {{1}} (shard 1/3): changes abc, not as committed",
+    ),
     "of another environment": (
         of_report(environment={"python": "2.7"}), f"{OTHER} environment than {{1}} (shard 1/3): python 2.7, not ",
     ),

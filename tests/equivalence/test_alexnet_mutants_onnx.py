@@ -1,4 +1,4 @@
-"""Every mistake is found in AlexNet as ONNX, in both types, and the layer is named.
+"""Every mistake is found in AlexNet as ONNX, and the layer is named: in both types on request, else in one, by turns.
 
 What is wrong in a layer is wrong in a last layer of its own, several of them beside a right one,
 so that they are judged in one run. One seed is fewer runs than a gate makes.
@@ -19,6 +19,7 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.builders.marks import by_turns
 from tests.builders.onnx_alexnet import drawn_alexnet, in_half, judged
 from tests.builders.onnx_linears import change, drawn, find
 from tests.builders.onnx_mutants import BATCHED, Place, one_weight, values_of
@@ -27,6 +28,7 @@ from tests.builders.torch_and_onnx_mutants import OUTPUTS, STRUCTURAL
 
 pytestmark = pytest.mark.slow
 Stored = tuple[onnx.ModelProto, str]
+TYPES = ("float32", "float16")
 RIGHT, OTHER = "right", "classifier.4.weight"
 LAST = {
     name: Place(name, f"{name}.weight", f"{name}.bias", OTHER, f"last.{name}", ragged=100)
@@ -40,7 +42,7 @@ def alexnet() -> onnx.ModelProto:
     return drawn_alexnet()
 
 
-@pytest.fixture(scope="module", params=["float32", "float16"])
+@pytest.fixture(scope="module", params=TYPES)
 def stored(request: pytest.FixtureRequest, alexnet: onnx.ModelProto) -> Stored:
     """The same, stored in a type."""
     dtype: str = request.param
@@ -91,12 +93,13 @@ def with_tiles(proto: onnx.ModelProto, places: Mapping[str, Place]) -> Rewritten
     return Rewritten(proto, (), partial_sums=4096 // 64)
 
 
-@pytest.mark.parametrize("names", [STRUCTURAL[first::4] for first in range(4)], ids=", ".join)
-def test_wrong_tiles_are_found(stored: Stored, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("first", "stored"), by_turns("0123", TYPES), indirect=["stored"])
+def test_wrong_tiles_are_found(stored: Stored, first: str) -> None:
     """Beside a right layer, each with one wrong column of 64, or a wrong tile in it, is over.
 
     So is its output, and no other. All mistakes at once would take twice the memory.
     """
+    names = STRUCTURAL[int(first) :: 4]
     places = {name: LAST[name] for name in (RIGHT, *names)}
     original = with_last_layers(stored[0], places.values())
     twin = with_tiles(original, places)
@@ -177,7 +180,7 @@ def test_a_wrong_second_output_is_found(two: Stored) -> None:
     assert getattr(found.first_divergence, "scope", None) == "second"
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize(("name", "stored"), by_turns(OUTPUTS, TYPES), indirect=["stored"])
 def test_other_outputs_fail(two: Stored, name: str) -> None:
     """Outputs of another type, number or order are not the same outputs."""
     proto, dtype = two

@@ -1,4 +1,4 @@
-"""Every mistake is found in AlexNet, in every storage type, and the layer is named.
+"""Every mistake is found in AlexNet, and the layer is named: in every storage type on request, else in one, by turns.
 
 Each is in one layer of three, in the middle of the network. Only two columns of that layer are cut
 into tiles, the second of them wrongly: all else is what right tiles come to. Images are of 64x64,
@@ -18,6 +18,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.tile.grid import Tile
+from tests.builders.marks import by_turns
 from tests.builders.mutants import Mutant, NarrowSums, Place, dropped, verified
 from tests.builders.output_mutants import OUTPUT_MUTANTS, TwoOutputs, two_outputs
 from tests.builders.torch_and_onnx_mutants import DROPOUT, OUTPUTS, STRUCTURAL
@@ -35,8 +36,7 @@ def alexnet() -> models.AlexNet:
     return model
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("name", STRUCTURAL)
+@pytest.mark.parametrize(("name", "dtype"), by_turns(STRUCTURAL, TYPES))
 def test_wrong_tiles_are_found(alexnet: models.AlexNet, name: str, dtype: str) -> None:
     """One wrong column of 64 in the second of three linear layers is over, in that layer."""
     place = Place(alexnet, IMAGE, "classifier.4", whole=64, ragged=100, cut=2)
@@ -92,17 +92,10 @@ def test_a_wrong_second_output_is_found(two: TwoOutputs, dtype: str) -> None:
     assert getattr(found.first_divergence, "scope", None) == "second"
 
 
-@pytest.fixture(scope="module", params=TYPES)
-def stored(request: pytest.FixtureRequest, two: TwoOutputs) -> tuple[TwoOutputs, str]:
-    """The same, stored in a type."""
-    dtype: str = request.param
-    return copy.deepcopy(two).to(getattr(torch, dtype)), dtype
-
-
-@pytest.mark.parametrize("name", [*OUTPUTS, DROPOUT])
-def test_wrong_outputs_are_found(stored: tuple[TwoOutputs, str], name: str) -> None:
+@pytest.mark.parametrize(("name", "dtype"), by_turns([*OUTPUTS, DROPOUT], TYPES))
+def test_wrong_outputs_are_found(two: TwoOutputs, name: str, dtype: str) -> None:
     """Outputs in another order or number, or of another type, and dropout left on."""
-    model, dtype = stored
+    model = copy.deepcopy(two).to(getattr(torch, dtype))
     wrong, said = OUTPUT_MUTANTS[name]
     found = check_equivalence(model, wrong(model), f"{dtype} 1x3x64x64", seeds=(0,))
     assert found.outcome is Outcome.OVER

@@ -160,6 +160,16 @@ def test_values_in_another_file_decide_anew(session: Session) -> None:
     assert found == [(2 * 4 * 3, True), (5 * 4 * 3, True), (0, False), (2 * 4 * 3, True)]
 
 
+def test_a_file_beside_a_model_that_cannot_be_read_is_left_to_loading(session: Session) -> None:
+    """A folder in its place: the entry is not taken again, and loading finds what is wrong."""
+    session.measured()
+    path = session.root / "shapes.bin"
+    path.unlink()
+    path.mkdir()
+    assert not session.measured().measurements["macs"].complete
+    assert session.count == 2
+
+
 def test_a_link_counts_as_what_it_leads_to(session: Session) -> None:
     """The same link to another file is another model."""
     link, other = session.root / "link.onnx", session.root / "other.onnx"

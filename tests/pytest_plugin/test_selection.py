@@ -212,3 +212,43 @@ def test_a_misspelt_marker_beside_good_budgets_is_said_aloud(
     result = two_models.run(*workers)
     said = f"model budget: b.yaml is not held: its key '{key.strip(chr(34))}' is not model_budget"
     assert result.outlines.count(said) == 1
+
+
+@pytest.mark.parametrize("table", ["modelbudget", "model-budget", "pytest-modelbudget"])
+def test_a_table_that_nothing_reads_is_refused(two_models: Project, table: str) -> None:
+    """Whoever wrote it in pyproject.toml wants something held; the keys are pytest's own."""
+    two_models.write("pyproject.toml", f'[tool.{table}]\npaths = ["models"]\n')
+    result = two_models.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*nothing reads [[]tool.{table}] in pyproject.toml: *model_budget_paths = *"])
+
+
+@pytest.mark.parametrize("name", ["budgets/a.yaml", "budgets/a.yaml::net::params"])
+def test_a_budget_without_the_switch_names_it(two_models: Project, name: str) -> None:
+    """Pytest itself would say that the file, which is there, was not found."""
+    result = two_models.run(name, switch=False)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: budgets/a.yaml is a budget: pytest --model-budget budgets/a.yaml holds it"])
+
+
+@pytest.mark.parametrize("args", [("budgets",), ("budgets/nested", "budgets")], ids=" ".join)
+def test_where_nothing_ran_budgets_are_named(two_models: Project, args: tuple[str, ...]) -> None:
+    """A folder of budgets has no tests without the switch."""
+    two_models.write("budgets/nested/b.yaml", "model_budget: 1\n")
+    result = two_models.run(*args, switch=False)
+    assert result.ret == NOTHING
+    result.stdout.fnmatch_lines(["budgets/*.yaml is a budget: pytest --model-budget holds it"])
+
+
+def test_an_option_that_moved_the_rootdir_is_named(two_models: Project) -> None:
+    """Pytest takes what exists for tests, before it knows of the option whose value it is."""
+    (two_models.path / "pytest.ini").unlink()
+    out = two_models.path.parent / f"{two_models.path.name}.json"
+    out.touch()
+    result = two_models.run("--model-budget-json", str(out))
+    result.stdout.fnmatch_lines(
+        [f"model budget: pytest took {out}, the value of --model-budget-json, for tests, and *"]
+    )
+    out.touch()
+    result = two_models.run(f"--model-budget-json={out}")
+    assert "for tests" not in result.stdout.str()

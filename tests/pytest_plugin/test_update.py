@@ -308,3 +308,50 @@ def test_a_broken_lock_is_no_baseline(project: Project) -> None:
         ["params 48   nothing to grow from: budgets/a.lock.json holds the marks of an unfinished *",
          "2 limits: 0 over, 0 warn, 1 within, 1 unknown"]
     )  # fmt: skip
+
+
+def test_create_ends_green_when_it_did_what_it_was_asked(project: Project) -> None:
+    """Values for auto on either end, and numbers to grow from; what is broken besides is still red."""
+    project.budget(
+        "  net: {widths: net.widths, limits: {params: auto, macs: {grow: 2%}, model_size: {max: auto, min: auto}}}\n"
+    )
+    result = update(project, "create")
+    result.assert_outcomes(passed=3)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["model budget: this session judged the limits as they are now"])
+    project.budget("  net: {widths: net.widths, limits: {params: auto, macs: 47}}\n")
+    result = update(project, "create")
+    result.assert_outcomes(passed=1, failed=1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "after"),
+    [
+        pytest.param("params: 50  # 48: elements", "params: 60  # 60: elements", id="draft"),
+        pytest.param("macs: 49 MAC  # >= 48 MAC: of some", "macs: 60 MAC  # 60 MAC: of some", id="lower bound"),
+        pytest.param("model_size: 0.2 kB # 192 B", "model_size: 0.24 kB # 240 B", id="alone"),
+        pytest.param("params: {max: 50}  # 1,048", "params: {max: 60}  # 60", id="flow"),
+        pytest.param("macs: 49 MAC  # 48", "macs: 60 MAC  # 48", id="of no unit"),
+        pytest.param("params: 50  # 48 was last year's", "params: 60  # 48 was last year's", id="prose"),
+        pytest.param("params: 50\n      # 48: of nothing", "params: 60\n      # 48: of nothing", id="next line"),
+    ],
+)
+def test_a_comment_with_the_figure_is_renewed(project: Project, limit: str, after: str) -> None:
+    """As drafts write it, right behind the limit: 4 * 10 + 10 * 2 = 60; all other comments are people's own."""
+    budget = "  net:\n    widths: net.widths\n    limits:\n      {}\n"
+    project.write("budgets/net.widths", "4 10 2")
+    path = project.budget(budget.format(limit))
+    update(project, "fix")
+    assert path.read_text(encoding="utf-8").endswith(budget.format(after))
+
+
+def test_fix_says_what_headroom_is_gone(project: Project) -> None:
+    """60 locked, 66 allowed: 10%; one that was snug had none."""
+    project.write("budgets/net.widths", "4 10 2")
+    project.budget("  net: {widths: net.widths, limits: {params: 66, macs: 60 MAC}}\n")
+    update(project, "create")
+    project.write("budgets/net.widths", "4 20 2")
+    result = update(project, "fix")
+    result.stdout.fnmatch_lines(
+        ["*net::params 66 -> 120 (no headroom now, it had 10.0%)", "*net::macs 60 MAC -> 120 MAC"], consecutive=True
+    )

@@ -121,6 +121,46 @@ def test_an_action_that_measured_nothing_is_not_green(project: Project, action: 
     assert "within" not in outputs
 
 
+def test_p17_quotes_hold_words_together(project: Project, action: Any) -> None:
+    """-k "params or flops" is one expression, and a budget's name may hold a blank."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48, macs: 48 MAC, flops: 1 k}}\n")
+    (project.path / "budgets" / "a.yaml").rename(project.path / "budgets" / "a b.yaml")
+    code, outputs = action(BUDGETS="'budgets/a b.yaml'", ARGUMENTS='-k "params or flops" -q')
+    assert code == 0
+    assert (outputs["exit-code"], outputs["within"]) == ("0", "2")
+
+
+PIP = """#!/usr/bin/env bash
+# A stand-in for Python: has the modules that INSTALLED names, and notes what pip is asked for.
+[ "$1" = -c ] && { [ "$2" = "import $INSTALLED" ]; exit; }
+printf '%s\\n' "$*" >> "$ASKED"
+"""
+CPU = "https://download.pytorch.org/whl/cpu"
+
+
+@pytest.mark.parametrize(
+    ("extras", "index", "installed", "asked"),
+    [
+        pytest.param("torch", CPU, "", [f"--index-url {CPU} torch"], id="torch"),
+        pytest.param("vision,onnx", CPU, "", [f"--index-url {CPU} torch torchvision"], id="vision"),
+        pytest.param("torch", CPU, "torch", [], id="already there"),
+        pytest.param("torch", "", "", [], id="as pip finds it"),
+        pytest.param("onnx", CPU, "", [], id="no torch"),
+    ],
+)
+def test_m6_torch_comes_without_cuda(extras: str, index: str, installed: str, asked: list[str], tmp_path: Path) -> None:
+    """Its builds for CPUs are asked for first, by an index that has nothing else."""
+    (tmp_path / "python").write_text(PIP)
+    (tmp_path / "python").chmod(0o755)
+    environment = {
+        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked"),
+        "EXTRAS": extras, "TORCH_INDEX": index, "INSTALLED": installed, "GITHUB_ACTION_PATH": "/a",
+    }  # fmt: skip
+    subprocess.run([*SHELL, steps(ACTION)[0]["run"]], env=environment, check=True)
+    lines = (tmp_path / "asked").read_text().splitlines()
+    assert lines == [f"-m pip install {words}" for words in [*asked, f"/a[{extras},html]"]]
+
+
 @pytest.fixture
 def commented(tmp_path: Path) -> Any:
     """Runs the script of the commenting job; its exit code and what it asked of GitHub."""

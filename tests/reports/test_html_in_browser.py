@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.chromium import Browser, skip_without_browser
+from tests.builders.chromium import Browser, missing_axe, skip_without_browser
 from tests.builders.pages import ODD_NAME, many_models, small_record, with_everything, written
 
 pytestmark = pytest.mark.browser
@@ -147,6 +147,17 @@ def test_words_stand_out_from_what_is_behind_them(browser: Browser, everything: 
     assert page == ("rgb(18, 21, 25)" if dark else "rgb(247, 247, 245)")
 
 
+@pytest.mark.parametrize("width", [pytest.param(1280, id="desktop"), pytest.param(390, id="phone")])
+def test_nobody_is_kept_from_using_the_page(browser: Browser, everything: Path, width: int) -> None:
+    """axe-core finds no violation of its rules in the overview, and none in a view with every part."""
+    if reason := missing_axe():
+        skip_without_browser(reason)
+    browser.show(everything, width=width)
+    assert browser.violations() == []
+    browser.go("model-0")
+    assert browser.violations() == []
+
+
 def test_limits_are_filtered_by_words_and_verdicts(browser: Browser, many: Path) -> None:
     """model7 is one of 7, 70 to 79 and 700 and on (none): 11 models of 3 limits."""
     browser.show(many)
@@ -251,6 +262,40 @@ def test_the_peak_and_its_owners_are_told_in_words(browser: Browser, small: Path
     )
 
 
+ICICLE = "#model [data-plot=icicle]"
+
+
+def test_a_module_is_found_by_keys(browser: Browser, small: Path) -> None:
+    """fc0 holds 32 of 48 parameters and fc1, the last, 16: a third; activations have none, and are not drawn."""
+    browser.show(small, "model-0", width=390)
+    (caption,) = browser.words(f"{ICICLE} figcaption")
+    assert caption.startswith("All 48 parameters by module")
+    assert browser.words(f"{ICICLE} svg text") == ["(model)", "block0", "fc0", "fc1"]
+    browser.run(f"document.querySelector('{ICICLE} svg').focus()")
+    browser.press("\ue010")
+    assert browser.words(f"{ICICLE} .says") == ["block0.fc1: 16 parameters, 33% of all"]
+    browser.run("document.querySelector('[data-icicle] [value=macs]').click()")
+    (caption,) = browser.words(f"{ICICLE} figcaption")
+    assert caption.startswith("All 48 MACs by module")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [pytest.param("resolve", "Copied", id="copied"), pytest.param("reject", "Selected", id="refused")],
+)
+def test_a_command_is_copied_or_selected(browser: Browser, everything: Path, answer: str, told: str) -> None:
+    """Where a browser refuses its clipboard, the command is selected, for the reader to copy."""
+    browser.show(everything)
+    browser.run(
+        "window.written = []; navigator.clipboard.writeText = (text) => { window.written.push(text);"
+        f"return Promise.{answer}(); }}; document.querySelector('.copy').click()"
+    )
+    browser.until(f"return document.querySelector('.copy').textContent === '{told}'")
+    command = "pytest --model-budget budgets/a.yaml::net::tiled::equivalence"
+    assert browser.run("return window.written") == [command]
+    assert browser.run("return getSelection().toString()") == (command if told == "Selected" else "")
+
+
 ARENA = "#model [data-plot=arena][data-position='0']"
 
 
@@ -352,5 +397,8 @@ def test_paper_shows_tables_whole_and_no_controls(browser: Browser, small: Path)
     browser.go("model-0")
     assert browser.words("nav, #model [data-table=layers] .controls") == []
     assert browser.run("return getComputedStyle(document.body).backgroundColor") == ("rgb(255, 255, 255)")
+    assert browser.words(".tall th button") == []  # with a button in it, Chromium repeats no head on the next sheet
+    head = "document.querySelector('.tall th[data-key=macs]')"
+    assert browser.run(f"return getComputedStyle({head}, '::after').content") == '"MACs"'
     tall = "document.querySelector('.tall')"
     assert browser.run(f"return getComputedStyle({tall}).maxHeight") == "none"

@@ -327,9 +327,79 @@ def test_the_base_is_named_shortly(base: str, told: str) -> None:
     assert f"compared with {told}" in page.words
 
 
+CHECKOUT = {
+    "project": "team/nets", "branch": "wider", "commit": "0123456789abcdef0123456789abcdef01234567",
+    "date": "2026-11-22T08:04:38+00:00", "files": "https://forge.example/team/nets/blob/0123456789abcdef/",
+}  # fmt: skip
+
+
+def test_the_head_says_what_was_measured() -> None:
+    """Project, branch, commit and its day, the base, and versions; below it the run in five numbers."""
+    record = {**with_everything(), "checkout": CHECKOUT}
+    page = Page(render(record))
+    text = " ".join(" ".join(page.words).split())
+    assert (
+        "project team/nets branch wider commit 0123456789ab committed 2026-11-22 08:04:38+00:00 base origin/main "
+        "measured with python"
+    ) in text
+    assert "3 models 2 over 1 grown 1 loosened 0 unknown Models" in text
+
+
+def test_a_line_is_linked_where_the_forge_is_known() -> None:
+    """On cards, in the table and in a model's view; of nothing that lies outside of the project."""
+    page = Page(render({**small_record(), "checkout": CHECKOUT}))
+    links = [attributes["href"] for tag, attributes in page.tags if attributes.get("class") == "place"]
+    assert f"{CHECKOUT['files']}budgets/a.yaml#L4" in links
+    assert len(links) == 2 + 4  # of the limits on cards, and of all
+    assert f"{CHECKOUT['files']}budgets/a.yaml#L4" in page.views()[0]["markup"]
+    assert not [attributes for tag, attributes in Page(render(small_record())).tags if "rel" in attributes]
+
+
+def test_a_model_says_where_it_comes_from() -> None:
+    """The words of its budget, and nothing of keys that it does not say."""
+    record = small_record()
+    record["models"][0]["declared"] = {"source": "torch nets:net", "kwargs": "{width: 0.5}"}
+    told = " ".join(" ".join(Page(Page(render(record)).views()[0]["markup"]).words).split())
+    assert "source torch nets:net kwargs {width: 0.5} Limits" in told
+
+
+def test_numbers_and_layers_stand_beside_the_base() -> None:
+    """params grew from 32 to 48, all of it in a layer that is new; no lock knows the others."""
+    told = " ".join(" ".join(Page(page_of_net()["markup"]).words).split())
+    assert "params 48 32 → 48 since the base (+16, +50.0%; allowed 33) elements of distinct parameters" in told
+    assert "Number Layer Base Now Change Shape params block0.fc1.weight – 16 +16 new [2, 8] By module" in told
+
+
+def test_a_card_says_where_outputs_part_and_how_to_repeat_it() -> None:
+    """In the overview, without opening a view."""
+    text = " ".join(" ".join(Page(render(with_everything())).words).split())
+    assert "first divergence block0.fc1, 3.2e-4 of its size most at [0, 1]: 0.5 → 0.25" in text
+    assert "repeat: pytest --model-budget budgets/a.yaml::net::tiled::equivalence Copy" in text
+
+
+def test_a_broken_limit_says_what_accepts_it() -> None:
+    """The command that the gate knows, to be copied; without one the limit's place."""
+    record = small_record()
+    command = "pytest --model-budget --model-budget-update=fix budgets/a.yaml::net::params"
+    record["models"][0]["checks"][0]["update"] = command
+    text = " ".join(" ".join(Page(render(record)).words).split())
+    assert f"fix: shrink what is largest above, or accept: {command} Copy" in text
+    assert "fix: shrink what is largest above, or raise the limit at budgets/a.yaml:5" in text
+
+
+def test_every_table_has_a_caption() -> None:
+    """Those of the page, and those that a view's markup brings; scripts caption their own."""
+    page = Page(render(with_everything()))
+    markup = [Page(view["markup"]) for view in page.views()]
+    for each in (page, *markup):
+        tags = [tag for tag, _ in each.tags]
+        assert tags.count("table") == tags.count("caption") > 0
+
+
 def test_many_troubles_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cards above the table end somewhere; the table does not."""
+    """The cards above the table end somewhere, those that need a look first; the table does not."""
     monkeypatch.setattr(html_page, "MOST_NOTICED", 1)
+    monkeypatch.setattr(html_page, "MOST_CARDS", 1)
     page = Page(render(small_record()))
     assert sum(attributes.get("class") == "card over" for _, attributes in page.tags) == 1
     assert "… and 1 more, in the table below." in " ".join(page.words)

@@ -63,11 +63,18 @@ def test_a_growing_layer_is_named_with_shapes_and_delta() -> None:
     assert text.startswith("## Model budget: 1 over (1 limit)\n")
     assert cells(text) == [
         [
-            "❌ over", "mobilenet_v2", "params", "3,729,059", "3,510,000", "-6.2%", "+224,187",
-            "budgets/mobile.yaml:8",
+            "❌ over", "mobilenet_v2", "params", "3,729,059", "3,510,000", "-6.2%",
+            "3,504,872 (+224,187, +6.4%)", "budgets/mobile.yaml:8",
         ]
     ]  # fmt: skip
     assert "+224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]" in text
+    assert "\nfix: shrink the layer above, or raise the limit at budgets/mobile.yaml:8</pre>" in text
+
+
+def test_a_claim_says_how_to_repeat_it() -> None:
+    """What nobody can accept is run again, alone."""
+    text = markdown_summary.render(report(transformed()))
+    assert "\nrepeat: pytest --model-budget budgets/mobile.yaml::net::tiled::equivalence" in unescape(text)
 
 
 def test_what_fails_stands_first_and_what_is_unchanged_is_folded() -> None:

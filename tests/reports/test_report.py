@@ -15,8 +15,8 @@ from pytest_modelbudget.metrics.measurement import Measurement, Share, Unmeasure
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, metric_report, model_report
-from pytest_modelbudget.reports.record import BrokenFile
-from pytest_modelbudget.reports.typed_json import document_text, number_json, to_json
+from pytest_modelbudget.reports.record import BrokenFile, MeasuredMetric, ScopeShare
+from pytest_modelbudget.reports.typed_json import Columns, document_text, from_json, json_text, number_json, to_json
 
 FILE = "budgets/a.yaml"
 
@@ -73,6 +73,26 @@ def test_a_document_is_written_as_json_writes_it(value: object) -> None:
 def test_a_document_holds_no_number_that_json_lacks(value: float) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         document_text({"a": [value]})
+
+
+@pytest.mark.parametrize(
+    ("shares", "in_columns"),
+    [
+        pytest.param([], True, id="none"),
+        pytest.param([{"scope": 'a"b\n%s', "value": 1}, {"scope": "", "value": 0}], True, id="counts"),
+        pytest.param([{"scope": "a", "value": 2**63}, {"scope": "b", "value": -1}], True, id="wider than a machine's"),
+        pytest.param([{"scope": "a", "value": "1.50"}, {"scope": "b", "value": 2}], True, id="ratios"),
+        pytest.param([{"scope": "a", "value": 1, "why": "x"}, {"scope": "b", "value": 2}], False, id="a key of others"),
+    ],
+)
+def test_shares_come_back_as_they_were_written(shares: list[object], in_columns: bool) -> None:
+    """In columns as one by one: the same entries, the same JSON, and the text that json gives of it."""
+    document = {"value": 1, "unit": "B", "complete": True, "shares": shares}
+    metric = from_json(MeasuredMetric, document)
+    assert isinstance(metric.shares, Columns) is in_columns
+    assert metric.shares == tuple(from_json(ScopeShare, share) for share in shares)
+    assert to_json(metric) == document
+    assert json_text(metric) == json.dumps(document, indent=1)
 
 
 def statements(models: int) -> list[str]:

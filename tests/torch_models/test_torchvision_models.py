@@ -13,6 +13,7 @@ from torchvision.models import detection, optical_flow, quantization, segmentati
 
 from pytest_modelbudget import Measurements, measure
 from pytest_modelbudget.formats.source import InputSpec, TensorSpec
+from tests.builders.marks import one_of_many
 
 pytestmark = pytest.mark.needs_torch
 
@@ -113,8 +114,17 @@ def trained_scales(model: nn.Module) -> int:
     return sum(parameter.numel() for norm in norms for parameter in norm.parameters())
 
 
+DETECTORS = ("fasterrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn", "ssdlite320_mobilenet_v3_large")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", torchvision.models.list_models(module=detection))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=one_of_many(name, DETECTORS))
+        for name in torchvision.models.list_models(module=detection)
+    ],
+)
 def test_detection(name: str) -> None:
     """Data decides how many boxes there are, so a detector is run; MACs and params complete.
 
@@ -128,6 +138,8 @@ def test_detection(name: str) -> None:
 
 
 QUANTISED = [name.removeprefix("quantized_") for name in torchvision.models.list_models(module=quantization)]
+
+PACKED = ("googlenet", "inception_v3", "mobilenet_v2", "mobilenet_v3_large", "resnet18", "shufflenet_v2_x0_5")
 
 
 def unfolded(model: nn.Module) -> int:
@@ -145,7 +157,7 @@ def weighted(model: nn.Module) -> list[nn.Conv2d | nn.Linear]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The default weight initialization:FutureWarning")
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=one_of_many(name, PACKED)) for name in QUANTISED])
 def test_quantised(name: str) -> None:
     """Packed weights count as the folded float network's; a real run, the float network's MACs."""
     options: dict[str, Any] = {}

@@ -21,8 +21,10 @@ function fill(figure, caption, drawing, key = []) {
     mark.style.setProperty("--mark", colour);
     legend.append(element("li", { children: [mark, name] }));
   }
+  const model = document.querySelector("#model h1").textContent;
   for (const svg of drawing) {
     svg.setAttribute("role", "img"); // one picture to those who hear it, by its own description
+    svg.setAttribute("aria-label", `${model}: ${svg.getAttribute("aria-label")}`);
     for (const part of svg.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
   }
   figure.replaceChildren(says, ...(key.length ? [legend] : []), ...drawing);

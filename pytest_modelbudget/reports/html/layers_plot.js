@@ -6,6 +6,7 @@ const PARTS = [
   ["weight_bytes", "weight bytes"],
   ["traffic", "bytes moved"],
 ];
+const SUMMED = ["params", ...PARTS.map(([key]) => key)];
 
 /** MACs, weight bytes and traffic of the model's parts, in execution order. */
 function layersPlot(figure, layers, width) {
@@ -52,12 +53,12 @@ function tree(rows) {
       row,
       children: [],
       layers: row.params === null ? 0 : 1,
-      sums: Object.fromEntries(PARTS.map(([key]) => [key, BigInt(row[key] ?? 0)])),
+      sums: Object.fromEntries(SUMMED.map((key) => [key, BigInt(row[key] ?? 0)])),
     };
     open.length = row.depth;
     for (const above of open) {
       above.layers += node.layers;
-      for (const [key] of PARTS) above.sums[key] += node.sums[key];
+      for (const key of SUMMED) above.sums[key] += node.sums[key];
     }
     open.at(-1)?.children.push(node);
     open.push(node);
@@ -78,9 +79,12 @@ function unfolded(root, most) {
     const largest = d3.greatest(fitting, share);
     parts = parts.flatMap((part) => (part === largest ? part.children : [part]));
   }
-  const taken = (part) =>
-    part.children.length ? abridged(part.children, most - 3, share) : [part];
-  if (parts.length < 4) parts = parts.flatMap(taken); // too many children to fit, and nothing else
+  parts = parts.filter((part) => share(part) > 0);
+  const [main] = parts.filter((part) => part.children.length && share(part) > 1 / 2);
+  if (main) {
+    const left = most - parts.length; // too many children to fit, and most of the model
+    parts = parts.flatMap((part) => (part === main ? abridged(main.children, left, share) : [part]));
+  }
   return parts
     .filter((part) => share(part) > 0)
     .map((part) => ({ ...part, name: part.name ?? barName(part, most) }));

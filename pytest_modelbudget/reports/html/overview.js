@@ -37,6 +37,7 @@ function overview() {
 
   function order() {
     const by = document.getElementById("order").value;
+    table.classList.toggle("by-file", by === "file");
     if (by === "file") {
       flat.remove();
       for (const each of limits) each.body.append(each.row);

@@ -71,6 +71,9 @@ function tables() {
   const form = view.querySelector("[data-machine]");
   form.flops.value = machine.flops / 1e9;
   form.bytes.value = machine.bytes / 1e9;
+  view
+    .querySelector("[data-icicle]")
+    .addEventListener("input", () => draw({ names: ["icicle"] }));
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
     if (!form.checkValidity()) return;
@@ -85,6 +88,10 @@ const DRAWINGS = {
   roofline: (figure, width) => {
     rooflinePlot(figure, plotted.profile.ops, machine, width);
     opTable(view.querySelector("[data-table=ops]"), plotted.profile.ops, machine);
+  },
+  icicle: (figure, width) => {
+    const key = new FormData(view.querySelector("[data-icicle]")).get("figure");
+    iciclePlot(figure, plotted.profile.layers, key, width);
   },
   layers: (figure, width) => layersPlot(figure, plotted.profile.layers, width),
   divergence: (figure, width) =>
@@ -109,6 +116,20 @@ function draw({ names = Object.keys(DRAWINGS), width = null } = {}) {
   }
 }
 
+/** Puts the command before a button on the clipboard; where the browser refuses, selects it for the reader to copy. */
+async function copy({ target }) {
+  const button = target.closest("button.copy");
+  if (!button) return;
+  const command = button.previousElementSibling;
+  try {
+    await navigator.clipboard.writeText(command.textContent);
+    button.textContent = "Copied";
+  } catch {
+    window.getSelection().selectAllChildren(command);
+    button.textContent = "Selected";
+  }
+}
+
 /** The width between a figure's paddings. */
 function inside(figure) {
   const { paddingLeft, paddingRight } = getComputedStyle(figure);
@@ -125,5 +146,7 @@ window.addEventListener("resize", () => {
 window.addEventListener("beforeprint", () => plotted && draw({ width: SHEET }));
 window.addEventListener("afterprint", () => plotted && draw());
 window.addEventListener("hashchange", route);
+document.addEventListener("click", copy);
+document.documentElement.classList.add("scripted");
 overview();
 route();

@@ -16,6 +16,7 @@ import gzip
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,40 +24,45 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pytest_modelbudget.reports.cases import unmeasured
-from pytest_modelbudget.reports.html.views import STATUSES, ModelView, model_view
+from pytest_modelbudget.reports.checkout import Checkout
+from pytest_modelbudget.reports.html.views import STATUSES, CheckRow, ModelView, model_view
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.terminal import counted
 
 FILES = Path(__file__).parent
 LIBRARY = ("vendor/d3-7.9.0.min.js", "vendor/plot-0.6.17.umd.min.js")
 OWN_SCRIPTS = (
-    "figures.js", "drawing.js", "memory_plot.js", "roofline_plot.js", "layers_plot.js", "divergence_plot.js",
-    "arena_plot.js", "device_plot.js", "tables.js", "overview.js", "page.js",
+    "figures.js", "drawing.js", "memory_plot.js", "roofline_plot.js", "layers_plot.js", "icicle_plot.js",
+    "divergence_plot.js", "arena_plot.js", "device_plot.js", "tables.js", "overview.js", "page.js",
 )  # fmt: skip
 STYLES = ("page.css", "tables.css", "model.css", "media.css")
-MOST_NOTICED = 50  # told one by one at the top; the table below has all
+MOST_NOTICED = 50  # models with a card at the top; the table below has all
+MOST_CARDS = 12  # with those of models that nobody needs to look at
 
 
 def render(report: Report) -> str:
     """The page; the same bytes for the same record."""
     models = [model_view(position, model) for position, model in enumerate(report.models)]
     rows = [row for model in models for row in model.rows]
-    noticed = [row for status in STATUSES[:-1] for row in rows if row.status == status]
+    noticed = sorted((model for model in models if model.noticed), key=lambda model: STATUSES.index(model.status))
+    cards = noticed[:MOST_NOTICED]
+    cards += [model for model in models if not model.noticed][: max(0, MOST_CARDS - len(cards))]
     scripts = [_text(name) for name in (*LIBRARY, *OWN_SCRIPTS)]
     files: dict[str, list[ModelView]] = {}
     for model in models:
         files.setdefault(model.report.file, []).append(model)
-    template = _templates().get_template("page.html")
-    return template.render(
+    templates = _templates(report.checkout)
+    return templates.get_template("page.html").render(
         report=report,
         unmeasured=unmeasured(report),
         base=_short_name(report.base),
-        views=[(model.anchor, view) for model, view in zip(models, _views(models), strict=True)],
+        views=[(model.anchor, view) for model, view in zip(models, _views(models, templates), strict=True)],
+        run=tuple(run(report)),
         files=files,
-        noticed=noticed[:MOST_NOTICED],
-        left=len(noticed) - MOST_NOTICED,
+        cards=cards,
+        left=len(models) - len(cards),
+        tiles=tiles(report, rows),
         counts={status: sum(row.status == status for row in rows) for status in STATUSES},
-        anchors={row.case.id: model.anchor for model in models for row in model.rows},
         counted=counted(report),
         style="".join(map(_text, STYLES)),
         scripts=scripts,
@@ -65,14 +71,38 @@ def render(report: Report) -> str:
     )
 
 
-def _views(models: Sequence[ModelView]) -> Iterator[str]:
+def tiles(report: Report, rows: Sequence[CheckRow]) -> Iterator[tuple[str, int, str]]:
+    """Counts at the top: of models, then of what somebody has to look at; each with the status that colours it."""
+    outcomes = Counter(row.status for row in rows)
+    locked = [check for row in rows if (check := row.case.check).baseline is not None]
+    yield "models", len(report.models), ""
+    yield "over", outcomes["over"] + outcomes["unused"], "over"
+    yield "grown", sum((check.actual or 0) > (check.baseline or 0) for check in locked), "warn"
+    yield "loosened", len(report.loosened), "warn"
+    yield "unknown", outcomes["unknown"], "unknown"
+
+
+def run(report: Report) -> Iterator[tuple[str, str]]:
+    """What was measured, when and with what."""
+    if checkout := report.checkout:
+        yield from (("project", checkout.project), ("branch", checkout.branch))
+    commit = report.head or (report.checkout.commit if report.checkout else "")
+    yield "commit", _short_name(commit)
+    if report.checkout:
+        yield "committed", report.checkout.date.replace("T", " ")
+    base, name = _short_name(report.base), report.base_name
+    yield "base", f"{name} ({base})" if base and name not in ("", base) else base or name
+    yield "measured with", ", ".join(" ".join(pair) for pair in report.environment.items())
+
+
+def _views(models: Sequence[ModelView], templates: Environment) -> Iterator[str]:
     """The view of each model: its markup and the numbers of its plots, compressed, as base64.
 
     {"markup": "<header>...", "limit": 1500000, "divergence": [[]], "profile": {...}, "deployments": [{...}]}
 
     null stands for a profile that is not there.
     """
-    template = _templates().get_template("model.html")
+    template = templates.get_template("model.html")
     for before, model, after in zip((None, *models), models, (*models[1:], None), strict=False):
         markup = template.render(model=model, before=before, after=after)
         view = {
@@ -102,9 +132,13 @@ def _text(name: str) -> str:
     return (FILES / name).read_text(encoding="utf-8")
 
 
-@cache
-def _templates() -> Environment:
-    """Templates that escape whatever they are given, and refuse names that nobody gave them."""
-    return Environment(
+def _templates(checkout: Checkout | None) -> Environment:
+    """Templates that escape whatever they are given, and refuse names that nobody gave them.
+
+    ``address(file, line)`` is where a line of a file can be read; "" where nobody knows.
+    """
+    templates = Environment(
         loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    templates.globals["address"] = checkout.address if checkout else lambda _file, _line: ""
+    return templates

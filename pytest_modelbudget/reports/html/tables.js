@@ -36,6 +36,7 @@ function layerTable(place, layers) {
     return element("th", {
       scope: "col",
       "data-key": key,
+      "data-name": text,
       class: at > 1 ? "number" : "",
       children: [button],
     });
@@ -90,6 +91,7 @@ function layerTable(place, layers) {
       element("table", {
         class: "lines",
         children: [
+          captionOf("Layers with their figures"),
           element("thead", { children: [element("tr", { children: heads })] }),
           body,
           element("tfoot", { children: [foot] }),
@@ -117,7 +119,7 @@ function layerRow(row, totals, asTree) {
   const head = element("th", {
     scope: "row",
     class: asTree ? "mono tree" : "mono",
-    title: row.scope === null ? row.type : layerName(row.scope),
+    title: nameAlone(row),
     text: asTree ? nameInTree(row) : nameAlone(row),
   });
   head.style.setProperty("--depth", row.depth);
@@ -185,10 +187,15 @@ function scrolled(label, table, classes = "scroll") {
   return element("div", {
     class: classes,
     tabindex: "0",
-    role: "region",
+    role: "group",
     "aria-label": label,
     children: [table],
   });
+}
+
+/** The name of a table for those who hear it: a heading above says it to the others. */
+function captionOf(label) {
+  return element("caption", { class: "unseen", text: label });
 }
 
 /** A plain table from headings and rows of text; figures are the columns to align right. */
@@ -199,6 +206,7 @@ function lines(label, headings, rows, figures = []) {
     element("table", {
       class: "lines",
       children: [
+        captionOf(label),
         element("thead", {
           children: [
             element("tr", {

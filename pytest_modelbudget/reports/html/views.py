@@ -6,18 +6,27 @@ A limit that is over, drawn once::
              headroom="-6.2%", fill="79.7", least="", exact="3,729,047, limit 3,510,000", ...)
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from pytest_modelbudget.budget.budget import path_of
+from pytest_modelbudget.budget.budget import Place, path_of
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import NO_EVIDENCE, Case, cases_of
 from pytest_modelbudget.reports.history import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, Drawing, drawing
-from pytest_modelbudget.reports.sentences import claim_lines, grown_name, largest_shares, shapes, uncovered
+from pytest_modelbudget.reports.sentences import (
+    claim_lines,
+    fix,
+    grown_name,
+    largest_shares,
+    repeated,
+    shapes,
+    uncovered,
+)
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room, several
 
 # A limit.
@@ -77,6 +86,21 @@ def evidence(case: Case) -> Iterator[str]:
         yield from claim_lines(case)
 
 
+def differences(case: Case) -> Iterator[tuple[str, str]]:
+    """Where outputs that should be the same differ: the first layer, and the worst element of an output."""
+    if not case.outputs_differ:
+        return
+    first = dict(_divergence(case.evidence.first_divergence))
+    if "layer" in first:
+        yield "first divergence", f"{first.pop('layer')}, {first.pop('error')}"
+    yield from first.items()
+    over = [output for output in case.evidence.outputs if output.outcome is Outcome.OVER]
+    if (output := max(over, key=lambda output: float(output.algebra or 0), default=None)) and output.worst:
+        yield "worst output", f"'{output.name}', {output.family} inputs, at {_element(output.worst)}"
+    if case.evidence.decided:
+        yield "decided by", case.evidence.decided
+
+
 STATUSES = ("over", "unused", "unknown", "warn", "accepted", "within")  # worst first
 MARK = 75  # per cent of a bar's width at which its limit stands
 
@@ -107,7 +131,8 @@ class CheckRow:
     """One limit. fill and least are per cent of its bar: the value, and a minimum beside a maximum.
 
     room orders rows by headroom, the tightest first; layers are those that it is mostly made of,
-    or that made it grow where growth is known. evidence says on what a number was measured, and what it rests on.
+    or that made it grow where growth is known. evidence says on what a number was measured, and what it rests on;
+    pairs are the same of outputs that differ. fix says what mends it, command accepts it, or repeats a claim.
     """
 
     case: Case
@@ -124,6 +149,19 @@ class CheckRow:
     layers: tuple[Contribution, ...] = ()
     evidence: tuple[str, ...] = ()
     history: HistoryView | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
+    fix: str = ""
+    command: str = ""
+
+    @property
+    def layers_are(self) -> str:
+        """What its layers are to it."""
+        return "What made it grow" if self.case.check.blame else "Largest parts"
+
+    @property
+    def is_told(self) -> bool:
+        """Whether there is more to say of it than its figures."""
+        return bool(self.status != "within" or self.growth or self.history or self.evidence)
 
     @property
     def status(self) -> str:
@@ -152,6 +190,9 @@ def check_row(case: Case) -> CheckRow:
         layers=tuple(contributions(case)),
         evidence=tuple(evidence(case)),
         history=history_view(case.model.history.get(path, ()), check.unit),
+        pairs=tuple(differences(case)),
+        fix=fix(check, Place(case.file, case.line)).removesuffix(check.update),
+        command=check.update or (repeated(case) if case.outputs_differ else ""),
     )
 
 
@@ -296,16 +337,18 @@ def _basis(equivalence: record.EquivalenceReport) -> Iterator[str]:
 
 
 def _divergence(divergence: record.FirstDivergence | None) -> Iterator[tuple[str, str]]:
-    """The first divergence: the layer, by how much, where most, and how to see it again."""
+    """The first divergence: the layer, by how much, and where most."""
     if divergence is None:
         return
     yield from (("layer", scope_text(divergence.scope)), ("error", f"{divergence.error} of its size"))
-    if worst := divergence.worst:
-        yield "most at", f"{list(worst.index)}: {worst.original} → {worst.transformed}"
-    if divergence.repeat:
-        yield "repeat", divergence.repeat
+    if divergence.worst:
+        yield "most at", _element(divergence.worst)
     if divergence.reservation:
         yield "but", divergence.reservation
+
+
+def _element(worst: record.WorstElement) -> str:
+    return f"{list(worst.index)}: {worst.original} → {worst.transformed}"
 
 
 # A model.
@@ -324,6 +367,30 @@ class Figure:
     bound: str = ""  # "≥ " or "≤ " where it is one
     parts: str = ""
     error: str = ""
+    growth: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """A layer or parameter that a number changed by since the base: text for each column."""
+
+    metric: str
+    name: str
+    before: str
+    after: str
+    change: str
+    shapes: str
+
+
+def layer_changes(model: record.ModelReport) -> Iterator[LayerChange]:
+    """What each number of a model grew or shrank by, layer by layer, as far as a lock file tells."""
+    for check in model.checks:
+        for entry in check.blame:
+            ends = (None, None) if isinstance(entry, record.OtherGrowth) else (entry.before, entry.after)
+            before, after = (ABSENT if end is None else exact(end, check.unit) for end in ends)
+            if entry.delta:
+                delta = signed(entry.delta, check.unit)
+                yield LayerChange(check.metric, grown_name(entry), before, after, delta, shapes(entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,9 +449,28 @@ class ModelView:
     origin: str
     rows: tuple[CheckRow, ...]
     figures: tuple[Figure, ...]
+    layers: tuple[LayerChange, ...]
     lacking: tuple[tuple[str, int, str, str, str], ...]
     transforms: tuple[TransformView, ...]
     deployments: tuple[DeploymentView, ...]
+
+    @property
+    def noticed(self) -> tuple[CheckRow, ...]:
+        """The limits that a reader must look at, the worst first."""
+        some = (row for row in self.rows if row.status != "within")
+        return tuple(sorted(some, key=lambda row: STATUSES.index(row.status)))
+
+    @property
+    def tightest(self) -> CheckRow | None:
+        """The limit with the least headroom."""
+        return min(self.rows, key=lambda row: row.room, default=None)
+
+    @property
+    def counted(self) -> str:
+        """The number of its limits: "3 limits: 1 over, 2 within"."""
+        numbers = Counter(row.status for row in self.rows)
+        told = ", ".join(f"{numbers[status]} {status}" for status in STATUSES if numbers[status])
+        return f"{several(len(self.rows), 'limit')}: {told}" if told else "no limits"
 
     @property
     def status(self) -> str:
@@ -403,6 +489,7 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
     """The view of the model at that position of the report."""
     traced = f"traced: {model.traced}" if model.traced else ""
     measured = {key: metric for key in model.metrics if (metric := model.measured(key))}
+    grown = {check.metric: growth(check) for check in model.checks if check.scope is None}
     return ModelView(
         report=model,
         anchor=f"model-{position}",
@@ -410,7 +497,10 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
         place=f"{model.file}:{model.line}" if model.line else model.file,
         origin=" · ".join(filter(None, (model.format, traced))),
         rows=tuple(check_row(case) for case in cases_of(model)),
-        figures=tuple(_figure(key, metric) for key, metric in model.metrics.items()),
+        figures=tuple(
+            replace(_figure(key, metric), growth=grown.get(key, "")) for key, metric in model.metrics.items()
+        ),
+        layers=tuple(layer_changes(model)),
         lacking=tuple(
             (op, count, scope_text(scope), why, ", ".join(keys))
             for (op, count, scope, why), keys in uncovered(measured).items()

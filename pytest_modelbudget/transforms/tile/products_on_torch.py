@@ -122,14 +122,16 @@ def summed(
     parts: Tensors, weight: torch.Tensor, bias: torch.Tensor | None, tile: Tile, product: Product
 ) -> torch.Tensor:
     """One tile's width of outputs: the sum of its products, on top of the bias."""
-    tiles = weight.split_with_sizes(cut(weight.shape[1], tile.k).sizes, 1)
-    total = product(parts[0], tiles[0], bias)
-    in_place = product is F.linear and _adds_in_place(total)
-    for x, each in zip(parts[1:], tiles[1:], strict=True):
-        if in_place:
-            total.view(-1, len(each)).addmm_(x.reshape(-1, each.shape[1]), each.t())
-        else:
-            total = total + product(x, each, None)
+    widths = cut(weight.shape[1], tile.k).sizes
+    first, *tiles = weight.split_with_sizes(widths, 1)
+    total = product(parts[0], first, bias)
+    if product is F.linear and _adds_in_place(total):
+        rows = total.view(-1, len(weight))
+        for x, turned in zip(parts[1:], weight.t().split_with_sizes(widths)[1:], strict=True):
+            rows.addmm_(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), turned)
+        return total
+    for x, each in zip(parts[1:], tiles, strict=True):
+        total = total + product(x, each, None)
     return total
 
 

@@ -1,4 +1,4 @@
-"""The model that is being measured, named for whoever waits for it: no session hangs without a word."""
+"""The model that is being measured, named for whoever waits for it: nothing hangs without a word."""
 
 import os
 import sys
@@ -8,18 +8,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-import pytest
-
 from pytest_modelbudget.errors import is_users_file
-from pytest_modelbudget.reports.text import printed_line
+from pytest_modelbudget.reports.text import cut_middle, printed_line
 
 FIRST_SECONDS, AGAIN_SECONDS = 10.0, 60.0  # until a model is named, and until it is named again
+EACH_SECOND = 1.0  # where the line is a terminal's last one, and written anew
 
 
 class Watch:
-    """Names models that take long on the stderr that pytest was started with, which it captures for no test."""
+    """Names models that take long on the stderr that the process was started with, which pytest captures for no test.
 
-    def __init__(self) -> None:
+    With a width the line is a terminal's own: it has at most so many characters, counts seconds, and goes at the end.
+    """
+
+    def __init__(self, width: int = 0) -> None:
+        self.width = width
         self._stderr = None
         with suppress(OSError):  # a process may have none
             self._stderr = os.dup(2)
@@ -37,14 +40,21 @@ class Watch:
             thread.join()
 
     def _name(self, model_id: str, is_done: threading.Event, watched: int) -> None:
-        seconds, pause = 0.0, FIRST_SECONDS
+        pauses = (EACH_SECOND, EACH_SECOND) if self.width else (FIRST_SECONDS, AGAIN_SECONDS)
+        seconds, pause = 0.0, pauses[0]
         while not is_done.wait(pause):
-            seconds, pause = seconds + pause, AGAIN_SECONDS
+            seconds, pause = seconds + pause, pauses[1]
             where = _place(sys._current_frames().get(watched))
-            line = printed_line(f"model budget: {model_id} is being measured, for {seconds:.0f} s now{where}")
-            if self._stderr is not None:
-                with suppress(OSError):
-                    os.write(self._stderr, f"\n{line}\n".encode())
+            said = f"is being measured, for {seconds:.0f} s now" if not self.width else f"{seconds:.0f} s"
+            self._write(printed_line(f"model budget: {model_id} {said}{where}"))
+        if self.width and seconds:
+            self._write("")
+
+    def _write(self, line: str) -> None:
+        written = f"\r\x1b[K{cut_middle(line, self.width - 1)}" if self.width else f"\n{line}\n"
+        if self._stderr is not None:
+            with suppress(OSError):
+                os.write(self._stderr, written.encode())
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -57,10 +67,8 @@ def _place(frame: FrameType | None) -> str:
     """The innermost line of the user's project, "" where none runs."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_users_file(file) and not file.startswith("<") and f"{os.sep}lib{os.sep}python" not in file:
+        is_installed = f"{os.sep}lib{os.sep}python" in file or frame.f_globals.get("__name__") == "__main__"
+        if is_users_file(file) and not file.startswith("<") and not is_installed:
             return f" (in {frame.f_code.co_name}, {'/'.join(Path(file).parts[-2:])}:{frame.f_lineno})"
         frame = frame.f_back
     return ""
-
-
-WATCH = pytest.StashKey[Watch]()

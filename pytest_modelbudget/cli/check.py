@@ -1,0 +1,66 @@
+"""``modelbudget check``: whether budgets can be read, without a model: for editors and pre-commit."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget, why_unmarked
+from pytest_modelbudget.budget.yaml_text import BudgetFileError
+from pytest_modelbudget.cli.screen import GREEN, RED, print_lines
+from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.reports.text import printed_line
+from pytest_modelbudget.units import several
+
+FOLDER = "budgets"  # where budgets are, if nobody says otherwise
+
+
+def add_check(command: argparse.ArgumentParser) -> None:
+    """The options of ``check``: which files."""
+    text = f"budget files, or folders with them (default: {FOLDER}); other YAML files are passed over"
+    command.add_argument("paths", metavar="FILE", nargs="*", default=[FOLDER], help=text)
+    command.set_defaults(command=check_budgets)
+
+
+def check_budgets(options: argparse.Namespace) -> bool:
+    """Print every problem as file:line:column: message, then a count; incomplete where there is one."""
+    registry = tables()
+    files = [file for name in options.paths for file in _files(Path(name))]
+    checked = {file: _problems(file, registry) for file in dict.fromkeys(files)}
+    budgets = {file: problems for file, problems in checked.items() if problems is not None}
+    if not any(file.suffix in SUFFIXES for file in checked):
+        raise InputError(f"no YAML file in {' '.join(options.paths)}: name budgets, or a folder with them")
+    problems = [problem for found in budgets.values() for problem in found]
+    print_lines((printed_line(problem), RED) for problem in problems)
+    others = f", {several(rest, 'other file')} passed over" if (rest := len(checked) - len(budgets)) else ""
+    counted = f"{several(len(budgets), 'budget')} read, {several(len(problems), 'problem')}{others}"
+    print_lines([(counted, RED if problems else GREEN)])
+    return not problems
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """A file as it was named, or the YAML files below a folder."""
+    if path.is_dir():
+        yield from (file for file in sorted(path.rglob("*")) if file.suffix in SUFFIXES and file.is_file())
+    elif path.exists():
+        yield path
+    else:
+        raise InputError(f"{path} does not exist")
+
+
+def _problems(file: Path, registry: Tables) -> list[str] | None:
+    """What is wrong with a budget, each in its place; None of another file."""
+    try:
+        content = file.read_bytes()
+        if is_budget(content):
+            read_budget(file, registry, root=Path.cwd())
+        elif why := why_unmarked(content):
+            return [f"{os.path.relpath(file)}:1:1: {why}"]
+        else:
+            return None
+    except OSError as error:
+        return [f"{os.path.relpath(file)}:1:1: it cannot be read: {error.strerror or error}"]
+    except BudgetFileError as error:
+        return [str(problem) for problem in error.problems]
+    return []

@@ -1,0 +1,81 @@
+"""``modelbudget metrics`` and ``ops``: what a budget may limit, and why operations cost what they cost."""
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from pytest_modelbudget.budget.yaml_text import suggestion
+from pytest_modelbudget.cli.screen import print_text, terminal_width
+from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.metrics.measurement import Metric
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports import reference
+
+
+def add_metrics(command: argparse.ArgumentParser) -> None:
+    """The options of ``metrics``: which, and how they are printed."""
+    command.add_argument("names", metavar="METRIC", nargs="*", help="metrics to show (default: all)")
+    _add_format(command)
+    command.set_defaults(command=print_metrics)
+
+
+def add_ops(command: argparse.ArgumentParser) -> None:
+    """The options of ``ops``: which kinds, and how they are printed."""
+    text = "a kind, or an operator of torch or ONNX: its rules in full (default: a line for each kind)"
+    command.add_argument("names", metavar="NAME", nargs="*", help=text)
+    _add_format(command)
+    command.set_defaults(command=print_ops)
+
+
+def _add_format(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--format", choices=("table", "json"), default="table", help="what to print")
+
+
+def print_metrics(options: argparse.Namespace) -> bool:
+    """Print metrics with their units and what they count."""
+    metrics = tables().metrics
+    also = {key: metric.also for key, metric in metrics.items()}
+    for name in options.names:
+        if name not in metrics:
+            raise InputError(f"there is no metric '{name}': {suggestion(name, metrics, also)}")
+    asked = [metrics[name] for name in options.names or metrics]
+    if options.format == "json":
+        print(json.dumps({metric.key: _record(metric) for metric in asked}, indent=1))
+    else:
+        print_text(reference.metrics_text(asked, terminal_width()))
+    return True
+
+
+def _record(metric: Metric) -> dict[str, object]:
+    return {
+        "unit": metric.unit,
+        "definition": metric.definition,
+        "measured_on": metric.stage.value,
+        "not_scoped": metric.not_scoped,
+        "also": metric.also,
+    }
+
+
+def print_ops(options: argparse.Namespace) -> bool:
+    """Print kinds of operations; those that were asked for with all that their rules say."""
+    kinds = {entry.kind: entry for entry in reference.op_kinds(tables().ops)}
+    asked = [kinds[kind] for kind in dict.fromkeys(k for name in options.names for k in _kinds_of(name, kinds))]
+    if options.format == "json":
+        print(json.dumps([asdict(entry) for entry in asked or kinds.values()], indent=1, ensure_ascii=False))
+    elif asked:
+        print_text("\n\n".join(reference.kind_text(entry, terminal_width()) for entry in asked))
+    else:
+        print_text(reference.kinds_text(kinds.values(), terminal_width()))
+    return True
+
+
+def _kinds_of(word: str, kinds: Mapping[str, reference.KindEntry]) -> Iterable[str]:
+    """The kinds that a word names: one of its own name, else those of operators that are called so in any case."""
+    if word in kinds:
+        return [word]
+    named = [kind for kind, entry in kinds.items() if word.casefold() in entry.spellings]
+    if not named:
+        also = {kind: entry.spellings for kind, entry in kinds.items()}
+        raise InputError(f"no op rule knows '{word}': {suggestion(word, kinds, also)}")
+    return named

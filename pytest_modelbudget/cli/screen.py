@@ -1,0 +1,71 @@
+"""What a terminal adds to plain text: colour, its width, and the line that says what is being measured."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from pytest_modelbudget.gate.watch import Watch
+from pytest_modelbudget.reports.text import printable
+
+PIPE_WIDTH = 120  # where no terminal says how wide it is
+RED, GREEN, YELLOW, BOLD = "31", "32", "33", "1"
+# How lines begin that say how it ended, and their colour; those of tables are coloured by their outcome.
+ENDINGS = {
+    "it fits": GREEN,
+    "it does not fit": RED,
+    "whether it fits is unknown": RED,
+    "modelbudget: error:": RED,
+    "unmeasured": YELLOW,
+}
+OUTCOMES = {
+    "within": GREEN,
+    "over": RED,
+    "unknown": RED,
+    "unused": RED,
+    "accepted": YELLOW,
+    "warn": YELLOW,
+    "file": BOLD,
+}
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, or what a pipe is given."""
+    return shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
+
+
+def is_coloured(stream: TextIO) -> bool:
+    """Whether colour means something there: a terminal, and nobody said NO_COLOR (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def print_text(text: str, *, stream: TextIO | None = None) -> None:
+    """Print a text that anybody may have written; on a terminal how it ended has a colour."""
+    lines = printable(text).split("\n")
+    print_lines(((line, _ending(line)) for line in lines), stream=stream)
+
+
+def print_lines(lines: Iterable[tuple[str, str]], *, stream: TextIO | None = None) -> None:
+    """Print lines, each with its colour, "" of none, or the outcome that has one."""
+    stream = stream or sys.stdout
+    coloured = is_coloured(stream)
+    for text, colour in lines:
+        code = OUTCOMES.get(colour, colour)
+        print(f"\x1b[{code}m{text}\x1b[0m" if coloured and code else text, file=stream)
+
+
+def _ending(line: str) -> str:
+    return next((colour for beginning, colour in ENDINGS.items() if line.startswith(beginning)), "")
+
+
+@contextmanager
+def naming(model: str) -> Iterator[None]:
+    """Say which model is being measured, from the first second on where somebody looks at a terminal."""
+    watch = Watch(terminal_width() if sys.stderr.isatty() else 0)
+    try:
+        with watch.naming(model):
+            yield
+    finally:
+        watch.close()

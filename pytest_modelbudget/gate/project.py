@@ -1,0 +1,107 @@
+"""The project around a folder, as pytest would find it: its root, and where its modules are imported from.
+
+Read without pytest, out of the file that pytest reads: the nearest one, upwards, with a table of its own. Of an INI
+file ``pythonpath = src tools`` is split as a shell would, in TOML it may be a list.
+"""
+
+import configparser
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_modelbudget.errors import SourceError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found]  # which pytest brings on Python 3.10
+
+# The files that pytest reads, in its order, and the table of each that is for pytest; pytest.ini may be empty.
+TABLES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
+    ("pytest.toml", (("pytest",),)),
+    (".pytest.toml", (("pytest",),)),
+    ("pytest.ini", (("pytest",),)),
+    (".pytest.ini", (("pytest",),)),
+    ("pyproject.toml", (("tool", "pytest", "ini_options"), ("tool", "pytest"))),
+    ("tox.ini", (("pytest",),)),
+    ("setup.cfg", (("tool:pytest",),)),
+)
+# Tables that somebody may take for ours: nothing reads them.
+NOT_READ = ("modelbudget", "model-budget", "model_budget", "pytest-modelbudget", "pytest_modelbudget")
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A root, and the folders whose modules pytest can import."""
+
+    root: Path
+    pythonpath: tuple[Path, ...] = ()
+
+
+def project_around(folder: Path) -> Project:
+    """The project that a folder lies in: itself where no file configures pytest.
+
+    Raises SourceError where such a file is broken.
+    """
+    for root in (folder, *folder.parents):
+        for name, places in TABLES:
+            settings = _settings(root / name, places)
+            if settings is not None:
+                return Project(root, tuple(root / path for path in _paths(settings.get("pythonpath", ()))))
+    return Project(folder)
+
+
+@contextmanager
+def importing_as_pytest(folder: Path) -> Iterator[None]:
+    """Let modules be found as the gate finds them, with folder before all else."""
+    project, before = project_around(folder), list(sys.path)
+    sys.path[:0] = dict.fromkeys(str(path) for path in (folder, project.root, *project.pythonpath))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def unread_table(root: Path) -> str:
+    """The first table of pyproject.toml that looks like this project's, as [tool.modelbudget]; "" of none."""
+    tools = _parsed(root / "pyproject.toml").get("tool", {})
+    return next((f"[tool.{name}]" for name in NOT_READ if name in tools), "")
+
+
+def _settings(file: Path, places: tuple[tuple[str, ...], ...]) -> Mapping[str, Any] | None:
+    """The table of a file that is for pytest; None where there is no such file, or no such table."""
+    if not file.is_file():
+        return None
+    document = _parsed(file)
+    for place in places:
+        table: Any = document
+        for key in place:
+            table = table.get(key) if isinstance(table, Mapping) else None
+        if isinstance(table, Mapping):
+            return table
+    return {} if file.name.removeprefix(".").startswith("pytest.") else None
+
+
+def _parsed(file: Path) -> Mapping[str, Any]:
+    """A configuration file as tables; nothing of one that is not there."""
+    if not file.is_file():
+        return {}
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".toml":
+            tables: Mapping[str, Any] = tomllib.loads(text)
+            return tables
+        parser = configparser.RawConfigParser(strict=False)
+        parser.read_string(text)
+        return {name: dict(section) for name, section in parser.items()}
+    except (OSError, ValueError, configparser.Error) as error:
+        why = " ".join(str(error).split())
+        raise SourceError(f"{file.name}, which pytest is configured by, cannot be read: {why}") from error
+
+
+def _paths(written: object) -> list[str]:
+    return shlex.split(written) if isinstance(written, str) else [str(path) for path in written]  # type: ignore[attr-defined]  # a list, as pytest asks for

@@ -1,0 +1,161 @@
+"""What is known of ONNX values before a run: element types and shapes, worked out once for all values of a type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Union
+
+import onnx
+from onnx import TensorProto
+
+from pytest_modelbudget.graph.tensor import DType, contiguous_strides, kept, nbytes_of
+
+Dimension = Union[int, str, None]
+LARGEST = 2**63 - 1  # runtimes count in 64 bits
+MOST_AXES = 64  # as many as numpy has
+
+# Name and width of every element type; strings have no fixed width and stand as 0.
+# Source: TensorProto.DataType in onnx.proto.
+_WIDTHS = {
+    "FLOAT": ("float32", 32),
+    "DOUBLE": ("float64", 64),
+    "FLOAT16": ("float16", 16),
+    "BFLOAT16": ("bfloat16", 16),
+    "FLOAT8E4M3FN": ("float8_e4m3fn", 8),
+    "FLOAT8E4M3FNUZ": ("float8_e4m3fnuz", 8),
+    "FLOAT8E5M2": ("float8_e5m2", 8),
+    "FLOAT8E5M2FNUZ": ("float8_e5m2fnuz", 8),
+    "FLOAT8E8M0": ("float8_e8m0fnu", 8),
+    "FLOAT4E2M1": ("float4_e2m1fn", 4),
+    "COMPLEX64": ("complex64", 64),
+    "COMPLEX128": ("complex128", 128),
+    "BOOL": ("bool", 8),
+    "STRING": ("string", 0),
+} | {f"{sign.upper()}INT{bits}": (f"{sign}int{bits}", bits) for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)}
+_UNKNOWN = DType("unknown", 0)
+_DTYPES = {code: DType(*_WIDTHS[name]) for name, code in TensorProto.DataType.items() if name in _WIDTHS}
+FLOATING = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+
+def dtype_of(code: int) -> DType:
+    """The element type of a TensorProto code."""
+    return _DTYPES.get(code, _UNKNOWN)
+
+
+def is_floating(dtype: DType) -> bool:
+    """Whether values of a type are real or complex numbers."""
+    return dtype.name.startswith(("float", "bfloat", "complex"))
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """What is known of a value before the run.
+
+    code is its element type; shape holds sizes, names of symbols and None for what is not known, and is itself None
+    where not even the rank is. container says "sequence", "optional" or "map" for what is no tensor.
+    """
+
+    code: int = 0
+    shape: tuple[Dimension, ...] | None = None
+    container: str = ""
+
+    @kept
+    def dtype(self) -> DType:
+        return dtype_of(self.code)
+
+    @kept
+    def sizes(self) -> tuple[int, ...] | None:
+        """The shape, where every dimension is known."""
+        if self.shape is None:
+            return None
+        known = tuple([size for size in self.shape if type(size) is int])
+        return known if len(known) == len(self.shape) else None
+
+    @kept
+    def elements(self) -> int:
+        """How many it holds; 1 where its shape is not known."""
+        return prod(self.sizes or ())
+
+    @kept
+    def nbytes(self) -> int:
+        """Bytes of the elements, rounded up."""
+        return nbytes_of(self.elements, self.dtype)
+
+    @kept
+    def strides(self) -> tuple[int, ...]:
+        """Strides, in elements, of a dense tensor of the known sizes."""
+        return contiguous_strides(self.sizes or ())
+
+    @kept
+    def is_plain(self) -> bool:
+        """Whether it is a tensor of known sizes that memory can hold: of elements that have a width, in 64 bits."""
+        sizes = self.sizes
+        is_sized = sizes is not None and not self.container and bool(self.dtype.bits) and min(sizes, default=0) >= 0
+        return is_sized and len(sizes or ()) <= MOST_AXES and self.elements <= LARGEST
+
+    @property
+    def symbols(self) -> list[str]:
+        """The names in its shape that stand for sizes, each once."""
+        return list(dict.fromkeys(size for size in self.shape or () if isinstance(size, str)))
+
+    @property
+    def declared(self) -> tuple[int | str, ...]:
+        """The shape for eyes: sizes, names of symbols, "?" for a size and "..." for a shape that nothing says."""
+        if self.shape is None:
+            return ("...",)
+        return tuple("?" if size is None or str(size).startswith(INVENTED) else size for size in self.shape)
+
+
+NOTHING_KNOWN = ValueType()
+INVENTED = "unk__"  # how onnx's inference calls sizes of which it only knows that they are equal
+
+
+def value_type(proto: onnx.TypeProto) -> ValueType:
+    """The type that a file declares for a value."""
+    return _value_type(proto.SerializeToString())
+
+
+@lru_cache(maxsize=4096)  # layers repeat: DenseNet-121 has 1,746 values of 60 types
+def _value_type(written: bytes) -> ValueType:
+    proto = onnx.TypeProto.FromString(written)
+    kind = proto.WhichOneof("value")
+    if kind != "tensor_type":
+        return ValueType(container=kind.removesuffix("_type") if kind else "")
+    tensor = proto.tensor_type
+    if not tensor.HasField("shape"):
+        return ValueType(tensor.elem_type)
+    sizes = (  # a dimension that is no positive size is 0, a symbol, or nothing
+        size.dim_value or (0 if size.HasField("dim_value") else str(size.dim_param) or None)
+        for size in tensor.shape.dim
+    )
+    return ValueType(tensor.elem_type, tuple(sizes))
+
+
+@lru_cache(maxsize=4096)
+def sized_type(code: int, sizes: tuple[int, ...]) -> ValueType:
+    """The type of a tensor that is known."""
+    return ValueType(code, sizes)
+
+
+def tensor_type(tensor: TensorProto) -> ValueType:
+    """The type of a stored tensor."""
+    return sized_type(tensor.data_type, tuple(tensor.dims))
+
+
+Types = Mapping[str, ValueType]
+
+
+class DeclaredTypes(dict[str, ValueType]):
+    """Types that a graph declares or inference found, by value; of all others nothing is known."""
+
+    def __missing__(self, name: str) -> ValueType:
+        return NOTHING_KNOWN
+
+
+def declared_types(graph: onnx.GraphProto) -> DeclaredTypes:
+    """The types that stand in one graph, without those of bodies inside it."""
+    values = (*graph.value_info, *graph.output, *graph.input)
+    return DeclaredTypes([(value.name, value_type(value.type)) for value in values])

@@ -1,0 +1,77 @@
+"""The commit that was measured as people know it: its project and branch, its day, and where its files can be read.
+
+{"project": "team/nets", "branch": "wider", "commit": "1a2b...", "date": "2026-11-22T08:04:38+00:00",
+ "files": "https://github.com/team/nets/blob/1a2b.../vision/"}
+
+GitHub and GitLab say in the environment of a job which project it is of, and at which address; elsewhere nothing is
+linked. The day is the commit's own: the same page comes of the same commit, whenever it is measured.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from pytest_modelbudget.budget.revision import BaseError, run_git
+from pytest_modelbudget.reports.typed_json import Entry, rare
+
+ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
+# The variables of each host, the best first: what a change is called before it is merged, then what is built.
+PROJECT = ("GITHUB_REPOSITORY", "CI_PROJECT_PATH")
+BRANCH = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "CI_COMMIT_REF_NAME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkout(Entry):
+    """Project, branch, commit (all its digits) and its day; files is the address that paths of budgets are below."""
+
+    project: str
+    branch: str = rare("")
+    commit: str
+    date: str
+    files: str = rare("")
+
+    def address(self, file: str, line: int | None) -> str:
+        """The address of a line of a file, as seen from rootdir; "" where nobody knows it, or it lies elsewhere."""
+        if not self.files or not file or file.startswith("../"):
+            return ""
+        return f"{self.files}{quote(file)}" + (f"#L{line}" if line else "")
+
+
+def checkout(root: Path, environment: Mapping[str, str]) -> Checkout | None:
+    """The checkout that a project's root is part of; None outside of git, and before the first commit."""
+    try:
+        commit, date = _git(root, "log", "-1", "--format=%H%n%cI").splitlines()
+        top, prefix, branch = _git(
+            root, "rev-parse", "--show-toplevel", "--show-prefix", "--abbrev-ref", "HEAD"
+        ).splitlines()
+    except (BaseError, ValueError):
+        return None
+    detached = branch == "HEAD"
+    return Checkout(
+        project=_first(environment, PROJECT) or Path(top).name,
+        branch=_first(environment, BRANCH) or ("" if detached else branch),
+        commit=commit,
+        date=date,
+        files=_files(commit, prefix, environment),
+    )
+
+
+def _files(commit: str, prefix: str, environment: Mapping[str, str]) -> str:
+    """The address of a folder at a commit; "" where no host says where it is."""
+    server, project = environment.get("GITHUB_SERVER_URL"), environment.get("GITHUB_REPOSITORY")
+    above = f"{server}/{project}" if server and project else environment.get("CI_PROJECT_URL", "")
+    # A job may check out another project than its own: the host's commit tells.
+    built = environment.get("GITHUB_SHA" if server else "CI_COMMIT_SHA")
+    if not ADDRESS.fullmatch(above) or built != commit:
+        return ""
+    return f"{above}{'' if server else '/-'}/blob/{commit}/{quote(prefix)}"
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((environment[name] for name in names if environment.get(name)), "")
+
+
+def _git(root: Path, *words: str) -> str:
+    return run_git(root, *words).decode("utf-8", "replace")

@@ -1,0 +1,98 @@
+"""``modelbudget check``: every problem in its place, and no model imported."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pytest_modelbudget.cli.command import COMMANDS, main
+
+GOOD = "model_budget: 1\nmodels:\n  net: {torch: 'no_such_module:net', inputs: float32 1x4, limits: {params: 3}}\n"
+BAD = """model_budget: 1
+models:
+  net:
+    torch: no_such_module:net
+    inputs: float32 1x4
+    limits:
+      peak_memory: 3 MB
+      parms: 1
+"""
+FORGOTTEN = GOOD.partition("\n")[2]
+HARDWARE = "devices: {}\n"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "code", "lines"),
+    [
+        pytest.param({"budgets/a.yaml": GOOD}, [], 0, ["1 budget read, 0 problems"], id="good"),
+        pytest.param(
+            {"budgets/a.yaml": GOOD, "budgets/in/b.yml": BAD},
+            [],
+            1,
+            [
+                "budgets/in/b.yml:7:7: unknown key 'peak_memory' in limits: did you mean 'peak_activation'?",
+                "budgets/in/b.yml:8:7: unknown key 'parms' in limits: did you mean 'params'?",
+                "2 budgets read, 2 problems",
+            ],
+            id="bad",
+        ),
+        pytest.param(
+            {"a.yaml": FORGOTTEN},
+            ["a.yaml"],
+            1,
+            ["a.yaml:1:1: it has models and limits, and no line model_budget: 1", "1 budget read, 1 problem"],
+            id="forgotten",
+        ),
+        pytest.param(
+            {"a.yaml": HARDWARE, "b.yaml": GOOD},
+            ["a.yaml", "b.yaml"],
+            0,
+            ["1 budget read, 0 problems, 1 other file passed over"],
+            id="other files",
+        ),
+        pytest.param({"a.yaml": "model_budget: 1\n\tx"}, ["a.yaml"], 1, ["1 budget read, 1 problem"], id="no YAML"),
+    ],
+)
+def test_problems_are_told_in_their_places(
+    files: dict[str, str], words: list[str], code: int, lines: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """As file:line:column, which editors read; the model behind it need not exist."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert main(["check", *words]) == code
+    told = capsys.readouterr().out.splitlines()
+    assert told[-len(lines) :] == lines
+    assert "no_such_module" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("word", "why"), [("nothing.yaml", "nothing.yaml does not exist"), ("net.py", "no YAML file in net.py")]
+)
+def test_what_cannot_be_checked_is_no_success(
+    word: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slip in a path is exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").touch()
+    assert main(["check", word]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_the_hooks_for_pre_commit_are_commands() -> None:
+    """The one that is given files takes budgets alone, the other none."""
+    check, gate = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    assert check["entry"].split() == ["modelbudget", next(c.name for c in COMMANDS if c.name == "check")]
+    assert [bool(re.search(check["files"], name)) for name in ("budgets/a.yaml", "x/budgets/b/a.yml", "ci.yaml")] == [
+        True,
+        True,
+        False,
+    ]
+    assert (gate["entry"], gate["pass_filenames"]) == ("pytest --model-budget", False)

@@ -1,0 +1,116 @@
+"""The command as a whole: its version, its help, its colours, and where it finds a project's modules."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_modelbudget.cli import screen
+from pytest_modelbudget.cli.command import COMMANDS, main, parser
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.gate.project import importing_as_pytest, project_around
+from pytest_modelbudget.registry import installed_version
+
+EXAMPLES = [example for command in COMMANDS for example in command.examples]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_of_the_help_is_a_command(example: str) -> None:
+    """It names options that exist, in the order that they take."""
+    options = parser().parse_args(shlex.split(example.replace("\\\n", "")))
+    assert callable(options.command)
+
+
+@pytest.mark.parametrize("words", [(), *((command.name,) for command in COMMANDS)], ids=lambda words: " ".join(words))
+def test_help_fits_80_columns_and_has_examples(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the command itself, and of each of its commands."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert max(map(len, text.splitlines())) <= 80
+    assert f"  modelbudget {' '.join(words)}" in text[text.index("\n\n") :]
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    """As its metadata have it."""
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"modelbudget {installed_version('pytest-modelbudget')}\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "expected"),
+    [
+        pytest.param(Terminal(), {}, "\x1b[32mit fits\x1b[0m\n", id="terminal"),
+        pytest.param(Terminal(), {"NO_COLOR": "1"}, "it fits\n", id="NO_COLOR"),
+        pytest.param(Terminal(), {"TERM": "dumb"}, "it fits\n", id="dumb"),
+        pytest.param(io.StringIO(), {}, "it fits\n", id="pipe"),
+    ],
+)
+def test_only_a_terminal_is_coloured(
+    stream: io.StringIO, environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none where somebody asks for no colour."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    screen.print_text("it fits", stream=stream)
+    assert stream.getvalue() == expected
+
+
+LAYOUTS = {
+    "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src", "tools"]\n',
+    "pyproject.toml ": '[tool.pytest]\npythonpath = ["src", "tools"]\n',
+    "pytest.toml": '[pytest]\npythonpath = ["src", "tools"]\n',
+    "pytest.ini": "[pytest]\npythonpath = src tools\n",
+    ".pytest.ini": "[pytest]\npythonpath =\n  src\n  tools\n",
+    "tox.ini": "[tox]\nx = %(y)s\n[pytest]\npythonpath = src tools\n",
+    "setup.cfg": "[tool:pytest]\npythonpath = src tools\n",
+}
+
+
+@pytest.mark.parametrize("file", LAYOUTS)
+def test_modules_are_found_where_pytest_finds_them(file: str, tmp_path: Path) -> None:
+    """Whichever file configures it, from any folder below."""
+    (tmp_path / file.strip()).write_text(LAYOUTS[file], encoding="utf-8")
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    project = project_around(below)
+    assert (project.root, project.pythonpath) == (tmp_path, (tmp_path / "src", tmp_path / "tools"))
+    before = list(sys.path)
+    with importing_as_pytest(below):
+        assert sys.path[:4] == [str(path) for path in (below, tmp_path, tmp_path / "src", tmp_path / "tools")]
+    assert sys.path == before
+
+
+def test_the_nearest_configuration_counts(tmp_path: Path) -> None:
+    """An empty pytest.ini is one; a pyproject.toml that says nothing of pytest is none."""
+    (tmp_path / "pyproject.toml").write_text(LAYOUTS["pyproject.toml"], encoding="utf-8")
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "pyproject.toml").write_text("[project]\nname = 'x'\n", encoding="utf-8")
+    assert project_around(inner).root == tmp_path
+    (inner / "pytest.ini").write_text("", encoding="utf-8")
+    assert project_around(inner).root == inner
+    assert not project_around(inner).pythonpath
+
+
+def test_a_broken_configuration_is_one_sentence(tmp_path: Path) -> None:
+    """It names the file, and where in it."""
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest\n", encoding="utf-8")
+    with pytest.raises(SourceError, match=r"pyproject.toml, which pytest is configured by, cannot be read: .*line 1"):
+        project_around(tmp_path)

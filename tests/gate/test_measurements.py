@@ -1,0 +1,161 @@
+"""What ``measure()`` gives, as a notebook and a script use it: attributes, tables, plain values and HTML."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from torch import nn
+
+import pytest_modelbudget
+from pytest_modelbudget import ModelBudgetError, TensorSpec, check_equivalence, measure
+
+pytestmark = pytest.mark.needs_torch
+
+ASKED = "it is measured where it is asked for, with"
+HIDDEN = 4 * 8 + 8
+NET = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+class Page(HTMLParser):
+    """The texts of a fragment, and whether every element that is opened is closed in its turn."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.opened == []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.opened.append(tag)
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.opened.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_every_metric_is_an_attribute() -> None:
+    """And is listed where an editor completes; copies and pickles keep it."""
+    numbers = measure(NET, TensorSpec("float32", (3, 4)))
+    for same in (numbers, copy.deepcopy(numbers), pickle.loads(pickle.dumps(numbers))):
+        assert same.macs.value == 3 * (4 * 8 + 8 * 2)
+        assert all(getattr(same, key) is same[key] for key in same)
+    assert {*numbers} < {*dir(numbers)}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        pytest.param("mac", "there is no metric 'mac': did you mean 'macs'?", id="a typo"),
+        pytest.param("training_macs", f"no training_macs: {ASKED} training='adam'", id="training"),
+        pytest.param("activation_arena", f"no activation_arena: {ASKED} device=NAME", id="device"),
+    ],
+)
+def test_what_is_not_there_says_why(name: str, says: str) -> None:
+    """As a key and as an attribute; ``get`` and ``in`` answer as those of any mapping."""
+    numbers = measure(NET, (3, 4))
+    with pytest.raises(AttributeError) as by_attribute:
+        getattr(numbers, name)
+    with pytest.raises(KeyError) as by_key:
+        numbers[name]
+    assert str(by_attribute.value) == by_key.value.args[0] == says
+    assert numbers.get(name) is None
+    assert name not in numbers
+
+
+def test_the_layers_are_a_table() -> None:
+    """Its rows add up to the totals; its text is what ``modelbudget show`` prints."""
+    table = measure(NET, (3, 4)).table()
+    assert [(row.scope, row.type, row.params, row.macs) for row in table.rows] == [
+        ("", "Sequential", None, None),
+        ("0", "Linear", HIDDEN, 3 * 4 * 8),
+        ("1", "ReLU", 0, 0),
+        ("2", "Linear", 8 * 2 + 2, 3 * 8 * 2),
+    ]
+    assert str(table).splitlines()[-1].split() == ["Total", "58", "144", "216"]  # 3 x (8 + 8 + 2) floats of 4 bytes
+
+
+def test_all_of_it_as_plain_values() -> None:
+    """Everything is JSON."""
+    found = json.loads(json.dumps(measure(NET, (3, 4)).to_dict()))
+    assert found["totals"] == {"params": 58, "macs": 144, "output_bytes": 216}
+    assert found["metrics"]["macs"]["value"] == 144
+    assert [layer["type"] for layer in found["layers"]] == ["Sequential", "Linear", "ReLU", "Linear"]
+
+
+HOSTILE = "<script>alert(1)</script>&\"'"
+
+
+def test_a_notebook_shows_totals_and_folded_layers() -> None:
+    """Every element is closed, names are text, and nothing else than tables and a fold is there."""
+    net = nn.Sequential()
+    net.add_module(HOSTILE, nn.Linear(4, 2))
+    numbers = measure(net, (1, 4))
+    page = Page(numbers._repr_html_())
+    assert {*page.tags} == {"table", "caption", "thead", "tbody", "tr", "th", "td", "details", "summary"}
+    assert f"  {HOSTILE} Linear" in page.texts
+    assert "2 layers" in page.texts
+    at = page.texts.index("macs")
+    assert page.texts[at : at + 3] == ["macs", "8 MAC", "8 MAC"]
+    assert Page(numbers.table()._repr_html_()).tags[0] == "details"
+
+
+def test_a_notebook_shows_notes_and_bounds() -> None:
+    """What is only a lower bound is shown as one."""
+
+    class Far(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cdist(x, x)
+
+    numbers = measure(Far(), (2, 8))
+    assert not numbers.macs.complete
+    page = Page(numbers._repr_html_())
+    at = page.texts.index("macs")
+    assert page.texts[at + 1].startswith("≥ ")
+    assert any("not run" in text for text in Page(measure(NET)._repr_html_()).texts)
+
+
+def test_an_equivalence_is_one_line() -> None:
+    """Outcome, claim and reason; where the models part, if they do."""
+    other = copy.deepcopy(NET)
+    assert repr(check_equivalence(NET, other, (4, 4))).startswith(
+        "<Equivalence within, exact_algebra: algebra 0.0e+00 of 1e-10"
+    )
+    with torch.no_grad():
+        other[2].weight += 1
+    found = repr(check_equivalence(NET, other, (4, 4), seeds=(0,)))
+    assert found.startswith("<Equivalence over, exact_algebra: ")
+    assert found.endswith("; they part at 2>")
+    assert "\n" not in found
+
+
+def test_errors_are_public() -> None:
+    """One of them catches all."""
+    errors = [name for name in pytest_modelbudget.__all__ if name.endswith("Error")]
+    assert len(errors) > 3
+    assert all(issubclass(getattr(pytest_modelbudget, name), ModelBudgetError) for name in errors)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        pytest.param([1, 3, 4], "for a tensor of these sizes write float32 1x3x4", id="a list of sizes"),
+        pytest.param({"dtype": "int64"}, "an input needs the key 'shape'", id="half a spec"),
+        pytest.param({"x": {"dtype": "int46", "shape": [1]}}, "did you mean 'int64'", id="a typo"),
+        pytest.param({"x": object()}, "a object is no input: give ", id="an object"),
+    ],
+)
+def test_what_is_no_input(inputs: object, says: str) -> None:
+    """As budgets say it."""
+    with pytest.raises(pytest_modelbudget.InputError, match=says):
+        measure(NET, inputs)

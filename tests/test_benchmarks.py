@@ -1,0 +1,62 @@
+"""The page of benchmarks is what its JSON says, and the comparison of two checkouts names what became slower."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a script by its name, as python does that runs one."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    yield import_module
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_the_page_is_what_the_json_says(script: Any) -> None:
+    """Nobody edits what stands between markers, and no run was forgotten."""
+    run_all = script("run_all")
+    results = json.loads(run_all.RESULTS.read_text(encoding="utf-8")) if run_all.RESULTS.exists() else {}
+    text = run_all.PAGE.read_text(encoding="utf-8")
+    assert run_all.page(text, results) == text
+
+
+def test_tables_are_read_as_they_are_printed(script: Any) -> None:
+    """Two tables between other lines; the rule below the headings is no row."""
+    run_all = script("run_all")
+    text = "words\n| a | b |\n|---|---|\n| 1 |  |\n\n| c |\n|---|\n"
+    tables = list(run_all.tables_in(text))
+    assert tables == [[["a", "b"], ["1", ""]], [["c"]]]
+    assert "\n".join(run_all.markdown(tables[0])) == "| a | b |\n|---|---|\n| 1 |  |"
+
+
+def test_a_page_without_markers_is_refused(script: Any) -> None:
+    """What has no place is not left out in silence."""
+    with pytest.raises(SystemExit, match="begin vs_peers"):
+        script("run_all").page("nothing", {})
+
+
+def test_slower_by_more_than_a_tenth_is_named(script: Any) -> None:
+    """1.10 times is no more than a tenth, 1.11 is; what head does not measure is said."""
+    fewest = {
+        ("base", "a"): 1.0, ("head", "a"): 1.1,
+        ("base", "b"): 1.0, ("head", "b"): 1.11,
+        ("base", "c"): 1.0, ("head", "c"): None,
+    }  # fmt: skip
+    lines = list(script("compare").table(fewest, ["a", "b", "c"]))
+    assert "All 2 models: 2.00 s before, 2.21 s now (+10%)." in lines
+    assert "**c is not measured by head.**" in lines
+    slower = lines[: lines.index("<details><summary>every model</summary>")]
+    assert [line for line in slower if line.startswith("| b")] == ["| b | 1000 | 1110 | 1.11 |"]
+    assert not any(line.startswith("| a") for line in slower)

@@ -1,0 +1,83 @@
+"""What somebody meets who names a model for the first time: arguments that are missing, inputs without a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import nn
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.errors import ModelBudgetError
+
+pytestmark = pytest.mark.needs_torch
+
+
+class Classifier(nn.Module):
+    def __init__(self, width: int, classes: int = 10) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3)
+        self.norm = nn.BatchNorm2d(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.norm(self.conv(x)).mean((2, 3)))
+
+
+def small() -> nn.Module:
+    return Classifier(8)
+
+
+TAKES = "it takes (width: 'int', classes: 'int' = 10), which a budget gives with args: [...] or kwargs: {NAME: VALUE}"
+BATCH = ": is the first dimension, the batch, missing?"
+
+
+@pytest.mark.parametrize(
+    ("source", "inputs", "settings", "words"),
+    [
+        pytest.param(
+            Classifier, "float32 1x3x8x8", {}, f"Classifier: missing a required argument: 'width': {TAKES}", id="none"
+        ),
+        pytest.param(
+            Classifier,
+            "float32 1x3x8x8",
+            {"kwargs": {"width": 8, "clases": 3}},
+            f"got an unexpected keyword argument 'clases': {TAKES}",
+            id="misspelt",
+        ),
+        pytest.param(
+            Classifier, "float32 1x3x8x8", {"args": [1, 2, 3]}, "too many positional arguments", id="too many"
+        ),
+        pytest.param(small, "float32 3x8x8", {}, f"in the layer norm (BatchNorm2d, given 8x6x6){BATCH}", id="batch"),
+        pytest.param(
+            nn.Sequential(nn.Linear(32, 4)), "float32 1x31", {}, "in the layer 0 (Linear, given 1x31)", id="features"
+        ),
+        pytest.param(
+            small,
+            "float32 8x8",
+            {},
+            "aten::conv2d in 'conv' is given a tensor of 2 dimensions, where it takes batch, channels and 2 more",
+            id="channels",
+        ),
+    ],
+)
+def test_a_first_mistake_names_its_way_out(
+    source: Callable[..., object], inputs: str, settings: dict[str, Any], words: str
+) -> None:
+    """The arguments that the callable takes, or the layer that refused its input, with what that was."""
+    with pytest.raises(ModelBudgetError) as raised:
+        measure(source, inputs, **settings)
+    assert words in str(raised.value)
+    assert BATCH in words or BATCH not in str(raised.value)
+
+
+def test_a_failure_of_a_factory_is_its_own() -> None:
+    """A TypeError inside of it is none of the caller's arguments."""
+
+    def broken() -> nn.Module:
+        return Classifier()  # type: ignore[call-arg]
+
+    with pytest.raises(ModelBudgetError, match="raised TypeError") as raised:
+        measure(broken, "float32 1x3x8x8")
+    assert "which a budget gives" not in str(raised.value)
