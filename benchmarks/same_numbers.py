@@ -61,12 +61,12 @@ def micro_models() -> Corpus:
 
 
 def model_files() -> Corpus:
-    """The files of budgets/models."""
+    """The files of budgets/models beside this script, as far as the scripts of examples have written them there."""
     from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 
     formats = {".onnx": "onnx", ".pt2": "exported", ".pt": "torchscript"}
     image = InputSpecs((TensorSpec("float32", (1, 3, 32, 32)),))
-    for path in sorted((HERE.parent / "budgets" / "models").iterdir()):
+    for path in sorted((HERE.parent / "budgets" / "models").glob("*")):
         format = formats[path.suffix]
         yield path.name, ModelSource(format, str(path), InputSpecs() if format == "onnx" else image)
 

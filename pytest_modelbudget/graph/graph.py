@@ -12,15 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple, Union
 
 from pytest_modelbudget.errors import GraphError
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, kept
 
+NO_ATTRIBUTES: Mapping[str, object] = MappingProxyType({})
 Operand = Union[Tensor, None, tuple[Tensor | None, ...]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Op:
     """One executed operation under the foreign name it was seen with, such as ``aten::addmm``.
 
@@ -39,6 +41,17 @@ class Op:
     times: int = 1
     mutates: bool = False
     scales: tuple[Tensor, ...] = ()
+
+    def __init__(
+        self, name: str, operands: tuple[Operand, ...], outputs: tuple[Tensor, ...],
+        attributes: Mapping[str, object] = NO_ATTRIBUTES, scope: str = "", times: int = 1, mutates: bool = False,
+        scales: tuple[Tensor, ...] = (),
+    ) -> None:  # fmt: skip
+        # All fields in one step, as those of a Tensor.
+        vars(self).update(
+            name=name, operands=operands, outputs=outputs, attributes=attributes, scope=scope, times=times,
+            mutates=mutates, scales=scales,
+        )  # fmt: skip
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Operand tensors, lists flattened, absent ones left out; then scales."""

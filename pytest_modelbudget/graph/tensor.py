@@ -87,7 +87,7 @@ class Storage:
         return self.kind is StorageKind.ACTIVATION
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Tensor:
     """One value in a graph: what it costs, never what it contains.
 
@@ -108,6 +108,16 @@ class Tensor:
     unsized: str = ""
     sweeps: Tensor | None = None
     declared: tuple[int | str, ...] = ("...",)
+
+    def __init__(
+        self, name: str, shape: tuple[int, ...], dtype: DType, storage: Storage, offset: int, strides: tuple[int, ...],
+        unsized: str = "", sweeps: Tensor | None = None, declared: tuple[int | str, ...] = ("...",),
+    ) -> None:  # fmt: skip
+        # All fields in one step: a frozen dataclass takes one for each, and a model has thousands of these.
+        vars(self).update(
+            name=name, shape=shape, dtype=dtype, storage=storage, offset=offset, strides=strides, unsized=unsized,
+            sweeps=sweeps, declared=declared,
+        )  # fmt: skip
 
     @property
     def shown_shape(self) -> tuple[int | str, ...]:

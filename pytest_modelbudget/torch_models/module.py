@@ -100,7 +100,7 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
 
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         if not isinstance(model, fx.GraphModule):  # exported ones have the mode they have
-            model.eval()
+            to_eval_mode(model)
         return model(*inputs.args, **inputs.kwargs)
 
     return Subject(
@@ -111,3 +111,25 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
         real=real,
         over=partial(over_instance, lambda other: module_subject(other, source, dtype)),
     )
+
+
+class _PlainModes(dict[Any, bool]):
+    """Whether torch's own methods put modules of a class into eval mode, and set a flag."""
+
+    def __missing__(self, kind: Any) -> bool:
+        names = ("eval", "train", "children", "named_children", "__setattr__")
+        self[kind] = all(getattr(kind, name) is getattr(nn.Module, name) for name in names)
+        return self[kind]
+
+
+PLAIN_MODES = _PlainModes()
+
+
+def to_eval_mode(model: nn.Module) -> None:
+    """``model.eval()``; where no class has its own way, without a call for each module."""
+    modules = tuple(model.modules())
+    if all(PLAIN_MODES[type(module)] and "train" not in vars(module) for module in modules):
+        for module in modules:
+            vars(module)["training"] = False
+    else:
+        model.eval()
