@@ -93,10 +93,10 @@ def source_format(source: object, registry: Tables) -> str:
     for format in registry.formats.values():
         if suffix in format.suffixes:
             return format.key
-    if meant := attribute_meant(str(source)):
-        raise SourceError(f"'{source}' is no module:callable: did you mean {meant}?")
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
-    raise SourceError(f"'{source}' is neither module:callable nor a model file ({known})")
+    meant = attribute_meant(str(source))
+    guess = f": did you mean {meant}?" if meant else ""
+    raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){guess}")
 
 
 def input_specs(inputs: object, registry: Tables) -> InputSpecs:

@@ -18,6 +18,7 @@ from pytest_modelbudget.metrics.measurement import Measurement, Metric
 
 pytestmark = pytest.mark.needs_torch
 
+WHOLE = "the whole exception: add -v"
 ALEXNET = ("show", "torchvision.models:alexnet", "--input", "float32 1x3x224x224")
 LAB = """
 import torch
@@ -153,17 +154,21 @@ def test_unmeasured_operations_are_named(capsys: pytest.CaptureFixture[str]) -> 
         (("missing.pt2",), "does not exist"),
         (("missing.onnx",), "does not exist"),
         (("missing.tflite",), "neither"),
-        (("lab_cli.py",), "neither"),
+        (("lab_cli.py",), "did you mean lab_cli:CALLABLE?"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(
     arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Bad sources, inputs and arguments exit with 2, one line on standard error, no traceback."""
+    """Bad sources, inputs and arguments exit with 2, one line on standard error, no traceback.
+
+    Where a model's own code raised, a second line leads to the traceback.
+    """
     assert main(["show", *arguments]) == 2
     shown = capsys.readouterr()
     assert not shown.out
-    error = shown.err.strip().splitlines()[-1]
+    error, *more = shown.err[shown.err.index("modelbudget: ") :].splitlines()
+    assert more in ([], [WHOLE])
     assert error.startswith("modelbudget: error: ")
     assert says in error
     assert "Traceback" not in shown.err
@@ -182,7 +187,8 @@ def test_an_extensions_metric_that_raises_is_one_sentence(
     monkeypatch.setattr(check, "installed_extensions", lambda: (extension,))
     words = ("lab_cli:Named", "--args", "4", "--input", "float32 2x4", "--input", "y=float32 2x4")
     assert main(["show", *words]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
+    error, more = capsys.readouterr().err.splitlines()
+    assert more == WHOLE
     assert error.startswith("modelbudget: error: measuring divided raised ZeroDivisionError")
 
 
@@ -190,9 +196,12 @@ def test_an_extensions_metric_that_raises_is_one_sentence(
     ("source", "module"), [("torchvision.models:alexnet", "module"), ("net.pt", "script"), ("net.pt2", "exported")]
 )
 def test_a_missing_extra_names_its_installation(
-    source: str, module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    source: str, module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without torch, every format that needs it says what to install, in one sentence."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("net.pt", "net.pt2"):
+        Path(name).touch()
     monkeypatch.delitem(sys.modules, f"pytest_modelbudget.torch_models.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["show", source, "--input", "float32 1"]) == 2
