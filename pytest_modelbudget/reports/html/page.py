@@ -75,7 +75,7 @@ def tiles(report: Report, rows: Sequence[CheckRow]) -> Iterator[tuple[str, int, 
     """Counts at the top: of models, then of what somebody has to look at; each with the status that colours it."""
     outcomes = Counter(row.status for row in rows)
     locked = [check for row in rows if (check := row.case.check).baseline is not None]
-    yield "models", len(report.models), ""
+    yield "model" if len(report.models) == 1 else "models", len(report.models), ""
     yield "over", outcomes["over"] + outcomes["unused"], "over"
     yield "grown", sum((check.actual or 0) > (check.baseline or 0) for check in locked), "warn"
     yield "loosened", len(report.loosened), "warn"
