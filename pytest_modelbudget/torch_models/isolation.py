@@ -70,7 +70,7 @@ class Left:
             yield f"default device {self.device}"
         if self.folder:
             yield "another current folder"
-        yield from (f"another {owner.__name__}.{name}" for owner, name, _ in self.patches)
+        yield from (f"{owner.__name__}.{name} replaced" for owner, name, _ in self.patches)
         yield from (
             f"hooks on every module ({name.strip('_')})" for name, own in zip(HOOKS, self.hooks, strict=True) if own
         )

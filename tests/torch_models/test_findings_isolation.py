@@ -118,6 +118,16 @@ def test_n5_a_model_keeps_what_its_own_import_set(lab: Path) -> None:
         )
 
 
+def test_n5_what_an_import_replaced_is_named(lab: Path) -> None:
+    """N5: as transformers puts a function of its own in torch's class."""
+    (lab / "patching.py").write_text(
+        "from torch import nn\nnn.Module.settle = lambda self: self\nnet = lambda: nn.Linear(8, 4)\n"
+    )
+    assert measure("patching:net", "float32 2x8").notes == (
+        "importing or building the model leaves Module.settle replaced: this model alone runs so",
+    )
+
+
 def test_n5_every_model_starts_from_torchs_own_defaults(lab: Path) -> None:
     """N5: also where somebody has changed them before, and they are as they were afterwards."""
     (lab / "plain.py").write_text("from torch import nn\nnet = lambda: nn.Linear(8, 4)\n")
