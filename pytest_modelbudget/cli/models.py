@@ -112,6 +112,8 @@ def explain_metric(options: argparse.Namespace) -> bool:
     if options.metric not in registry.metrics:
         also = {key: metric.also for key, metric in registry.metrics.items()}
         guess = yaml_text.suggestion(options.metric, registry.metrics, also)
+        if options.source in registry.metrics:
+            guess = f"METRIC stands before SOURCE: explain {options.source} {options.metric} {options.scope}"
         raise InputError(f"there is no metric '{options.metric}': {guess}")
     metric = registry.metrics[options.metric]
     source = source_of(options, registry)

@@ -188,6 +188,9 @@ def test_explain_of_what_is_unmeasured(capsys: pytest.CaptureFixture[str]) -> No
     [
         pytest.param(("mac", *SMALL, "first"), "did you mean 'macs'?", id="metric"),
         pytest.param(("macs", *SMALL, "frist"), "did you mean 'first'?", id="scope"),
+        pytest.param(
+            ("net:Small", "macs", "first"), "METRIC stands before SOURCE: explain macs net:Small first", id="order"
+        ),
     ],
 )
 def test_explain_names_what_it_does_not_know(
