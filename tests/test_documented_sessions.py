@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def test_the_four_steps_lead_where_readme_and_pictures_say(four_steps: pytest.Py
     assert bare == shown
     net = four_steps.path / "nets.py"
     net.write_text(net.read_text().replace("width=32", "width=48"))
+    shutil.rmtree(four_steps.path / "__pycache__", ignore_errors=True)  # as old as the edit, to the second
     printed = run(four_steps, "--model-budget", "--model-budget-comment=comment.md").outlines
     shown = blocks("docs/tutorial.md", "text")[0].splitlines()
     start = printed.index(shown[0])

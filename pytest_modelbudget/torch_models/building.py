@@ -262,26 +262,29 @@ def _lacks_memory(error: SourceError) -> bool:
     return isinstance(cause, MemoryError) or any(words in str(cause) for words in NO_MEMORY)
 
 
-def _must_take(named: Callable[..., object], source: ModelSource, what: str) -> None:
-    """Raise SourceError where a callable does not take the arguments of a source, before it is called."""
+def _refused(error: TypeError, named: Callable[..., object]) -> TypeError:
+    """The error with what a callable takes, where the call was refused; one that was raised inside it as it is."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None or innermost.tb_frame.f_code is not _called.__code__:
+        return error
     try:
-        signature = inspect.signature(named)
+        parameters = inspect.signature(named).parameters.values()
     except (TypeError, ValueError):  # of something built in, which does not tell
-        return
-    try:
-        signature.bind(*source.args, **source.kwargs)
-    except TypeError as error:
-        takes = ", ".join(map(str, signature.parameters.values())) or "nothing"
-        raise SourceError(
-            f"{what}: {error}: it takes ({takes}), which a budget gives with args: [...] or kwargs: {{NAME: VALUE}}"
-        ) from error
+        return error
+    takes = ", ".join(map(str, parameters)) or "nothing"
+    return TypeError(f"{error}: it takes ({takes}), which a budget gives with args: [...] or kwargs: {{NAME: VALUE}}")
 
 
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
-    _must_take(named, source, getattr(named, "__qualname__", what))
     start = left_by_import(source.target) if isinstance(source.target, str) else now()
     with untouched_globals(seed, start) as surroundings, without_downloads(), user_code(f"calling {what}", SourceError):
-        model = named(*made(source.args), **made(dict(source.kwargs)))
+        args, kwargs = made(source.args), made(dict(source.kwargs))
+        try:
+            model = named(*args, **kwargs)
+        except TypeError as error:
+            raise _refused(error, named) from error.__cause__
         if isinstance(model, nn.Module):
             note_model(model, surroundings.left())
     return model

@@ -69,5 +69,5 @@ OUTPUT_MUTANTS: dict[str, tuple[Callable[[TwoOutputs], TwoOutputs], str]] = {
     "output missing": (returning(lambda first, second: (first,)), "tuple(0: tensor) in place"),
     "output added": (returning(lambda first, second: (first, second, first)), "2: tensor) in"),
     "type changed": (returning(lambda first, second: (first, second.double())), "output '1' is float64 and was"),
-    DROPOUT: (dropout_left_on, "output '0'"),
+    DROPOUT: (dropout_left_on, "float64 outputs differ"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -91,12 +92,16 @@ def test_every_scope_lacks_what_the_model_lacks(weights: Project) -> None:
     }  # fmt: skip
 
 
-def test_show_claims_no_zero(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_claims_no_zero(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """MACs and output bytes are bounds in each row and in the total; explain gives the reason."""
     extension = ModuleType("weights_extension")
     exec(EXTENSION, vars(extension))
     known = registry.tables([extension])
     monkeypatch.setattr("pytest_modelbudget.cli.models.tables", lambda: known)
+    monkeypatch.chdir(tmp_path)
+    Path("net.weights").touch()
     assert main(["show", "net.weights", "--input", "float32 1"]) == 1
     shown = capsys.readouterr().out
     rows = {line.split()[0]: re.findall(r"(?:>= )?\b[\d,]+", line) for line in shown.splitlines() if line.strip()}

@@ -53,7 +53,7 @@ def test_a_widened_layer_is_named_everywhere(project: Project, page: Path) -> No
     failure = junit(project).find(".//failure")
     assert failure is not None
     assert growth in (failure.text or "")
-    assert "✕ over net params 54 limit 48 -12.5%" in html_words(project)
+    assert "✕ over params budgets/a.yaml:7 54 limit 48 -12.5%" in html_words(project)
     assert "layer0.weight [8, 4] -> [9, 4] +4" in html_words(project)
     table = project.run(BASE, *ALONE, "-vv").stdout.str().partition("= model budget =")[2]
     assert growth in table

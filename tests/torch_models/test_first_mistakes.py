@@ -31,6 +31,7 @@ def small() -> nn.Module:
 
 
 TAKES = "it takes (width: 'int', classes: 'int' = 10), which a budget gives with args: [...] or kwargs: {NAME: VALUE}"
+TOO_MANY = f"takes from 2 to 3 positional arguments but 4 were given: {TAKES}"
 BATCH = ": is the first dimension, the batch, missing?"
 
 
@@ -38,7 +39,7 @@ BATCH = ": is the first dimension, the batch, missing?"
     ("source", "inputs", "settings", "words"),
     [
         pytest.param(
-            Classifier, "float32 1x3x8x8", {}, f"Classifier: missing a required argument: 'width': {TAKES}", id="none"
+            Classifier, "float32 1x3x8x8", {}, f"missing 1 required positional argument: 'width': {TAKES}", id="none"
         ),
         pytest.param(
             Classifier,
@@ -47,9 +48,7 @@ BATCH = ": is the first dimension, the batch, missing?"
             f"got an unexpected keyword argument 'clases': {TAKES}",
             id="misspelt",
         ),
-        pytest.param(
-            Classifier, "float32 1x3x8x8", {"args": [1, 2, 3]}, "too many positional arguments", id="too many"
-        ),
+        pytest.param(Classifier, "float32 1x3x8x8", {"args": [1, 2, 3]}, TOO_MANY, id="too many"),
         pytest.param(small, "float32 3x8x8", {}, f"in the layer norm (BatchNorm2d, given 8x6x6){BATCH}", id="batch"),
         pytest.param(
             nn.Sequential(nn.Linear(32, 4)), "float32 1x31", {}, "in the layer 0 (Linear, given 1x31)", id="features"

@@ -74,7 +74,7 @@ def render(report: Report) -> str:
 def tiles(report: Report, rows: Sequence[CheckRow]) -> Iterator[tuple[str, int, str]]:
     """Counts at the top: of models, then of what somebody has to look at; each with the status that colours it."""
     outcomes = Counter(row.status for row in rows)
-    yield "models", len(report.models), ""
+    yield "model" if len(report.models) == 1 else "models", len(report.models), ""
     yield "over", outcomes["over"] + outcomes["unused"], "over"
     yield "grown", sum(_has_grown(row.case.check) for row in rows), "warn"
     yield "loosened", len(report.loosened), "warn"
