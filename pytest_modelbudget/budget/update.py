@@ -25,7 +25,7 @@ from pytest_modelbudget.budget.yaml_text import Edit
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.units import Number, exact, percentage, quantity, readable, snug_quantity
 
-SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be before trim lowers it
+SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be by rounding alone: trim leaves that
 
 BaselineOf = Callable[[str, str], Baseline]
 
@@ -93,11 +93,11 @@ def _figure(value: Number, unit: str) -> str:
 
 
 def _headroom_lost(limit: Limit, locked: LockedValue | None) -> str:
-    """Say how far a limit was above the number that was locked: what it is set to has no headroom."""
-    if limit.max is None or locked is None or not locked.value or limit.max <= locked.value:
+    """Say how far a limit was above the number that was locked: what it is set to is rounded up, and no more."""
+    if limit.max is None or locked is None or not locked.value:
         return ""
-    share = percentage(Fraction(limit.max) / Fraction(locked.value) - 1)
-    return f"no headroom now, it had {share}"
+    headroom = Fraction(limit.max) / Fraction(locked.value) - 1
+    return f"no headroom now, it had {percentage(headroom)}" if headroom > SLACK else ""
 
 
 def created(limit: Limit, value: Number, unit: str) -> Limit:

@@ -79,6 +79,7 @@ def _bare(word: str) -> str:
 CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
 DEEPEST = 32  # levels of nesting; the grammar itself needs 7
 _FIGURE = r"[ \t}}]*#[ \t]*((?:>= )?\d[\d,]*(?:\.\d+)?{unit})(?=:|[ \t\r]*$|[ \t\r]*\n)"  # a comment of a draft's
+_ALIGNED = re.compile(r"[}\]]*( {3,})(?=#)")  # the way from a scalar to a comment in a column of comments
 _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
 
@@ -267,7 +268,7 @@ def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
 
 
 def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
-    """The text of a budget file with these scalars replaced, in the quotes that they had.
+    """The text of a budget file with these scalars replaced, in the quotes that they had; comments keep their column.
 
     Raises BudgetError where an edit leads to no scalar.
     """
@@ -282,7 +283,10 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
         if scalar is None or "\n" in old:
             raise BudgetError(f"{file}: {'.'.join(edit.keys)} is not one word: edit it by hand")
         quote = old[0] if old.startswith(QUOTES) else ""
-        splices.append((*scalar.span, f"{quote}{edit.quantity}{quote}"))
+        new = f"{quote}{edit.quantity}{quote}"
+        splices.append((*scalar.span, new))
+        if aligned := _ALIGNED.match(text, scalar.span[1]):
+            splices.append((*aligned.span(1), " " * max(2, len(aligned[1]) + len(old) - len(new))))
         _, _, unit = edit.figure.partition(" ")
         behind = re.compile(_FIGURE.format(unit=re.escape(f" {unit}") if unit else "")).match(text, scalar.span[1])
         if edit.figure and behind:

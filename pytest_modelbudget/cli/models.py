@@ -137,7 +137,7 @@ def add_init(command: argparse.ArgumentParser) -> None:
 
 
 def write_draft(options: argparse.Namespace) -> bool:
-    """Print or write a commented budget; what is unmeasured stays a comment."""
+    """Print or write a commented budget; what is unmeasured stays a comment, and the error stream says why."""
     registry = tables()
     source = source_of(options, registry)
     path = Path(options.output or f"{FOLDER}/budget.yaml")
@@ -179,6 +179,8 @@ def write_draft(options: argparse.Namespace) -> bool:
         print(f"{path} written: pytest --model-budget {quote(str(path))} holds it")
     else:
         print(text, end="")
+    for line in show.unmeasured_lines(model.measurements):
+        print_text(line, stream=sys.stderr)
     return model.is_complete
 
 

@@ -17,6 +17,7 @@ from typing import Any, Union
 from pytest_modelbudget.errors import MissingExtraError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.clock import importing
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _PYTHON_FILE = re.compile(r"(?:\./)?((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py(?::([A-Za-z_][\w.]*))?")
 
@@ -278,6 +279,12 @@ def existing_file(source: ModelSource, what: str) -> Path:
         )
     if not path.stat().st_size:
         raise SourceError(f"{source.target} is empty, not {what}")
+    with user_code(f"reading {source.target}", SourceError), path.open("rb") as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise SourceError(
+                f"{source.target} is a pointer of Git LFS, not {what}: fetch it with git lfs pull; in GitHub Actions, "
+                "give actions/checkout lfs: true"
+            )
     return path
 
 

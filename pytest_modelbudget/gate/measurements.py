@@ -53,7 +53,8 @@ class Measurements(Mapping[str, Measurement]):
         for metric in METRICS:
             if metric.key == key and metric.stage in ASKED_BY:
                 return f"no {key}: it is measured where it is asked for, with {ASKED_BY[metric.stage]}"
-        return f"there is no metric {key!r}: {suggestion(str(key), self._measurements)}"
+        also = {metric.key: metric.also for metric in METRICS}
+        return f"there is no metric {key!r}: {suggestion(str(key), self._measurements, also)}"
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._measurements})

@@ -476,10 +476,10 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
             lines.append(line)
         else:
             lines += [start, *wrap(summands, width, initial_indent="    ", subsequent_indent="    ")]
-    return "\n".join([*lines, *_unmeasured_lines(measurements)])
+    return "\n".join([*lines, *unmeasured_lines(measurements)])
 
 
-def _unmeasured_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:
+def unmeasured_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:
     """A line for each operation that a number leaves out; one for all that wait for the sizes of symbols."""
     waiting: dict[str, set[str]] = {}
     for (name, count, scope, why), keys in uncovered(measurements).items():

@@ -217,7 +217,7 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
     of it.
     """
     named = named_by(source)
-    what = source.target if isinstance(source.target, str) else type(named).__name__
+    what = source.target if isinstance(source.target, str) else getattr(named, "__qualname__", type(named).__name__)
     if isinstance(named, nn.Module):
         if source.args or source.kwargs:
             raise SourceError(f"{what} is a module already: args and kwargs have no use")
@@ -225,7 +225,8 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
             note_model(named, left_by_import(source.target))
         return named
     if not callable(named):
-        raise SourceError(f"{what} is a {type(named).__name__}, not a module or a callable")
+        kind = f" is a {type(named).__name__}," if isinstance(source.target, str) else " is"
+        raise SourceError(f"{what}{kind} not a module or a callable")
     build = functools.partial(_called, named, source, str(what), seed)
     model = build() if initialised else _built_unfilled(build)
     if not isinstance(model, nn.Module):

@@ -1,10 +1,12 @@
 """The layer in which a model's run failed, out of the traceback: its path, and the shapes that it was given."""
 
 import re
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from pytest_modelbudget.errors import TraceError
 
@@ -19,29 +21,33 @@ LACKS_BATCH = (
 def named_layer(failure: TraceError, model: nn.Module) -> TraceError:
     """A failure that names the innermost layer which was running, where there is one."""
     cause = failure.__cause__
-    if cause is None or (found := _innermost(cause.__traceback__)) is None:
+    calls = list(_calls(cause.__traceback__)) if cause else []
+    if not calls:
         return failure
-    layer, inputs = found
+    layer, inputs = calls[-1]
     path = next((name for name, module in model.named_modules() if module is layer), "")
     if not path:
         return failure
-    shapes = ", ".join("x".join(map(str, each.shape)) or "scalar" for each in inputs if isinstance(each, torch.Tensor))
+    shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in _shapes(inputs))
     given = f", given {shapes}" if shapes else ""
-    hint = ": is the first dimension, the batch, missing?" if _lacks_batch(str(cause)) else ""
+    lacks_batch = _lacks_batch(str(cause)) or _is_one_sample(_shapes(calls[0][1]), model)
+    hint = ": is the first dimension, the batch, missing?" if lacks_batch else ""
     named = TraceError(f"{failure}, in the layer {path} ({type(layer).__name__}{given}){hint}")
     named.raised, named.__cause__ = failure.raised, cause
     return named
 
 
-def _innermost(traceback: TracebackType | None) -> tuple[nn.Module, tuple[object, ...]] | None:
-    """The last module that was called, and what it was called with."""
-    found = None
+def _calls(traceback: TracebackType | None) -> Iterator[tuple[nn.Module, tuple[object, ...]]]:
+    """The modules that were running, outermost first, each with what it was called with."""
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code is CALL:
-            found = frame.f_locals["self"], frame.f_locals["args"]
+            yield frame.f_locals["self"], (*frame.f_locals["args"], *frame.f_locals["kwargs"].values())
         traceback = traceback.tb_next
-    return found
+
+
+def _shapes(inputs: Sequence[object]) -> list[torch.Size]:
+    return [each.shape for each in inputs if isinstance(each, torch.Tensor)]
 
 
 def _lacks_batch(words: str) -> bool:
@@ -51,3 +57,11 @@ def _lacks_batch(words: str) -> bool:
             counts = {key: int(value) for key, value in match.groupdict().items()}
             return counts.get("given", counts["wanted"] - 1) == counts["wanted"] - 1
     return False
+
+
+def _is_one_sample(shapes: Sequence[torch.Size], model: nn.Module) -> bool:
+    """Whether the first input is (channels, size ...) to the first convolution: torch runs that, and fails below."""
+    first = next((module for module in model.modules() if isinstance(module, _ConvNd)), None)
+    if first is None or not shapes:
+        return False
+    return len(shapes[0]) == 1 + len(first.kernel_size) and shapes[0][0] == first.in_channels

@@ -128,9 +128,11 @@ def test_init_overwrites_nothing(lab: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_init_leaves_lower_bounds_as_comments(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is unmeasured limits nothing, and the exit code says so."""
+    """What is unmeasured limits nothing; the exit code says so, and the error stream why."""
     assert main(["init", "lab_budgets:Odd", "--input", "float32 4x4"]) == 1
-    assert re.search(r"^ +# macs: .*# >= 0 MAC", capsys.readouterr().out, re.MULTILINE)
+    shown = capsys.readouterr()
+    assert re.search(r"^ +# macs: .*# >= 0 MAC", shown.out, re.MULTILINE)
+    assert shown.err.startswith("unmeasured: 1 x ")
 
 
 @pytest.mark.parametrize("headroom", ["5", "-5%", "five"])

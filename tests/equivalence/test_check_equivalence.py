@@ -364,11 +364,11 @@ def test_slips_are_told(options: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        pytest.param(nn.Linear, "calling type raised TypeError", id="class with arguments"),
+        pytest.param(nn.Linear, "calling Linear raised TypeError", id="class with arguments"),
         pytest.param("no.pt", "no.pt does not exist", id="missing file"),
         pytest.param("no.pt2", "no.pt2 does not exist", id="missing program"),
         pytest.param("no_such_package:net", "there is no module", id="missing module"),
-        pytest.param(3, "not a module or a callable", id="no model"),
+        pytest.param(3, "int is not a module or a callable", id="no model"),
     ],
 )
 def test_what_is_no_model_is_refused_on_either_side(source: object, says: str) -> None:

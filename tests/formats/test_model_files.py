@@ -50,7 +50,12 @@ def program(path: Path, **options: object) -> None:
 
 def text(path: Path) -> None:
     """A file that is no archive."""
-    path.write_text("version https://git-lfs.github.com/spec/v1")
+    path.write_text("a note about the model")
+
+
+def pointer(path: Path) -> None:
+    """What git leaves in a file's place where Git LFS was not asked for it."""
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
 
 
 @pytest.mark.parametrize(
@@ -59,9 +64,11 @@ def text(path: Path) -> None:
         ("torchscript", state_dict, "state dict or a pickled module: write 'torch:'"),
         ("torchscript", program, "it is an exported program: write 'exported:'"),
         ("torchscript", text, "is not a TorchScript file; it is no model file"),
+        ("torchscript", pointer, "is a pointer of Git LFS, not a TorchScript file: fetch it"),
         ("exported", script, "it is a TorchScript file: write 'torchscript:'"),
         ("exported", state_dict, "state dict or a pickled module"),
         ("exported", text, "is not an exported program; it is no model file"),
+        ("exported", pointer, "is a pointer of Git LFS, not an exported program (.pt2): fetch it"),
         ("exported", lambda path: path.write_bytes(b""), "is empty"),
         ("exported", lambda path: path.mkdir(), "is a folder"),
         ("torchscript", lambda path: None, "does not exist"),

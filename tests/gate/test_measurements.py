@@ -57,6 +57,9 @@ def test_every_metric_is_an_attribute() -> None:
     ("name", "says"),
     [
         pytest.param("mac", "there is no metric 'mac': did you mean 'macs'?", id="a typo"),
+        pytest.param(
+            "peak_memory", "there is no metric 'peak_memory': did you mean 'peak_activation'?", id="a synonym"
+        ),
         pytest.param("training_macs", f"no training_macs: {ASKED} training='adam'", id="training"),
         pytest.param("activation_arena", f"no activation_arena: {ASKED} device=NAME", id="device"),
     ],

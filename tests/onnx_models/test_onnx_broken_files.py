@@ -68,6 +68,7 @@ BROKEN = {
     "truncated": (linear(1).SerializeToString()[:-20], "is not an ONNX model, or only a part"),
     "zip": (zipped(), "is not an ONNX model"),
     "text": (b"model_budget: 1\n", "is not an ONNX model"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "fetch it with git lfs pull"),
     "a tensor": (stored("w", 4, 2).SerializeToString(), "is not an ONNX model"),
     "a node": (node("Add", "a b", "c").SerializeToString(), "is not an ONNX model"),
     "no graph": (changed(lambda proto: proto.ClearField("graph")), "it holds no graph"),

@@ -30,6 +30,7 @@ def small() -> nn.Module:
     return Classifier(8)
 
 
+FLAT = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 6 * 6, 4))
 TAKES = "it takes (width: 'int', classes: 'int' = 10), which a budget gives with args: [...] or kwargs: {NAME: VALUE}"
 TOO_MANY = f"takes from 2 to 3 positional arguments but 4 were given: {TAKES}"
 BATCH = ": is the first dimension, the batch, missing?"
@@ -50,6 +51,8 @@ BATCH = ": is the first dimension, the batch, missing?"
         ),
         pytest.param(Classifier, "float32 1x3x8x8", {"args": [1, 2, 3]}, TOO_MANY, id="too many"),
         pytest.param(small, "float32 3x8x8", {}, f"in the layer norm (BatchNorm2d, given 8x6x6){BATCH}", id="batch"),
+        pytest.param(FLAT, "float32 1x8x8", {}, f"in the layer 2 (Linear, given 2x36){BATCH}", id="batch, flattened"),
+        pytest.param(FLAT, "float32 1x1x9x9", {}, "in the layer 2 (Linear, given 1x98)", id="size, flattened"),
         pytest.param(
             nn.Sequential(nn.Linear(32, 4)), "float32 1x31", {}, "in the layer 0 (Linear, given 1x31)", id="features"
         ),
