@@ -12,6 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -51,8 +52,6 @@ class Side:
 
 def serve() -> None:
     """Answer each model that is named on standard input with the seconds that measuring it takes."""
-    import time
-
     for line in sys.stdin:
         began = time.process_time()
         try:

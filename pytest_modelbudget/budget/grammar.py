@@ -143,14 +143,8 @@ def plain_text(value: object) -> str:
     """A plain value; 1, 1.0, true and "1" are four, and the order of keys is none of it."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and scalar(value) == value:
         return value
-    return json.dumps(value, sort_keys=True, default=_spelled)
-
-
-def _spelled(value: Any) -> dict[str, object]:
-    """A call as the mapping that it was written as; any other mapping as one that JSON knows."""
-    if isinstance(value, Call):
-        return {"call": value.target, **{key: part for key in ("args", "kwargs") if (part := getattr(value, key))}}
-    return dict(value)
+    # A read-only mapping is a dict there.
+    return json.dumps(value, sort_keys=True, default=lambda odd: odd.spelled if isinstance(odd, Call) else dict(odd))
 
 
 @dataclass(frozen=True, slots=True)

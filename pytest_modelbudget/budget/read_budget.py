@@ -45,8 +45,9 @@ VERSION = 1
 MARKER = "model_budget"
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
-# The keys that hold a model to anything.
-HELD = ("limits", "scopes", "transforms", "statistics", "measured", "deployments")
+# The keys that hold a model to anything: of its program some numbers, and what only a run tells.
+AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", "statistics", "measured", "deployments")
+HELD = (*AMOUNTS, *RUN_FOR)
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 # Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
 _MISSPELT = re.compile(r"^[^\w\n]*(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
@@ -239,7 +240,7 @@ def model_grammar(tables: Tables) -> Grammar:
         lacking="the variant {name} has no limits: they are not inherited",
     ).form(lambda values, _: values, "variant")
     variants = _by_name("variant", variant, taken)
-    held_by = [{"required": [key]} for key in (*HELD[:2], "variants", *HELD[2:])]
+    held_by = [{"required": [key]} for key in (*AMOUNTS, "variants", *RUN_FOR)]
     return Grammar(
         "a model",
         (
@@ -347,7 +348,7 @@ def _must_have_inputs(
         return
     metrics = reading.tables.metrics
     needing = [limit.metric for limit in held_limits(values) if not metrics[limit.metric].needs_no_run]
-    needing += [key for key in HELD[2:] if key in values]
+    needing += [key for key in RUN_FOR if key in values]
     if needing:
         what, name = values.grammar.what.partition(" ")[2], shown(values.key.text)
         ways = f"float32 1x3x224x224, on the model or under defaults (modelbudget init {source.target} looks for some)"

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget, why_unmarked
 from pytest_modelbudget.budget.yaml_text import BudgetFileError
+from pytest_modelbudget.cli.models import FOLDER
 from pytest_modelbudget.cli.screen import GREEN, RED, print_lines
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.text import printed_line
 from pytest_modelbudget.units import several
-
-FOLDER = "budgets"  # where budgets are, if nobody says otherwise
 
 
 def add_check(command: argparse.ArgumentParser) -> None:

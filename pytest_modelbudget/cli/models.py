@@ -20,6 +20,7 @@ from typing import Any
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.cli.reference import metric_named
 from pytest_modelbudget.cli.screen import naming, print_text, terminal_width
 from pytest_modelbudget.errors import DeviceError, InputError, UnitError
 from pytest_modelbudget.formats.source import (
@@ -41,7 +42,7 @@ from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
 from pytest_modelbudget.units import quantity
 
-FOLDER = "budgets"  # where a printed budget is taken to be saved
+FOLDER = "budgets"  # where budgets are, if nobody says otherwise
 CALLING = ("--args", "--kwargs")  # whose values may be calls
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
@@ -109,13 +110,9 @@ def add_explain(command: argparse.ArgumentParser) -> None:
 def explain_metric(options: argparse.Namespace) -> bool:
     """Print the formulas of one metric for the operations or weights of one module."""
     registry = tables()
-    if options.metric not in registry.metrics:
-        also = {key: metric.also for key, metric in registry.metrics.items()}
-        guess = yaml_text.suggestion(options.metric, registry.metrics, also)
-        if options.source in registry.metrics:
-            guess = f"METRIC stands before SOURCE: explain {options.source} {options.metric} {options.scope}"
-        raise InputError(f"there is no metric '{options.metric}': {guess}")
-    metric = registry.metrics[options.metric]
+    if options.metric not in registry.metrics and options.source in registry.metrics:
+        raise InputError(f"METRIC stands before SOURCE: explain {options.source} {options.metric} {options.scope}")
+    metric = metric_named(options.metric, registry.metrics)
     source = source_of(options, registry)
     if metric.stage is Stage.TRAINED and not source.training:
         source = replace(source, training=USUAL_OPTIMIZER)

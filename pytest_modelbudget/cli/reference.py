@@ -35,16 +35,20 @@ def _add_format(command: argparse.ArgumentParser) -> None:
 def print_metrics(options: argparse.Namespace) -> bool:
     """Print metrics with their units and what they count."""
     metrics = tables().metrics
-    also = {key: metric.also for key, metric in metrics.items()}
-    for name in options.names:
-        if name not in metrics:
-            raise InputError(f"there is no metric '{name}': {suggestion(name, metrics, also)}")
-    asked = [metrics[name] for name in options.names or metrics]
+    asked = [metric_named(name, metrics) for name in options.names or metrics]
     if options.format == "json":
         print(json.dumps({metric.key: _record(metric) for metric in asked}, indent=1))
     else:
         print_text(reference.metrics_text(asked, terminal_width()))
     return True
+
+
+def metric_named(word: str, metrics: Mapping[str, Metric]) -> Metric:
+    """The metric of that key; raises InputError with the one that is meant."""
+    if word not in metrics:
+        also = {key: metric.also for key, metric in metrics.items()}
+        raise InputError(f"there is no metric '{word}': {suggestion(word, metrics, also)}")
+    return metrics[word]
 
 
 def _record(metric: Metric) -> dict[str, object]:

@@ -152,6 +152,12 @@ class Call:
     args: tuple[object, ...] = ()
     kwargs: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def spelled(self) -> dict[str, object]:
+        """As a budget spells it, without arguments that there are none of."""
+        arguments = {"args": self.args, "kwargs": self.kwargs}
+        return {"call": self.target, **{key: given for key, given in arguments.items() if given}}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:

@@ -18,9 +18,9 @@ ASKED_BY = {Stage.TRAINED: "training='adam'", Stage.DEPLOYED: "device=NAME"}
 class Measurements(Mapping[str, Measurement]):
     """The numbers of one model: ``numbers["macs"]`` is ``numbers.macs``. notes say what their reader must know.
 
-    deployed is all that is known of the model on a device, where that was asked:
-    its arena, its memories, what was lowered. A number that nothing is known of, for want of inputs or of a figure of
-    the device, is not there; asking for it says why.
+    deployed is all that is known of the model on a device, where that was asked: its arena, its memories, what was
+    lowered. A number that nothing is known of, for want of inputs or of a figure of the device, is not there; asking
+    for it says why.
     """
 
     def __init__(

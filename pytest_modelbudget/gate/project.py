@@ -51,7 +51,7 @@ def project_around(folder: Path) -> Project:
         for name, places in TABLES:
             settings = _settings(root / name, places)
             if settings is not None:
-                return Project(root, tuple(root / path for path in _paths(settings.get("pythonpath", ()))))
+                return Project(root, tuple(root / path for path in _paths(settings.get("pythonpath", ()), name)))
     return Project(folder)
 
 
@@ -103,5 +103,11 @@ def _parsed(file: Path) -> Mapping[str, Any]:
         raise SourceError(f"{file.name}, which pytest is configured by, cannot be read: {why}") from error
 
 
-def _paths(written: object) -> list[str]:
-    return shlex.split(written) if isinstance(written, str) else [str(path) for path in written]  # type: ignore[attr-defined]  # a list, as pytest asks for
+def _paths(written: Any, file: str) -> list[str]:
+    """Folders out of a text, split as a shell would, or out of a list."""
+    try:
+        return shlex.split(written) if isinstance(written, str) else [*map(str, written)]
+    except (TypeError, ValueError) as error:
+        raise SourceError(
+            f"pythonpath of {file}, which pytest is configured by, is no list of folders: {error}"
+        ) from error

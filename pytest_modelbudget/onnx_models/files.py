@@ -15,14 +15,10 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from pytest_modelbudget.errors import DimsError, SourceError, TransformError, user_code
 from pytest_modelbudget.graph.tensor import nbytes_of
 from pytest_modelbudget.onnx_models.normal_form import put_in_order
-from pytest_modelbudget.onnx_models.program import (
+from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, read_graph, stored_tensor
+from pytest_modelbudget.onnx_models.protos import (
     VALUE_FIELDS,
-    Body,
-    Program,
-    StoredTensor,
     name_open_axes,
-    read_graph,
-    stored_tensor,
     strip_values,
     symbols_of,
     with_graph,

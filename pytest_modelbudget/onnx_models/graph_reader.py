@@ -22,7 +22,8 @@ from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types, result_types, with_shapes
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
-from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor, weight_name
+from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
+from pytest_modelbudget.onnx_models.protos import weight_name
 from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, dtype_of
 from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
 from pytest_modelbudget.ops.table import OpTable

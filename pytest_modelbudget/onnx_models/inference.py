@@ -15,7 +15,7 @@ from onnx.shape_inference import InferenceError
 
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.graph.tensor import Storage, Tensor
-from pytest_modelbudget.onnx_models import program
+from pytest_modelbudget.onnx_models import program, protos
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types
 from pytest_modelbudget.onnx_models.files import weightless
 from pytest_modelbudget.onnx_models.normal_form import with_functions_written_out
@@ -297,7 +297,7 @@ class Folding:
         unknown = NOTHING_KNOWN
         nothing = (unknown,) * len(node.outputs)
         operands = {name: frame.type(name) for name in node.inputs if name}
-        proto, domain = node.proto, _domain(node)
+        proto, domain = node.proto, protos.domain_of(node.proto.domain)
         if node.operator in DELEGATES:
             proto, domain = self._delegate(proto, *DELEGATES[node.operator]), ""
         elif node.operator in CONTRIB_TYPES or domain not in KNOWN_DOMAINS:
@@ -323,10 +323,6 @@ class Folding:
         made = onnx.helper.make_node(standard, node.input[operands], node.output[: schema.max_output])
         made.attribute.extend(a for a in node.attribute if a.name in schema.attributes)
         return made
-
-
-def _domain(node: program.Node) -> str:
-    return "" if node.proto.domain in program.STANDARD else str(node.proto.domain)
 
 
 # What stands in nearly every chain of shapes, as numpy has it: building an evaluator takes longer by far.

@@ -20,7 +20,8 @@ from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights, weightless
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
-from pytest_modelbudget.onnx_models.program import Node, Program, bound, symbols_of, with_graph
+from pytest_modelbudget.onnx_models.program import Node, Program
+from pytest_modelbudget.onnx_models.protos import bound, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, Types
 from pytest_modelbudget.onnx_models.weights import redrawn
@@ -150,10 +151,11 @@ class OnnxModel(formats.RunnableModel):
 
     @cached_property
     def _partial_reads(self) -> PartialReads:
-        return partial_reads(self.program.graph, lambda name: self._inferred.get(name, NOTHING_KNOWN))
+        return partial_reads(self.program.graph, lambda name: self.inferred.get(name, NOTHING_KNOWN))
 
     @cached_property
-    def _inferred(self) -> Types:
+    def inferred(self) -> Types:
+        """The types of its values, as far as they can be worked out before the run."""
         return inferred_types(bound(weightless(self.proto), self.source.dims))
 
     @property
@@ -357,7 +359,7 @@ def layer_pairs(original: OnnxModel, changed: OnnxModel) -> Iterator[formats.Lay
     for name in sorted({*first.outputs} & {*second.outputs}):
         if (name in before) != (name in after):
             raise TransformError(f"output '{name}' is computed in one of the models alone")
-    types = inferred_types(bound(weightless(original.proto), original.source.dims))
+    types = original.inferred
     for name in before:
         if name in both and not (twins.means_alike and twins.makes_alike(before[name], after[name])):
             cuts = (model.changed(_cut_out(model, name, both - {name}, types)) for model in (original, changed))

@@ -10,7 +10,7 @@ import onnx.inliner
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
 from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.onnx_models import program
+from pytest_modelbudget.onnx_models import program, protos
 
 SORTED = "nodes do not stand in the order in which they run: read in that order"
 MOST_WRITTEN_OUT = 65_536  # nodes beyond four times those that the file holds
@@ -30,8 +30,8 @@ def put_in_order(model: ModelProto) -> bool:
 
     Whether there were any; all others keep their places. Nodes of a cycle stay as they are: the reader names them.
     """
-    inner = (graph for function in model.functions for graph in program.graphs_in(function.node))
-    holders: Sequence[Any] = (*program.all_graphs(model.graph), *model.functions, *inner)
+    inner = (graph for function in model.functions for graph in protos.graphs_in(function.node))
+    holders: Sequence[Any] = (*protos.all_graphs(model.graph), *model.functions, *inner)
     has_bodies = len(holders) > 1 + len(model.functions)
     # Inner ones first: outer ones are copied.
     sorted_ones = [_sort(holder.node, has_bodies=has_bodies) for holder in reversed(holders)]
@@ -51,7 +51,7 @@ def stands_in_order(body: program.Body) -> bool:
 
 def _sort(nodes: MutableSequence[NodeProto], *, has_bodies: bool) -> bool:
     """Put each node behind those that make what it, or a body of it, reads."""
-    names = [program.names_read((node,)) if has_bodies else node.input for node in nodes]
+    names = [protos.names_read((node,)) if has_bodies else node.input for node in nodes]
     makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     reads = [[makers[name] for name in read if name in makers] for read in names]
     if all(not places or max(places) < place for place, places in enumerate(reads)):
@@ -131,7 +131,7 @@ class Calls:
     def all_nodes(self, nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         """Nodes, and those of every body inside them."""
         yield from nodes
-        yield from (node for graph in program.graphs_in(nodes) for node in graph.node)
+        yield from (node for graph in protos.graphs_in(nodes) for node in graph.node)
 
     def extent(self, nodes: Iterable[NodeProto], callers: tuple[str, ...]) -> tuple[int, int]:
         """(nodes, bytes) that these nodes are with all that they call."""

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.graph.tensor import DType, kept
+from pytest_modelbudget.onnx_models.protos import VALUE_FIELDS, metadata_of, operator_name, opsets_of, scope_of
 from pytest_modelbudget.onnx_models.value_types import (
     FLOATING,
     DeclaredTypes,
@@ -25,24 +25,7 @@ from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
 
-
-def with_values(tensor: TensorProto, array: Any) -> TensorProto:
-    """A stored tensor with other values, under its name and metadata."""
-    made = numpy_helper.from_array(array, tensor.name)
-    made.metadata_props.extend(tensor.metadata_props)
-    return made
-
-
-def strip_values(tensor: TensorProto) -> TensorProto:
-    """A stored tensor's name, type, shape and metadata, without its values."""
-    light = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
-    light.metadata_props.extend(tensor.metadata_props)
-    return light
-
-
 SIZES = frozenset({"onnx::Shape", "onnx::Size"})
-VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
-STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
 CONSTANT = "onnx::Constant"
 FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
 
@@ -421,7 +404,7 @@ class NodeReader:
         return Node(proto, operator, rule, inputs, roles, tuple(proto.output), attributes, bodies, tuple(held))
 
     def _signature(self, domain: str, name: str, count: int) -> Signature:
-        operator = f"onnx::{name}" if domain in STANDARD else f"{domain}::{name}"
+        operator = operator_name(domain, name)
         rule = self._rules.get(operator)
         roles = rule.roles_of(operator, count) if rule else (UNDECLARED,) * count
         return self._signatures.setdefault((domain, name, count), Signature(operator, rule, roles))
@@ -469,12 +452,6 @@ _CONSTANT_CODES = {
 }
 
 
-def op_name(node: NodeProto) -> str:
-    """The name of a node's operator as rules spell it: ``onnx::Conv``."""
-    domain = node.domain
-    return f"onnx::{node.op_type}" if domain in STANDARD else f"{domain}::{node.op_type}"
-
-
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace")
 
@@ -488,160 +465,3 @@ _PLAIN_VALUES: Mapping[int, Callable[[AttributeProto], object]] = {
     AttributeProto.STRING: lambda attribute: _text(attribute.s),
     AttributeProto.STRINGS: lambda attribute: tuple(map(_text, attribute.strings)),
 }
-
-
-def opsets_of(model: onnx.ModelProto) -> Mapping[str, int]:
-    """Version of each operator set that a model uses, by domain; the standard one is ""."""
-    return {"" if opset.domain in STANDARD else opset.domain: opset.version for opset in model.opset_import}
-
-
-def opset_of(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operator set that a model uses."""
-    return opsets_of(model).get("", 0)
-
-
-NAME_SCOPES = "pkg.torch.onnx.name_scopes"
-NAMESPACE = "namespace"
-NOTHING_WRITTEN: Mapping[str, str] = MappingProxyType({})
-
-
-def metadata_of(proto: onnx.NodeProto | onnx.TensorProto) -> Mapping[str, str]:
-    """What an exporter wrote beside a node or a stored tensor."""
-    entries = proto.metadata_props
-    return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
-
-
-def scope_of(node: onnx.NodeProto) -> str:
-    """The module path of a node, or the best name there is for the place.
-
-    torch's exporter writes ``['', 'features', 'features.0', 'conv2d']`` or ``: Net/features: Sequential/features.0:
-    Conv2d/conv2d: aten.conv2d.default``; the one before it, and tf2onnx, name the node ``/features/features.0/Conv``. A
-    node without any of these is a layer of its own, under its name or that of its first result.
-    """
-    written = metadata_of(node)
-    if NAME_SCOPES in written:
-        scopes = written[NAME_SCOPES][2:-2].split("', '")
-        return scopes[-2] if len(scopes) > 1 else ""
-    if NAMESPACE in written:
-        paths = [part.partition(":")[0] for part in written[NAMESPACE].split("/")]
-        return paths[-2] if len(paths) > 1 else ""
-    name = node.name
-    if "/" in name:
-        return path_of(name.strip("/").split("/")[:-1])
-    return name or (node.output[0] if node.output else "")
-
-
-def path_of(parts: list[str]) -> str:
-    """One path of parts that may repeat their parent: layer1, layer1.0, conv → layer1.0.conv."""
-    path: list[str] = []
-    for part in parts:
-        if path and part.startswith(f"{path[-1]}."):
-            path[-1] = part
-        else:
-            path.append(part)
-    return ".".join(path)
-
-
-def weight_name(name: str, scope: str) -> str:
-    """A stored tensor's name under a module: its own, or that of the node that reads it.
-
-    Exporters keep a parameter's path ("fc.weight"); what they folded has a name of theirs.
-    """
-    is_path = "." in name and "/" not in name and ":" not in name
-    return name if is_path or not scope else f"{scope}.{name}"
-
-
-def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
-    """A graph and every graph inside its nodes."""
-    yield graph
-    yield from graphs_in(graph.node)
-
-
-def graphs_in(nodes: Iterable[NodeProto]) -> Iterable[onnx.GraphProto]:
-    """Every graph inside some nodes, and inside those of these graphs."""
-    for node in nodes:
-        for attribute in node.attribute:
-            kind = attribute.type
-            if kind == AttributeProto.GRAPH:
-                yield from all_graphs(attribute.g)
-            elif kind == AttributeProto.GRAPHS:
-                for inner in attribute.graphs:
-                    yield from all_graphs(inner)
-
-
-def names_read(nodes: Iterable[NodeProto]) -> set[str]:
-    """Names that these nodes read, and those that their bodies read from outside."""
-    names: set[str] = set()
-    for node in nodes:
-        names.update(node.input)
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                names |= _read_from_outside(attribute.g)
-    return names
-
-
-def _read_from_outside(body: onnx.GraphProto) -> set[str]:
-    own = {value.name for value in (*body.input, *body.initializer)}
-    own.update(name for node in body.node for name in node.output)
-    return (names_read(body.node) | {value.name for value in body.output}) - own
-
-
-def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:
-    """A copy whose inputs and outputs have sizes in place of symbols."""
-    made = with_graph(model, model.graph.node, model.graph.initializer)
-    name_open_axes(made.graph)
-    write_sizes(made.graph, dims)
-    return made
-
-
-def name_open_axes(graph: onnx.GraphProto) -> None:
-    """Call an input's dimension that has neither a name nor a size "input.axis"."""
-    for value in graph.input:
-        for axis, size in enumerate(value.type.tensor_type.shape.dim):
-            if not size.dim_param and not size.HasField("dim_value"):
-                size.dim_param = f"{value.name}.{axis}"
-
-
-def symbols_of(graph: onnx.GraphProto) -> set[str]:
-    """Names by which dims may bind the sizes of inputs that are still open."""
-    return {
-        size.dim_param or f"{value.name}.{axis}"
-        for value in graph.input
-        for axis, size in enumerate(value.type.tensor_type.shape.dim)
-        if not size.HasField("dim_value")
-    }
-
-
-def write_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
-    """Write sizes in place of symbols."""
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        for size in value.type.tensor_type.shape.dim:
-            if size.dim_param in dims:
-                size.dim_value = dims[size.dim_param]
-
-
-def with_graph(model: onnx.ModelProto, nodes: Iterable[NodeProto], stored: Iterable[TensorProto]) -> onnx.ModelProto:
-    """A copy of a model whose outermost graph has other nodes and other initialisers.
-
-    All the rest (inputs, outputs, functions, metadata) stays as it is. What is replaced is never
-    copied, so that the weights of a large model are copied once.
-    """
-    made = onnx.ModelProto()
-    for part, content in model.ListFields():
-        if part.name != "graph":
-            _copy(made, part.name, content)
-    for part, content in model.graph.ListFields():
-        if part.name not in {"node", "initializer"}:
-            _copy(made.graph, part.name, content)
-    made.graph.node.extend(nodes)
-    made.graph.initializer.extend(stored)
-    return made
-
-
-def _copy(into: Any, name: str, content: Any) -> None:
-    if isinstance(content, (int, float, str, bytes)):
-        setattr(into, name, content)
-    elif hasattr(content, "CopyFrom"):
-        getattr(into, name).CopyFrom(content)
-    else:
-        getattr(into, name).extend(content)

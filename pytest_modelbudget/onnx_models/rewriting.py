@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
 from pytest_modelbudget.onnx_models import program as programs
+from pytest_modelbudget.onnx_models import protos
 from pytest_modelbudget.onnx_models.value_types import FLOATING
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
@@ -33,7 +34,7 @@ class Names:
 
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:
-    for graph in programs.all_graphs(model.graph):
+    for graph in protos.all_graphs(model.graph):
         yield from (value.name for value in (*graph.input, *graph.output, *graph.value_info))
         yield from (tensor.name for tensor in graph.initializer)
         for node in graph.node:
@@ -74,9 +75,9 @@ class Replacement:
             node.attribute.append(onnx.helper.make_attribute(name, value))
         if self.replaced.metadata_props:
             node.metadata_props.extend(self.replaced.metadata_props)
-        if programs.scope_of(node) != self._scope:
+        if protos.scope_of(node) != self._scope:
             del node.metadata_props[:]
-            node.metadata_props.add(key=programs.NAME_SCOPES, value=str(["", self._scope, ""]))
+            node.metadata_props.add(key=protos.NAME_SCOPES, value=str(["", self._scope, ""]))
         self.nodes.append(node)
         return outputs
 
@@ -115,12 +116,12 @@ def without_spent(
 
     Only what may lie between a stored tensor and its reader is taken away.
     """
-    reads = Counter(name for node in nodes for name in programs.names_read((node,)))
+    reads = Counter(name for node in nodes for name in protos.names_read((node,)))
     gone = {name for name in spent if not reads[name]} - outputs
     kept: list[NodeProto] = []
     for node in reversed(nodes):
         if gone.issuperset(node.output) and _gives_what_is_stored(programs.read_node(node, rules)):
-            reads.subtract(programs.names_read((node,)))
+            reads.subtract(protos.names_read((node,)))
             gone.update(name for name in node.input if not reads[name] and name not in outputs)
         else:
             kept.append(node)

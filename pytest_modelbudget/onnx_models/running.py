@@ -22,7 +22,7 @@ from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_one_hot import OneHot as OneHotOfNumber
 
 from pytest_modelbudget.errors import TransformError, user_code
-from pytest_modelbudget.onnx_models import program
+from pytest_modelbudget.onnx_models import protos
 from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.normal_form import refuse_endless_calls, written_out
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
@@ -43,7 +43,7 @@ def float64_engine(node: NodeProto) -> str:
     ONNX Runtime's CPU has no float64 kernel for Conv, average pooling, Erf and a few more, and none of its own for
     operators that are defined by others. Of some it only declares one, as of recurrent layers: see other_ways.
     """
-    domain = "" if node.domain in program.STANDARD else node.domain
+    domain = protos.domain_of(node.domain)
     if not domain and node.op_type in ONLY_DECLARED:
         return REFERENCE
     types = _kernel_types().get((domain, node.op_type), frozenset())
@@ -59,7 +59,7 @@ def _kernel_types() -> Mapping[tuple[str, str], frozenset[str]]:
     known: dict[tuple[str, str], set[str]] = {}
     for kernel in state.get_all_opkernel_def():
         if kernel.provider == CPU:
-            domain = "" if kernel.domain in program.STANDARD else kernel.domain
+            domain = protos.domain_of(kernel.domain)
             types = known.setdefault((domain, kernel.op_name), set())
             for allowed in kernel.type_constraints.values():
                 types.update(allowed)
@@ -97,7 +97,7 @@ def pieces(
     made: list[Piece] = []
     for engine, group in reversed(tuple(_groups(nodes, engine_of, most_nodes))):
         own = {name for node in group for name in node.output if name}
-        read = program.names_read(group) - {""}
+        read = protos.names_read(group) - {""}
         inputs, outputs, kept = (tuple(sorted(names)) for names in (read - own - stored, own & wanted, read & stored))
         made.append(Piece(engine, group, inputs, outputs, kept))
         wanted |= read - own
@@ -127,15 +127,15 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     Those are upcast where they are needed, so that a large model is not copied once more. Every
     value of a smaller floating type is exact in float64. Integers stay what they are.
     """
-    made = program.with_graph(model, model.graph.node, ())
-    opset = program.opset_of(model)
+    made = protos.with_graph(model, model.graph.node, ())
+    opset = protos.opset_of(model)
     del made.graph.value_info[:]
-    for graph in program.all_graphs(made.graph):
+    for graph in protos.all_graphs(made.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             _upcast_type(value.type)
         for node in graph.node:
             _upcast_attributes(node)
-            is_norm = STASHES.get(node.op_type, opset + 1) <= opset and node.domain in program.STANDARD
+            is_norm = STASHES.get(node.op_type, opset + 1) <= opset and node.domain in protos.STANDARD
             if is_norm and all(attribute.name != "stash_type" for attribute in node.attribute):
                 node.attribute.append(onnx.helper.make_attribute("stash_type", TensorProto.DOUBLE))
         stored = [upcast_tensor(tensor) for tensor in graph.initializer]
@@ -155,7 +155,7 @@ def upcast_tensor(tensor: TensorProto) -> TensorProto:
     """A floating tensor in float64; any other as it is."""
     if tensor.data_type not in FLOATING or tensor.data_type == TensorProto.DOUBLE:
         return tensor
-    return program.with_values(tensor, numpy_helper.to_array(tensor).astype("float64"))
+    return protos.with_values(tensor, numpy_helper.to_array(tensor).astype("float64"))
 
 
 def _upcast_type(kind: onnx.TypeProto) -> None:
@@ -172,7 +172,7 @@ def _upcast_attributes(node: NodeProto) -> None:
             attribute.t.CopyFrom(upcast_tensor(attribute.t))
         elif attribute.name in TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT:
             attribute.i = TensorProto.DOUBLE if attribute.i in FLOATING else attribute.i
-    if node.op_type == "Constant" and node.domain in program.STANDARD:
+    if node.op_type == "Constant" and node.domain in protos.STANDARD:
         _upcast_constant(node)
     if node.op_type == "ConstantOfShape" and not node.attribute:  # float32 zeros, unsaid
         zero = onnx.helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])
@@ -284,7 +284,7 @@ class OnnxRun:
 
     def executed(self) -> Counter[str]:
         """How often each operator stands in the pieces that are run, by its name in rules."""
-        return Counter(program.op_name(node) for step in self._steps for node in step.piece.nodes)
+        return Counter(protos.op_name(node) for step in self._steps for node in step.piece.nodes)
 
     def __call__(self, inputs: Feeds) -> Feeds:
         """Outputs in the graph's order, then watched values, by name.
@@ -348,8 +348,8 @@ class Step:
             return [Step(half) for half in halves]
         node = piece.nodes[0]
         if self.refused:
-            name = program.op_name(node)
-            raise TransformError(f"{name} '{program.scope_of(node)}' does not run in float64: {self.refused}; {error}")
+            name = protos.op_name(node)
+            raise TransformError(f"{name} '{protos.scope_of(node)}' does not run in float64: {self.refused}; {error}")
         other = REFERENCE if piece.engine == RUNTIME else RUNTIME
         return [Step(replace(piece, engine=other), refused=str(error))]
 
@@ -361,7 +361,7 @@ def needed(nodes: Sequence[NodeProto], results: AbstractSet[str], given: Abstrac
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.output):
             kept.append(node)
-            wanted |= program.names_read((node,)) - given
+            wanted |= protos.names_read((node,)) - given
     return kept[::-1]
 
 

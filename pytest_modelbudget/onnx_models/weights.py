@@ -12,7 +12,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.graph.graph import Reader
 from pytest_modelbudget.graph.tensor import StorageKind, kept
-from pytest_modelbudget.onnx_models import program
+from pytest_modelbudget.onnx_models import program, protos
 from pytest_modelbudget.onnx_models.value_types import FLOATING
 from pytest_modelbudget.ops.table import OpTable
 
@@ -174,10 +174,10 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
         if is_learnt and proto.data_type in FLOATING and not tensor.is_sparse:
             values = draw_values(tensor.name, tensor.shape, graph.uses.get(tensor.name, ()), seed)
             dtype = tensor_dtype_to_np_dtype(proto.data_type)
-            proto = program.with_values(proto, values.astype(dtype))
+            proto = protos.with_values(proto, values.astype(dtype))
         if not tensor.is_sparse:
             drawn.append(proto)
-    return program.with_graph(model, model.graph.node, drawn)
+    return protos.with_graph(model, model.graph.node, drawn)
 
 
 def draw_values(name: str, shape: tuple[int, ...], uses: Sequence[program.Use], seed: int) -> Any:

@@ -149,7 +149,7 @@ def _yaml_files(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
 
 
-HELD = "\N{NO-BREAK SPACE}"  # where a line of the terminal may not end
+NO_BREAK = "\N{NO-BREAK SPACE}"  # where a line of the terminal may not end
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words; text in transit
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
@@ -428,9 +428,9 @@ class Gate:
 
     def pytest_report_header(self) -> list[str]:
         """The versions that the numbers may depend on, none of them on two lines."""
-        versions = [f"{name} {version}".replace(" ", HELD) for name, version in environment().items()]
+        versions = [f"{name} {version}".replace(" ", NO_BREAK) for name, version in environment().items()]
         lines = wrap(f"model budget: {', '.join(versions)}", terminal.WIDTH, subsequent_indent="  ")
-        return [line.replace(HELD, " ") for line in lines]
+        return [line.replace(NO_BREAK, " ") for line in lines]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The table, and what has to be said about the session as a whole."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -126,8 +127,9 @@ def unheld_budgets(config: pytest.Config, *, folders: bool) -> Iterator[str]:
         if path.suffix in (".yaml", ".yml") and path.is_file():
             from pytest_modelbudget.budget.read_budget import is_budget
 
-            if is_budget(path.read_bytes()):
-                yield os.path.relpath(path, start)
+            with suppress(OSError):  # a file that cannot be read is none of a session's without the switch
+                if is_budget(path.read_bytes()):
+                    yield os.path.relpath(path, start)
 
 
 def moved_rootdir(config: pytest.Config) -> str:

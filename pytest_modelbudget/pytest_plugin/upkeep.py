@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
-import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
@@ -15,8 +12,6 @@ from pytest_modelbudget.gate import forked, isolation
 from pytest_modelbudget.pytest_plugin import items
 from pytest_modelbudget.pytest_plugin.session_models import models_of
 from pytest_modelbudget.registry import Tables
-
-MANY_MODULES = 200  # a framework has a thousand
 
 
 def prepare_processes(session: pytest.Session) -> None:
@@ -45,20 +40,6 @@ def _modules(registry: Tables, wanted: Iterable[tuple[str, str]]) -> list[str]:
     return list(dict.fromkeys(modules))
 
 
-def keep_imports(imported: int) -> int:
-    """Take all objects out of the collection of garbage where many modules were imported; how many there are now.
-
-    Those that a framework brings stay as long as the process, and are more than all others: each collection, also
-    those of pytest at its end, would walk them for nothing. Only called between items, where a model was let
-    go. The interpreter's own end collects all, where libraries count what was left behind.
-    """
-    if len(sys.modules) > imported + MANY_MODULES:
-        gc.collect()
-        gc.freeze()
-        atexit.register(gc.unfreeze)
-    return len(sys.modules)
-
-
 class OpenItems:
     """The items of a session that have not run yet, by what holds graphs and numbers for them.
 
@@ -67,8 +48,6 @@ class OpenItems:
     """
 
     def __init__(self, session_items: Collection[pytest.Item]) -> None:
-        self._imported = len(sys.modules)
-        self._has_tests = not all(isinstance(item, items.BudgetItem) for item in session_items)
         self._open: defaultdict[items.ModelNode | items.TransformNode, set[pytest.Item]] = defaultdict(set)
         for item in session_items:
             for holder in _holders(item):
@@ -83,8 +62,6 @@ class OpenItems:
             left.discard(item)
             if not left and self._open.pop(holder, None) is not None:
                 holder.release()
-                if not self._has_tests:  # which may hold anything
-                    self._imported = keep_imports(self._imported)
 
 
 def _holders(item: pytest.Item) -> Iterator[items.ModelNode | items.TransformNode]:

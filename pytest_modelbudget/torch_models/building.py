@@ -143,10 +143,10 @@ def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
 def initialisation_skipped() -> Iterator[UnfilledParameters]:
     """``torch.nn.init`` and in-place fills leave parameters alone inside this context.
 
-    Libraries keep initialisers under names and in tables of their own, so that their code is
-    replaced, for as long as this lasts; methods and layers are asked for by name, and others stand there.
+    Libraries keep initialisers under names and in tables of their own, so that their code is replaced, for as long as
+    this lasts. Tensors' methods and those of layers are looked up by name, where stand-ins are.
     """
-    mode = UnfilledParameters()
+    unfilled = UnfilledParameters()
     kept = [(fill, fill.__code__, fill.__defaults__) for fill in _initialisers()]
     fills = {
         fill.__name__: FunctionType(code, fill.__globals__, fill.__name__, defaults) for fill, code, defaults in kept
@@ -154,7 +154,7 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
 
     def skip(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = args[0] if args else kwargs.get("tensor")
-        return target if mode.skips(target) else fills[name](*args, **kwargs)
+        return target if unfilled.skips(target) else fills[name](*args, **kwargs)
 
     for fill, _, _ in kept:
         places = {NAME: fill.__name__, SKIP: skip}
@@ -164,9 +164,9 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
     before = [(owner, name, vars(owner).get(name, ABSENT), other) for owner, name, other in _stand_ins()]
     for owner, name, _, other in before:
         put(owner, name, other)
-    _skipping.append(mode)
+    _skipping.append(unfilled)
     try:
-        yield mode
+        yield unfilled
     finally:
         _skipping.pop()
         for owner, name, own, _ in before:
@@ -242,14 +242,14 @@ def _built_unfilled(build: Callable[[], object]) -> object:
     Where there is not the memory for one of them, without any memory; and otherwise again with
     filling, where a builder may have missed the values.
     """
-    with initialisation_skipped() as mode:
+    with initialisation_skipped() as unfilled:
         try:
             return build()
         except SourceError as error:
             if _lacks_memory(error):
                 with torch.device("meta"):
                     return build()
-            if not mode.skipped:
+            if not unfilled.skipped:
                 raise
     return build()
 

@@ -15,6 +15,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import exported
 from pytest_modelbudget.torch_models.building import built, converted, is_an_instance
+from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.script import saved_copy, script_graph, script_subject
@@ -113,22 +114,15 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
     )
 
 
-class _PlainModes(dict[Any, bool]):
-    """Whether torch's own methods put modules of a class into eval mode, and set a flag."""
-
-    def __missing__(self, kind: Any) -> bool:
-        names = ("eval", "train", "children", "named_children", "__setattr__")
-        self[kind] = all(getattr(kind, name) is getattr(nn.Module, name) for name in names)
-        return self[kind]
-
-
-PLAIN_MODES = _PlainModes()
+MODE_METHODS = ("eval", "train", "children", "named_children", "__setattr__")
+# Whether torch's own methods put modules of a class into eval mode, and set a flag.
+HAS_PLAIN_MODES = AskedOnce(lambda kind: all(getattr(kind, name) is getattr(nn.Module, name) for name in MODE_METHODS))
 
 
 def to_eval_mode(model: nn.Module) -> None:
     """``model.eval()``; where no class has its own way, without a call for each module."""
     modules = tuple(model.modules())
-    if all(PLAIN_MODES[type(module)] and "train" not in vars(module) for module in modules):
+    if all(HAS_PLAIN_MODES[type(module)] and "train" not in vars(module) for module in modules):
         for module in modules:
             vars(module)["training"] = False
     else:

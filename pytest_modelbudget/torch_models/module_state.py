@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.weights import CONTAINERS, CONTENTLESS, ModuleTree
 
 EXACT = frozenset({dict, list, set, OrderedDict})  # the usual ones, asked without detours
@@ -140,40 +141,21 @@ class Held:
         return content_of(container)
 
 
-_plain: dict[type, bool] = {}  # classes that were asked about
-
-
-def is_plain(kind: type) -> bool:
+def _is_plain(kind: type) -> bool:
     """Whether objects of a class are looked into: somebody's own, with attributes in a dict."""
-    if kind not in _plain:
-        home = kind.__module__.partition(".")[0]
-        is_own = home not in FRAMEWORKS and home not in sys.stdlib_module_names
-        is_apart = issubclass(kind, (torch.nn.Module, torch.Tensor, type, ModuleType, Enum))
-        _plain[kind] = (is_own or kind is SimpleNamespace) and not is_apart and kind.__dictoffset__ != 0
-    return _plain[kind]
+    home = kind.__module__.partition(".")[0]
+    is_own = home not in FRAMEWORKS and home not in sys.stdlib_module_names
+    is_apart = issubclass(kind, (torch.nn.Module, torch.Tensor, type, ModuleType, Enum))
+    return (is_own or kind is SimpleNamespace) and not is_apart and kind.__dictoffset__ != 0
 
 
-class _Opens(dict[type, bool]):
+def _opens(kind: type) -> bool:
     """Whether something may be within values of a class that can be as before afterwards."""
-
-    def __missing__(self, kind: type) -> bool:
-        opens = kind not in CONTENTLESS and (issubclass(kind, CONTAINERS) or kind is LRU_CACHE or is_plain(kind))
-        self[kind] = opens
-        return opens
+    return kind not in CONTENTLESS and (issubclass(kind, CONTAINERS) or kind is LRU_CACHE or IS_PLAIN[kind])
 
 
-OPENS = _Opens()
-
-
-class _IsTensor(dict[type, bool]):
-    """Whether values of a class are tensors."""
-
-    def __missing__(self, kind: type) -> bool:
-        self[kind] = issubclass(kind, torch.Tensor)
-        return self[kind]
-
-
-IS_TENSOR = _IsTensor()
+IS_PLAIN, OPENS = AskedOnce(_is_plain), AskedOnce(_opens)
+IS_TENSOR = AskedOnce(lambda kind: issubclass(kind, torch.Tensor))
 
 
 def plain_class(container: Any) -> Any:
@@ -314,7 +296,7 @@ def _owners(files: Files) -> Iterator[Any]:
             if isinstance(value, type):
                 if value.__module__ == file.__name__:
                     yield value
-            elif type(value) not in CONTENTLESS and is_plain(type(value)):
+            elif type(value) not in CONTENTLESS and IS_PLAIN[type(value)]:
                 yield value
         yield from _once_a_file(_functions, _functions_of, file)
 

@@ -1,6 +1,6 @@
 """Recording every operator that a forward pass calls, at the outermost level the rules know."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -26,13 +26,11 @@ ONE_TYPE = (
     "conv_transpose1d conv_transpose2d conv_transpose3d convolution scaled_dot_product_attention "
     "lstm gru rnn_tanh rnn_relu"
 )
-ONE_TYPE_NAMES = frozenset(f"aten::{name}" for name in ONE_TYPE.split())
 CONVOLUTIONS = {f"aten::conv{d}d": d for d in (1, 2, 3)}
-SOFTMAXES = frozenset({"aten::softmax", "aten::log_softmax"})
 TRANSPOSED = {f"aten::conv_transpose{d}d": d for d in (1, 2, 3)}
 
 
-def one_floating_type(tensors: Sequence[torch.Tensor]) -> str | None:
+def one_floating_type(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
     """Contractions take operands of one type; a boolean mask beside them is none of theirs."""
     types = {tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}
     if len(types) <= 1:
@@ -41,7 +39,7 @@ def one_floating_type(tensors: Sequence[torch.Tensor]) -> str | None:
     return f"operands of different types, {' and '.join(names)}"
 
 
-def matching_channels(name: str, args: tuple[Any, ...]) -> str | None:
+def matching_channels(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
     """x (batch, c, ...) or (c, ...) with weight (out, c / groups, ...).
 
     Transposed, weight is (c, out / groups, ...). The bias is (out,).
@@ -65,22 +63,20 @@ def matching_channels(name: str, args: tuple[Any, ...]) -> str | None:
     return None
 
 
-def existing_dimension(args: tuple[Any, ...]) -> str | None:
+def existing_dimension(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
     """softmax and log_softmax: x and one of its dimensions."""
     x, dim = args[0], args[1]
     rank = max(x.dim(), 1)
     return None if -rank <= dim < rank else f"dimension {dim} of a tensor that has {x.dim()}"
 
 
-def refusal(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
-    """Why torch would refuse these operands, or None."""
-    if name in CONVOLUTIONS or name in TRANSPOSED:
-        wrong = matching_channels(name, args)
-        if wrong:
-            return wrong
-    if name in SOFTMAXES:
-        return existing_dimension(args)
-    return one_floating_type(tensors) if name in ONE_TYPE_NAMES else None
+# By operator, what says why torch would refuse operands that tensors without memory let pass; None where it would not.
+Check = Callable[[str, tuple[Any, ...], Sequence[torch.Tensor]], "str | None"]
+CHECKS: Mapping[str, tuple[Check, ...]] = {
+    **{f"aten::{name}": (one_floating_type,) for name in ONE_TYPE.split()},
+    **dict.fromkeys((*CONVOLUTIONS, *TRANSPOSED), (matching_channels, one_floating_type)),
+    **dict.fromkeys(("aten::softmax", "aten::log_softmax"), (existing_dimension,)),
+}
 
 
 META = torch.device("meta")
@@ -166,7 +162,7 @@ class Called:
     name: str
     has_rule: bool
     is_taken_apart: bool
-    may_be_refused: bool
+    checks: tuple[Check, ...]
     shape: Shape | None
 
     @classmethod
@@ -174,9 +170,7 @@ class Called:
         """An operator overload under these rules."""
         known = signature(func)
         name = known.spelling(rules)
-        has_rule = name in rules
-        may_be_refused = name in ONE_TYPE_NAMES or name in CONVOLUTIONS or name in TRANSPOSED or name in SOFTMAXES
-        return cls(known, name, has_rule, known.decomposes and not has_rule, may_be_refused, SHAPES.get(name))
+        return cls(known, name, name in rules, is_taken_apart(func, rules), CHECKS.get(name, ()), SHAPES.get(name))
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
@@ -228,10 +222,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
                 return func.decompose(*args, **kwargs)
         given: list[torch.Tensor] = []
         operands = self._operands(called, args, kwargs, given)
-        if called.may_be_refused and self._way != "real":
-            refused = refusal(called.name, args, given)
-            if refused:
-                raise TraceError(f"{called.name} in '{self._scopes.scope_of(())}' is given {refused}")
+        for check in called.checks if self._way != "real" else ():
+            if wrong := check(called.name, args, given):
+                raise TraceError(f"{called.name} in '{self._scopes.scope_of(())}' is given {wrong}")
         on_meta = False
         if self._way == "meta":
             without_memory = [tensor.is_meta for tensor in given]

@@ -10,6 +10,7 @@ from torch import nn
 from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
+from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.recording import tensors_in
 from pytest_modelbudget.torch_models.values import TorchValues
 from pytest_modelbudget.torch_models.weights import ModuleTree
@@ -98,20 +99,13 @@ class ModuleScopes:
         return tuple([seen for seen in map(known, tensors_in(parts)) if seen is not None])
 
 
-class _HasKernel(dict[Any, bool]):
-    """Whether instances of a class may have a window that is no attribute of their own."""
-
-    def __missing__(self, kind: Any) -> bool:
-        self[kind] = hasattr(kind, "kernel_size") or kind.__getattr__ is not nn.Module.__getattr__
-        return self[kind]
-
-
-HAS_KERNEL = _HasKernel()
+# Whether instances of a class may have a window that is no attribute of their own.
+MAY_TELL_KERNEL = AskedOnce(lambda kind: hasattr(kind, "kernel_size") or kind.__getattr__ is not nn.Module.__getattr__)
 
 
 def kernel_of(module: nn.Module) -> tuple[int, ...]:
     """The window of a convolution or pooling module; () for any other."""
-    asked = HAS_KERNEL[type(module)]
+    asked = MAY_TELL_KERNEL[type(module)]
     size = getattr(module, "kernel_size", ()) if asked else vars(module).get("kernel_size", ())
     if isinstance(size, int):
         return (size, size) if "2d" in type(module).__name__ else (size,)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
+from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.isolation import note_copy
 from pytest_modelbudget.torch_models.values import TorchValues, dtype_of
 
@@ -354,15 +355,7 @@ class PackedWeights:
         return self._values.value(tensor, StorageKind.PARAMETER, lambda: name)
 
 
-class _Packed(dict[type, bool]):
-    """Whether objects of a class may hold packed weights."""
-
-    def __missing__(self, kind: type) -> bool:
-        self[kind] = issubclass(kind, torch.ScriptObject)
-        return self[kind]
-
-
-PACKED = _Packed()
+IS_PACKED = AskedOnce(lambda kind: issubclass(kind, torch.ScriptObject))
 
 
 def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObject]]:
@@ -371,14 +364,12 @@ def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObjec
         attributes: list[Any]
         if isinstance(module, torch.jit.ScriptModule):  # whose own attributes are script objects
             attributes = [getattr(module, "_packed_params", None)]
-        elif any(
-            map(PACKED.__getitem__, map(type, vars(module).values()))
-        ):  # without a step in Python for most modules
+        elif any(map(IS_PACKED.__getitem__, map(type, vars(module).values()))):  # of most modules no step in Python
             attributes = list(vars(module).values())
         else:
             continue
         for attribute in attributes:
-            if PACKED[type(attribute)]:
+            if IS_PACKED[type(attribute)]:
                 owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
                 yield f"{owner}." if owner else "", attribute
 

@@ -14,7 +14,7 @@ import torch
 from pytest_modelbudget.errors import MissingExtraError, TransformError, user_code
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
-from pytest_modelbudget.onnx_models.program import opset_of
+from pytest_modelbudget.onnx_models.protos import opset_of
 from pytest_modelbudget.torch_models.isolation import silenced, untouched_globals
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.tracing import Subject

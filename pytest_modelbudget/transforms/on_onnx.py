@@ -10,7 +10,7 @@ from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.products import operators_of
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models.model import OnnxModel
-from pytest_modelbudget.onnx_models.program import all_graphs
+from pytest_modelbudget.onnx_models.protos import all_graphs
 from pytest_modelbudget.transforms.transform import must_name_layers
 
 

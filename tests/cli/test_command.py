@@ -109,8 +109,18 @@ def test_the_nearest_configuration_counts(tmp_path: Path) -> None:
     assert not project_around(inner).pythonpath
 
 
-def test_a_broken_configuration_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("[tool.pytest\n", "pyproject.toml, which .* by, cannot be read: .*line 1", id="syntax"),
+        pytest.param(
+            "[tool.pytest]\npythonpath = true\n", "pythonpath of pyproject.toml, .*, is no list", id="no list"
+        ),
+        pytest.param('[tool.pytest]\npythonpath = "\'src"\n', "is no list of folders: No closing", id="a quote"),
+    ],
+)
+def test_a_broken_configuration_is_one_sentence(text: str, words: str, tmp_path: Path) -> None:
     """It names the file, and where in it."""
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest\n", encoding="utf-8")
-    with pytest.raises(SourceError, match=r"pyproject.toml, which pytest is configured by, cannot be read: .*line 1"):
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(SourceError, match=words):
         project_around(tmp_path)

@@ -22,6 +22,17 @@ def test_the_clock_stands_still_while_something_is_imported(monkeypatch: pytest.
     assert import_seconds() - imported == 15 - 11
 
 
+def test_an_import_that_imports_is_taken_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten seconds six are an import's, two of them those of one inside it: four are the model's."""
+    moments = iter([10.0, 11.0, 13.0, 15.0, 17.0, 20.0])
+    monkeypatch.setattr("pytest_modelbudget.formats.clock.perf_counter", lambda: next(moments))
+    began, imported = clock(), import_seconds()
+    with importing(), importing():
+        pass
+    assert clock() - began == 20 - 10 - (17 - 11)
+    assert import_seconds() - imported == 17 - 11
+
+
 def test_models_of_one_source_are_measured_once(project: Project) -> None:
     """The second took no time; the time of each JUnit case adds up to what was measured."""
     shared = "{widths: net.widths, limits: {params: 48, macs: 48 MAC}}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.builders.project import Project
@@ -229,6 +231,19 @@ def test_a_budget_without_the_switch_names_it(two_models: Project, name: str) ->
     result = two_models.run(name, switch=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: budgets/a.yaml is a budget: pytest --model-budget budgets/a.yaml holds it"])
+
+
+def test_a_file_that_cannot_be_read_ends_no_other_session(two_models: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the switch it is nobody's business here."""
+    read = Path.read_bytes
+
+    def locked(path: Path) -> bytes:
+        if path.suffix == ".yaml":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", locked)
+    assert two_models.run("budgets", switch=False).ret == NOTHING
 
 
 @pytest.mark.parametrize("args", [("budgets",), ("budgets/nested", "budgets")], ids=" ".join)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from pytest_modelbudget import measure
@@ -72,6 +73,46 @@ def test_a_first_mistake_names_its_way_out(
         measure(source, inputs, **settings)
     assert words in str(raised.value)
     assert BATCH in words or BATCH not in str(raised.value)
+
+
+class Applies(nn.Module):
+    """A forward pass of one function."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+IMAGE, SQUARE = "float32 1x3x8x8", "float32 2x2"
+KERNEL = torch.ones(4, 3, 3, 3)  # of 4 channels out of 3; transposed, of 3 out of 4
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "words"),
+    [
+        pytest.param(lambda x: torch.conv2d(x, KERNEL[:, :2]), IMAGE, "3 channels, where the weight", id="channels"),
+        pytest.param(lambda x: torch.conv2d(x, KERNEL, torch.ones(5)), IMAGE, "a bias [5] for 4 channels", id="bias"),
+        pytest.param(lambda x: torch.conv_transpose2d(x, KERNEL), IMAGE, "takes 4", id="channels of a transposed one"),
+        pytest.param(
+            lambda x: torch.conv2d(x, KERNEL.half()), IMAGE, "different types, float16 and float32", id="types"
+        ),
+        pytest.param(lambda x: torch.mm(x, torch.ones(2, 2).half()), SQUARE, "of different types", id="of a product"),
+        pytest.param(lambda x: torch.softmax(x, 2), SQUARE, "dimension 2 of a tensor that has 2", id="dimension"),
+    ],
+)
+def test_what_torch_refuses_is_not_measured(
+    function: Callable[[torch.Tensor], torch.Tensor], inputs: str, words: str
+) -> None:
+    """Torch raises for each on numbers, and a trace says what is wrong."""
+    shape = [int(size) for size in inputs.split()[1].split("x")]
+    with pytest.raises((RuntimeError, IndexError)):
+        function(torch.ones(shape))
+    with pytest.raises(ModelBudgetError) as raised:
+        measure(Applies(function), inputs)
+    assert words in str(raised.value)
 
 
 def test_a_failure_of_a_factory_is_its_own() -> None:

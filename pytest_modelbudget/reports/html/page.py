@@ -26,7 +26,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.checkout import Checkout
 from pytest_modelbudget.reports.html.views import STATUSES, CheckRow, ModelView, model_view
-from pytest_modelbudget.reports.record import Report
+from pytest_modelbudget.reports.record import Check, Report
 from pytest_modelbudget.reports.terminal import counted
 
 FILES = Path(__file__).parent
@@ -74,12 +74,16 @@ def render(report: Report) -> str:
 def tiles(report: Report, rows: Sequence[CheckRow]) -> Iterator[tuple[str, int, str]]:
     """Counts at the top: of models, then of what somebody has to look at; each with the status that colours it."""
     outcomes = Counter(row.status for row in rows)
-    locked = [check for row in rows if (check := row.case.check).baseline is not None]
     yield "model" if len(report.models) == 1 else "models", len(report.models), ""
     yield "over", outcomes["over"] + outcomes["unused"], "over"
-    yield "grown", sum((check.actual or 0) > (check.baseline or 0) for check in locked), "warn"
+    yield "grown", sum(_has_grown(row.case.check) for row in rows), "warn"
     yield "loosened", len(report.loosened), "warn"
     yield "unknown", outcomes["unknown"], "unknown"
+
+
+def _has_grown(check: Check) -> bool:
+    """Whether a number is known, then and now, and is larger now."""
+    return check.actual is not None and check.baseline is not None and check.actual > check.baseline
 
 
 def run(report: Report) -> Iterator[tuple[str, str]]:

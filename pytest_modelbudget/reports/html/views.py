@@ -86,6 +86,16 @@ def evidence(case: Case) -> Iterator[str]:
         yield from claim_lines(case)
 
 
+def furthest_off(evidence: record.EquivalenceReport) -> record.OutputReport | None:
+    """The worst output of those over their limits: by step 1, then by step 2, then by the bound that decided."""
+
+    def error(output: record.OutputReport) -> tuple[float, float, bool]:
+        return float(output.algebra or 0), float(output.precision or 0), output.decided == evidence.decided
+
+    over = (output for output in evidence.outputs if output.outcome is Outcome.OVER and output.worst)
+    return max(over, key=error, default=None)
+
+
 def differences(case: Case) -> Iterator[tuple[str, str]]:
     """Where outputs that should be the same differ: the first layer, and the worst element of an output."""
     if not case.outputs_differ:
@@ -94,8 +104,7 @@ def differences(case: Case) -> Iterator[tuple[str, str]]:
     if "layer" in first:
         yield "first divergence", f"{first.pop('layer')}, {first.pop('error')}"
     yield from first.items()
-    over = [output for output in case.evidence.outputs if output.outcome is Outcome.OVER]
-    if (output := max(over, key=lambda output: float(output.algebra or 0), default=None)) and output.worst:
+    if (output := furthest_off(case.evidence)) and output.worst:
         yield "worst output", f"'{output.name}', {output.family} inputs, at {_element(output.worst)}"
     if case.evidence.decided:
         yield "decided by", case.evidence.decided

@@ -12,7 +12,8 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models import rewriting
 from pytest_modelbudget.onnx_models.model import OnnxModel
-from pytest_modelbudget.onnx_models.program import Body, Node, Program, names_read, with_graph
+from pytest_modelbudget.onnx_models.program import Body, Node, Program
+from pytest_modelbudget.onnx_models.protos import names_read, with_graph
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
