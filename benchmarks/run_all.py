@@ -116,7 +116,7 @@ def section(name: str, result: Result | None) -> str:
     """What stands between the markers of one script."""
     if result is None:
         return "Not run yet."
-    installed = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
+    installed = ", ".join(f"{package} {number}" for package, number in sorted(result["versions"].items()))
     words = f"`{result['command']}`, {result['day']}, {result['seconds']:,} s: {result['machine']}; {installed}."
     drawn = (title := TITLES.get(name)) and (name in PLOTTED or "--plot" in result["command"])
     pictures = [f"![{title}](pictures/{name}.svg)"] if drawn else []
