@@ -122,14 +122,22 @@ def head_commit(root: Path) -> str:
         return ""
 
 
+NOT_TOLD = "not told"
+
+
 def uncommitted(root: Path) -> str:
-    """A SHA-256 of how the files that git knows differ from that commit; "" where they do not, or git cannot tell."""
+    """A SHA-256 of how the files that git knows differ from that commit; "" where they do not, or there is none.
+
+    NOT_TOLD where there is a commit and git cannot compare with it.
+    """
+    if not head_commit(root):
+        return ""
     try:
         changes = run_git(
             root, "diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "-O/dev/null", "HEAD"
         )
     except BaseError:
-        return ""
+        return NOT_TOLD
     return sha256(changes).hexdigest() if changes else ""
 
 

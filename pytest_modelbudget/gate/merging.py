@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from pytest_modelbudget.budget.revision import NOT_TOLD
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports, named
 from pytest_modelbudget.reports import record
@@ -93,6 +94,9 @@ def merged(parts: Sequence[RunPart], *, allow_missing: bool = False) -> Merged:
 
 
 def _must_be_of_one_run(parts: Sequence[RunPart]) -> None:
+    for part in parts:
+        if part.shard.uncommitted == NOT_TOLD:
+            raise InputError(f"{part}: git could not compare its working tree with its commit: try git diff HEAD there")
     first = parts[0]
     for part in parts[1:]:
         for what, told in SAME.items():

@@ -174,6 +174,10 @@ REFUSED = {
         of_shard(uncommitted="abc"),
         f"{OTHER} working tree than {{1}} (shard 1/3): changes abc, not as committed",
     ),
+    "of a working tree that git cannot read": (
+        of_shard(uncommitted="not told"),
+        "{2} (shard 2/3): git could not compare its working tree with its commit: try git diff HEAD there",
+    ),
     "of another environment": (
         of_report(environment={"python": "2.7"}), f"{OTHER} environment than {{1}} (shard 1/3): python 2.7, not ",
     ),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_modelbudget.budget.revision import NOT_TOLD, uncommitted
 from tests.builders.project import Project
 from tests.builders.repository import BUDGET, Repository
 
@@ -318,3 +319,13 @@ def test_p1_the_base_that_is_named_is_the_one_compared_with(
     code, report, outcome = judged(repository, repository.path, f"--model-budget-base={option}")
     compared_with = repository.git("rev-parse", expected[2]) if expected[2] else None
     assert (code, outcome, report["base"]) == (*expected[:2], compared_with)
+
+
+def test_a_tree_that_git_cannot_compare_is_not_as_committed(repository: Repository, tmp_path: Path) -> None:
+    """Nothing changed, one file changed, a damaged index; and where there is no commit at all."""
+    assert uncommitted(repository.path) == ""
+    repository.write("budgets/net.widths", "4 9 2")
+    assert len(uncommitted(repository.path)) == 64  # a SHA-256 in hexadecimal digits
+    (repository.path / ".git" / "index").write_bytes(b"not an index")
+    assert uncommitted(repository.path) == NOT_TOLD
+    assert uncommitted(tmp_path) == ""
