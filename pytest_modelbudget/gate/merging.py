@@ -53,7 +53,9 @@ SAME: Mapping[str, Callable[[RunPart], str]] = {
     "environment": lambda part: ", ".join(" ".join(pair) for pair in part.report.environment.items()),
     "place in its repository": lambda part: part.shard.root or "its top",
     "check of lock files": lambda part: "check" if part.shard.checks_locks else "no check",
-    "collection of limits": lambda part: f"{several(part.shard.limits, 'limit')}, {part.shard.collection}",
+    "collection of limits, or text of budgets,": lambda part: (
+        f"{several(part.shard.limits, 'limit')}, {part.shard.collection}"
+    ),
 }
 
 
@@ -143,6 +145,8 @@ def _must_not_be_doubled(parts: Sequence[RunPart]) -> None:
         for case in cases(part.report):
             if not case.name or case.file != case.model.file:
                 raise InputError(f"{part} has '{case.id}' in the budget '{case.model.file}': {CHANGED}")
+            if by_id.get(case.id) is part:
+                raise InputError(f"{part} has {case.id} twice: {CHANGED}")
             other = by_id.setdefault(case.id, part)
             if other is not part:
                 raise InputError(f"{case.id} is in {other} and in {part}: they were cut by other lock files")
