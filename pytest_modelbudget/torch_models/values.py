@@ -261,6 +261,20 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _flat(f"{name}.{key}", element)
 
 
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """Tensors of an operator's arguments or result: one, several, or lists of them."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    found: list[torch.Tensor] = []
+    if isinstance(result, (list, tuple)):
+        for element in result:
+            if isinstance(element, torch.Tensor):
+                found.append(element)
+            elif isinstance(element, (list, tuple)):
+                found.extend(tensors_in(element))
+    return found
+
+
 def call_inputs(specs: InputSpecs, make: Maker) -> CallInputs:
     """The arguments that specs describe; a nested spec becomes a list or dict of tensors."""
     return CallInputs(*specs.filled(make))
