@@ -185,6 +185,7 @@ class Surroundings:
     dispatch_modes: int = field(default_factory=dispatch._len_torch_dispatch_stack)
     attributes: Attributes = field(default_factory=lambda: _attributes())
     hooks: Hooks = field(default_factory=lambda: tuple(map(dict, HOOKS.values())))
+    compared: list[tuple[Any, ...]] = field(default_factory=list)  # what stood there last, and what of it is new
 
     def left(self) -> Left:
         """What is otherwise now than it was at this moment."""
@@ -205,10 +206,20 @@ class Surroundings:
         """(now, then) of each kind of hooks on every module."""
         return zip(HOOKS.values(), self.hooks, strict=True)
 
-    def _patches(self) -> Iterator[tuple[Any, str, Any, Any]]:
-        """(owner, name, now, then) of what somebody else than torch has replaced, added or taken away."""
-        if _values() == self.attributes.values:
-            return  # the usual case, and compared without a step in Python
+    def _patches(self) -> tuple[tuple[Any, str, Any, Any], ...]:
+        """(owner, name, now, then) of what somebody else than torch has replaced, added or taken away.
+
+        Asked around every import: what stands there is compared without a step in Python, and looked through only where
+        it is neither as it was at this moment nor as it was when it was asked last.
+        """
+        values = _values()
+        if values == self.attributes.values:
+            return ()
+        if not self.compared or self.compared[0] != values:
+            self.compared[:] = [values, tuple(self._changes())]
+        return self.compared[1]
+
+    def _changes(self) -> Iterator[tuple[Any, str, Any, Any]]:
         for owner, after, before in zip(WATCHED, DICTS, self.attributes.copies, strict=True):
             for name in {**before, **after}:
                 now, then = after.get(name, ABSENT), before.get(name, ABSENT)
@@ -217,7 +228,7 @@ class Surroundings:
 
     def restore(self) -> None:
         """Make all of it as it was at this moment."""
-        for owner, name, _, value in tuple(self._patches()):
+        for owner, name, _, value in self._patches():
             put(owner, name, value)
         for now, then in self._hooks():
             if now != then:
