@@ -76,8 +76,8 @@ def model_source(
         key,
         target,
         specs,
-        args=tuple(map(_argument, args)),
-        kwargs={name: _argument(value) for name, value in kwargs.items()},
+        args=tuple(_argument(value, registry) for value in args),
+        kwargs={name: _argument(value, registry) for name, value in kwargs.items()},
         dims=dims,
         qdq="" if qdq == GROUPED else qdq,
         training=training,
@@ -156,18 +156,26 @@ def _read(form: Form[Any], value: object, key: str, registry: Tables, error: typ
     return read
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: Any, registry: Tables) -> Any:
     """An argument, with each mapping in it that has the key call as the call that it is in a budget."""
     if type(value) in (list, tuple):
-        return type(value)(map(_argument, value))
+        return type(value)(_argument(item, registry) for item in value)
     if type(value) is not dict:
         return value
-    parts = {name: _argument(item) for name, item in value.items()}
-    if source_forms.CALL not in parts:
-        return parts
-    for odd in parts.keys() - {*source_forms.CALLING}:
-        raise InputError(f"unknown key {odd!r} in a call: {yaml_text.suggestion(str(odd), source_forms.CALLING)}")
-    return Call(parts[source_forms.CALL], tuple(parts.get("args", ())), parts.get("kwargs", {}))
+    if source_forms.CALL not in value:
+        return {name: _argument(item, registry) for name, item in value.items()}
+    outline = {key: _emptied(part) for key, part in value.items()}
+    call: Call = _read(source_forms.CALLED, outline, "argument", registry, InputError)
+    args, kwargs = value.get("args", ()), value.get("kwargs", {})
+    named = {name: _argument(item, registry) for name, item in kwargs.items()}
+    return replace(call, args=tuple(_argument(item, registry) for item in args), kwargs=named)
+
+
+def _emptied(part: object) -> object:
+    """A part of a call without the arguments that it holds, which may be anything: what stays is read."""
+    if isinstance(part, Mapping):
+        return dict.fromkeys(part)
+    return [] if isinstance(part, (list, tuple)) else part
 
 
 def _whole(value: object) -> object:
