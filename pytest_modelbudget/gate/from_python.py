@@ -24,7 +24,6 @@ from pytest_modelbudget.errors import (
     TransformError,
     user_code,
 )
-from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
@@ -41,7 +40,6 @@ from pytest_modelbudget.formats.source import (
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.gate.measurements import Measurements
-from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import show
 
@@ -249,20 +247,14 @@ def measure(
         source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, training=training, registry=registry, base=here
     )
     deployment = asked_deployment(lower, device, registry, base=here)
-    layers: list[show.LayerRow] = []
-
-    def keep_layers(loaded: Model, costed: CostedGraph) -> str:
-        layers[:] = show.layer_table(loaded, costed).rows  # of the model as written, then of it on the device
-        return ""
-
     on = filter(None, [deployment])
-    model = measuring.measure_model(asked, registry, root=here, deployments=on, profile=keep_layers)
+    model = measuring.measure_model(asked, registry, root=here, deployments=on, profile=show.layer_table)
     deployed = model.on(deployment) if deployment else None
     measured = deployed.measured if deployed else model
     for failure in (measured.failure, *measured.failures.values()):
         if failure is not None and not isinstance(failure, DeviceError):
             raise failure
-    return Measurements(measured, layers, deployed)
+    return Measurements(measured, measured.profile or model.profile, deployed)
 
 
 def check_equivalence(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_modelbudget.budget.yaml_text import suggestion
@@ -23,13 +23,11 @@ class Measurements(Mapping[str, Measurement]):
     for it says why.
     """
 
-    def __init__(
-        self, model: MeasuredModel, layers: Iterable[show.LayerRow] = (), deployed: DeployedModel | None = None
-    ) -> None:
+    def __init__(self, model: MeasuredModel, layers: show.LayerTable, deployed: DeployedModel | None = None) -> None:
         self._measurements = {key: number for key, number in model.measurements.items() if not _unknown(number)}
         self._left_out = {key: why for key, number in model.measurements.items() if (why := _unknown(number))}
         self._left_out.update((key, str(failure)) for key, failure in model.failures.items())
-        self._layers = notebook.NotebookTable(tuple(layers))
+        self._layers = notebook.NotebookTable(layers.rows)
         self.format, self.traced, self.notes = model.format, model.traced, model.notes
         self.deployed = deployed
         if deployed is not None:
