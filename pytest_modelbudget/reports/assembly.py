@@ -41,6 +41,13 @@ from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
+from pytest_modelbudget.reports.equivalence import (
+    EquivalenceReport,
+    FirstDivergence,
+    LayerErrorReport,
+    OutputReport,
+    WorstElement,
+)
 from pytest_modelbudget.reports.typed_json import (
     EMPTY,
     Columns,
@@ -244,11 +251,11 @@ def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence
     )
 
 
-def equivalence_report(equivalence: Equivalence) -> record.EquivalenceReport:
+def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
     """The evidence: every output under every family."""
     divergence = equivalence.first_divergence
     return _like(
-        record.EquivalenceReport,
+        EquivalenceReport,
         equivalence,
         kind=equivalence.kind.value,
         basis=equivalence.basis.value,
@@ -258,28 +265,28 @@ def equivalence_report(equivalence: Equivalence) -> record.EquivalenceReport:
         decided=equivalence.decision.text if equivalence.decision else "",
         first_divergence=None
         if divergence is None
-        else _like(record.FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
+        else _like(FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
     )
 
 
-def _layer_error(layer: LayerError) -> record.LayerErrorReport:
+def _layer_error(layer: LayerError) -> LayerErrorReport:
     figures = {"of_its_size": layer.of_its_size, "sqnr": layer.sqnr, "max_abs": layer.max_abs}
     texts: dict[str, Any] = {name: None if each is None else decimal(each) for name, each in figures.items()}
-    return _like(record.LayerErrorReport, layer, **texts)
+    return _like(LayerErrorReport, layer, **texts)
 
 
-def _output(output: OutputRecord) -> record.OutputReport:
+def _output(output: OutputRecord) -> OutputReport:
     amounts = {figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)}
     amounts |= {"algebra": output.algebra, "precision": output.precision}
     figures: dict[str, Any] = {name: None if amount is None else decimal(amount) for name, amount in amounts.items()}
     decided = output.decision.text if output.decision else ""
-    return _like(record.OutputReport, output, **figures, decided=decided, worst=_worst(output.worst))
+    return _like(OutputReport, output, **figures, decided=decided, worst=_worst(output.worst))
 
 
-def _worst(worst: Worst | None) -> record.WorstElement | None:
+def _worst(worst: Worst | None) -> WorstElement | None:
     if worst is None:
         return None
-    return _like(record.WorstElement, worst, original=decimal(worst.original), transformed=decimal(worst.transformed))
+    return _like(WorstElement, worst, original=decimal(worst.original), transformed=decimal(worst.transformed))
 
 
 def decimal(value: float) -> str:
@@ -330,7 +337,7 @@ class Statement(Entry):
     took: Mapping[str, str] = rare(MappingProxyType({}))
     transform: record.TransformReport | None = rare(None)
     deployment: record.DeploymentReport | None = rare(None)
-    equivalence: record.EquivalenceReport | None = rare(None)
+    equivalence: EquivalenceReport | None = rare(None)
 
     def __str__(self) -> str:
         return json_text(self)
@@ -356,7 +363,7 @@ class Assembly:
         self._broken: dict[str, record.BrokenFile] = {}
         self._transforms: dict[str, record.TransformReport] = {}
         self._deployments: dict[str, record.DeploymentReport] = {}
-        self._equivalences: dict[str, record.EquivalenceReport] = {}
+        self._equivalences: dict[str, EquivalenceReport] = {}
         self.numbers: dict[str, Mapping[str, Any]] = {}  # by check, as a lock file has them
 
     def add(self, statement: Statement) -> None:

@@ -30,6 +30,7 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.deployments import peak_lines
+from pytest_modelbudget.reports.equivalence import EquivalenceReport
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line
 from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
@@ -273,7 +274,7 @@ def short_lines(case: Case) -> list[str]:
     return (list(claim_lines(case)) if case.check.is_claim else lines)[:MOST_LAYERS_BELOW]
 
 
-def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
+def evidence_lines(equivalence: EquivalenceReport) -> Iterator[str]:
     """The layer where outputs part from the model's, and under which weights and inputs."""
     divergence = equivalence.first_divergence
     if equivalence.decided:
@@ -288,7 +289,7 @@ def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
 SCOPE_WIDTH = 44  # of a layer's path in a table, so that one long path leaves all figures on the line
 
 
-def error_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
+def error_lines(equivalence: EquivalenceReport) -> Iterator[str]:
     """A line for each layer: how far the changed model is from it; "fused or gone" where it has nothing of it."""
     scopes = [cut_middle(scope_text(layer.scope), SCOPE_WIDTH) for layer in equivalence.layers]
     rows = [("layer", "SQNR", "max abs")] + [

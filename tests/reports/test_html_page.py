@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.reports.cases import Case
+from pytest_modelbudget.reports.equivalence import EquivalenceReport
 from pytest_modelbudget.reports.html import page as html_page
 from pytest_modelbudget.reports.html.page import FILES
 from pytest_modelbudget.reports.html.views import MARK, Change, CheckRow, check_row, furthest_off, transform_view
-from pytest_modelbudget.reports.record import Check, EquivalenceReport, MeasuredMetric, ModelReport, TransformReport
+from pytest_modelbudget.reports.record import Check, MeasuredMetric, ModelReport, TransformReport
 from pytest_modelbudget.reports.typed_json import from_json
 from tests.builders.pages import (
     FILE,

@@ -17,6 +17,7 @@ from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import NO_EVIDENCE, Case, cases_of
+from pytest_modelbudget.reports.equivalence import EquivalenceReport, FirstDivergence, OutputReport, WorstElement
 from pytest_modelbudget.reports.history import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, Drawing, drawing
 from pytest_modelbudget.reports.sentences import (
     claim_lines,
@@ -86,10 +87,10 @@ def evidence(case: Case) -> Iterator[str]:
         yield from claim_lines(case)
 
 
-def furthest_off(evidence: record.EquivalenceReport) -> record.OutputReport | None:
+def furthest_off(evidence: EquivalenceReport) -> OutputReport | None:
     """The worst output of those over their limits: by step 1, then by step 2, then by the bound that decided."""
 
-    def error(output: record.OutputReport) -> tuple[float, float, bool]:
+    def error(output: OutputReport) -> tuple[float, float, bool]:
         return float(output.algebra or 0), float(output.precision or 0), output.decided == evidence.decided
 
     over = (output for output in evidence.outputs if output.outcome is Outcome.OVER and output.worst)
@@ -337,7 +338,7 @@ def _changes(model: record.ModelReport, other: record.SubjectReport) -> Iterator
         )
 
 
-def _basis(equivalence: record.EquivalenceReport) -> Iterator[str]:
+def _basis(equivalence: EquivalenceReport) -> Iterator[str]:
     """The things that a claim rests on: its kind, the weights, how it was tested, the seeds."""
     weights = f"weights {equivalence.weights}" if equivalence.weights else ""
     yield from filter(None, (equivalence.kind, equivalence.decided, weights, equivalence.basis))
@@ -345,7 +346,7 @@ def _basis(equivalence: record.EquivalenceReport) -> Iterator[str]:
         yield f"input seeds {', '.join(map(str, equivalence.seeds))}"
 
 
-def _divergence(divergence: record.FirstDivergence | None) -> Iterator[tuple[str, str]]:
+def _divergence(divergence: FirstDivergence | None) -> Iterator[tuple[str, str]]:
     """The first divergence: the layer, by how much, and where most."""
     if divergence is None:
         return
@@ -356,7 +357,7 @@ def _divergence(divergence: record.FirstDivergence | None) -> Iterator[tuple[str
         yield "but", divergence.reservation
 
 
-def _element(worst: record.WorstElement) -> str:
+def _element(worst: WorstElement) -> str:
     return f"{list(worst.index)}: {worst.original} → {worst.transformed}"
 
 
