@@ -260,7 +260,7 @@ def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
         kind=equivalence.kind.value,
         basis=equivalence.basis.value,
         seeds=tuple(equivalence.seeds),
-        outputs=tuple(_output(output) for output in equivalence.outputs),
+        outputs=tuple(_output(output, equivalence.furthest) for output in equivalence.outputs),
         layers=tuple(_layer_error(layer) for layer in equivalence.layers),
         decided=equivalence.decision.text if equivalence.decision else "",
         first_divergence=None
@@ -275,12 +275,13 @@ def _layer_error(layer: LayerError) -> LayerErrorReport:
     return _like(LayerErrorReport, layer, **texts)
 
 
-def _output(output: OutputRecord) -> OutputReport:
+def _output(output: OutputRecord, furthest: OutputRecord | None) -> OutputReport:
     amounts = {figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)}
     amounts |= {"algebra": output.algebra, "precision": output.precision}
     figures: dict[str, Any] = {name: None if amount is None else decimal(amount) for name, amount in amounts.items()}
     decided = output.decision.text if output.decision else ""
-    return _like(OutputReport, output, **figures, decided=decided, worst=_worst(output.worst))
+    worst, is_furthest = _worst(output.worst), output is furthest
+    return _like(OutputReport, output, **figures, decided=decided, worst=worst, furthest=is_furthest)
 
 
 def _worst(worst: Worst | None) -> WorstElement | None:

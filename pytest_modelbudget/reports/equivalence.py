@@ -45,7 +45,8 @@ class LayerErrorReport(Entry):
 class OutputReport(Entry):
     """One output under one family of inputs; every figure that is known, as a decimal string.
 
-    decided is the declared bound that came closest to its limit, or is furthest behind it.
+    decided is the declared bound that came closest to its limit, or is furthest behind it; furthest says that no other
+    output over its limits is further off.
     """
 
     name: str
@@ -63,6 +64,7 @@ class OutputReport(Entry):
     p99_abs: str | None = rare(None)
     decided: str = rare("")
     worst: WorstElement | None = rare(None)
+    furthest: bool = rare(False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

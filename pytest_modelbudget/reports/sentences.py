@@ -182,8 +182,7 @@ def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tu
         size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
         kept = f" ({divergence.reservation})" if divergence.reservation else ""
         lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}{kept}")
-    over = [output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst]
-    if output := max(over, key=lambda output: output.error, default=None):
+    if output := equivalence.furthest:
         lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
     if equivalence.decision:
         lines.append(f"  decided by: {equivalence.decision.text}")

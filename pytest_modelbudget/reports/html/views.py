@@ -17,7 +17,7 @@ from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import NO_EVIDENCE, Case, cases_of
-from pytest_modelbudget.reports.equivalence import EquivalenceReport, FirstDivergence, OutputReport, WorstElement
+from pytest_modelbudget.reports.equivalence import EquivalenceReport, FirstDivergence, WorstElement
 from pytest_modelbudget.reports.history import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, Drawing, drawing
 from pytest_modelbudget.reports.sentences import (
     claim_lines,
@@ -87,16 +87,6 @@ def evidence(case: Case) -> Iterator[str]:
         yield from claim_lines(case)
 
 
-def furthest_off(evidence: EquivalenceReport) -> OutputReport | None:
-    """The worst output of those over their limits: by step 1, then by step 2, then by the bound that decided."""
-
-    def error(output: OutputReport) -> tuple[float, float, bool]:
-        return float(output.algebra or 0), float(output.precision or 0), output.decided == evidence.decided
-
-    over = (output for output in evidence.outputs if output.outcome is Outcome.OVER and output.worst)
-    return max(over, key=error, default=None)
-
-
 def differences(case: Case) -> Iterator[tuple[str, str]]:
     """Where outputs that should be the same differ: the first layer, and the worst element of an output."""
     if not case.outputs_differ:
@@ -105,8 +95,9 @@ def differences(case: Case) -> Iterator[tuple[str, str]]:
     if "layer" in first:
         yield "first divergence", f"{first.pop('layer')}, {first.pop('error')}"
     yield from first.items()
-    if (output := furthest_off(case.evidence)) and output.worst:
-        yield "worst output", f"'{output.name}', {output.family} inputs, at {_element(output.worst)}"
+    for output in case.evidence.outputs:
+        if output.furthest and output.worst:
+            yield "worst output", f"'{output.name}', {output.family} inputs, at {_element(output.worst)}"
     if case.evidence.decided:
         yield "decided by", case.evidence.decided
 
