@@ -43,7 +43,6 @@ from pytest_modelbudget.units import quantity, quantity_pattern, some_of
 
 VERSION = 1
 MARKER = "model_budget"
-SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
 # The keys that hold a model to anything: of its program some numbers, and what only a run tells.
 AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", "statistics", "measured", "deployments")

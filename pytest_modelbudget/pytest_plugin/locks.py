@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import lock_file, revision, yaml_text
+from pytest_modelbudget.budget import SUFFIXES, lock_file, revision, yaml_text
 from pytest_modelbudget.budget.budget import Loosen, path_of
-from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget
+from pytest_modelbudget.budget.read_budget import is_budget, read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.locks import (
