@@ -7,8 +7,8 @@ from typing import Any
 
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.metrics.costs import NO_DEVICE
-from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, Stage
-from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
+from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, Metric, Stage
+from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.reports import notebook, show
 from pytest_modelbudget.reports.deployments import deployment_notes
 
@@ -23,10 +23,22 @@ class Measurements(Mapping[str, Measurement]):
     for it says why.
     """
 
-    def __init__(self, model: MeasuredModel, layers: show.LayerTable, deployed: DeployedModel | None = None) -> None:
+    def __init__(
+        self,
+        model: MeasuredModel,
+        layers: show.LayerTable,
+        metrics: Mapping[str, Metric],
+        deployed: DeployedModel | None = None,
+    ) -> None:
         self._measurements = {key: number for key, number in model.measurements.items() if not _unknown(number)}
-        self._left_out = {key: why for key, number in model.measurements.items() if (why := _unknown(number))}
+        self._left_out = {
+            key: f"it is measured where it is asked for, with {ASKED_BY[metric.stage]}"
+            for key, metric in metrics.items()
+            if metric.stage in ASKED_BY
+        }
+        self._left_out |= {key: why for key, number in model.measurements.items() if (why := _unknown(number))}
         self._left_out.update((key, str(failure)) for key, failure in model.failures.items())
+        self._also = {key: metric.also for key, metric in metrics.items()}
         self._layers = notebook.NotebookTable(layers.rows)
         self.format, self.traced, self.notes = model.format, model.traced, model.notes
         self.deployed = deployed
@@ -48,11 +60,8 @@ class Measurements(Mapping[str, Measurement]):
     def _lacking(self, key: object) -> str:
         if key in self._left_out:
             return f"no {key}: {self._left_out[str(key)]}"
-        for metric in METRICS:
-            if metric.key == key and metric.stage in ASKED_BY:
-                return f"no {key}: it is measured where it is asked for, with {ASKED_BY[metric.stage]}"
-        also = {metric.key: metric.also for metric in METRICS}
-        return f"there is no metric {key!r}: {suggestion(str(key), self._measurements, also)}"
+        known = {**self._measurements, **self._left_out}
+        return f"there is no metric {key!r}: {suggestion(str(key), known, self._also)}"
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._measurements})
