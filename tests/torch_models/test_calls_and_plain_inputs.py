@@ -175,6 +175,12 @@ IMAGES = SimpleNamespace(image_size=32, num_channels=1)
         pytest.param({"example_input_array": {"other": torch.zeros(1)}}, "[]", id="no argument of that name"),
         pytest.param({"example_input_array": object()}, "[]", id="nothing that is an input"),
         pytest.param({"example_input_array": None, "default_cfg": {}}, "[]", id="nothing"),
+        pytest.param(
+            {"example_input_array": torch.zeros(2, 4), "forward": max}, "[]", id="a forward pass of unknown arguments"
+        ),
+        pytest.param(
+            {"example_input_array": torch.zeros(2, 4), "forward": None}, "[]", id="no forward pass that can be called"
+        ),
     ],
 )  # fmt: skip
 def test_a_model_offers_its_own_inputs(carried: Mapping[str, object], offered: str) -> None:
