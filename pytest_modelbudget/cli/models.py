@@ -221,6 +221,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
     several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
     add("--training", choices=tuple(OPTIMIZERS), default="", help="measure a training step, too, with this optimizer")
+    command.set_defaults(loads_model=True)
     add("-v", "--verbose", action="store_true", help="show the whole exception where the model's code raises one")
     add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 
