@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pytest_modelbudget.budget.budget import Place
-from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion
+from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion, tree
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError, UnitError
 from pytest_modelbudget.formats.source import Call
@@ -320,6 +320,15 @@ class Grammar:
             return None if values is None else make(values, reading)
 
         return Form(read, self.schema, name, uses=self.uses)
+
+
+def python_value(form: Form[Any], value: object, key: str, tables: Tables) -> tuple[Any, list[Problem]]:
+    """A plain value of Python's under a key, read as a budget's: JSON is YAML, and what it cannot spell an odd word."""
+    text = json.dumps(value, default=lambda odd: str(odd).removeprefix("torch."), ensure_ascii=False)
+    node, problems = tree(text, key)
+    reading = Reading(Path(), Path(), tables, problems)
+    read = form.read(Entry(Text(key, plain=True, place=node.place), node), reading)
+    return read, reading.problems
 
 
 def spelled(

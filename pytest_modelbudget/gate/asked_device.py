@@ -1,6 +1,5 @@
 """A device and a lowering as Python code and the command line give them, read as budgets and hardware files are."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -62,12 +61,10 @@ def devices_named(names: Sequence[str], file: str | None, *, base: Path) -> list
     return [known[name] for name in names or known]
 
 
-def _read(form: grammar.Form[Value], value: object, name: str, registry: Tables) -> Value:
-    """A Python value through the form of a file: JSON is YAML, and what it cannot spell is refused like an odd word."""
-    node, problems = yaml_text.tree(json.dumps(value, default=str, ensure_ascii=False), name)
-    reading = grammar.Reading(Path(), Path(), registry, problems)
-    key = yaml_text.Text(name, plain=True, place=node.place)
-    read = form.read(grammar.Entry(key, node), reading)
-    if reading.problems or read is None:
-        raise DeviceError("; ".join(f"{name}: {problem.message}" for problem in reading.problems))
+def _read(form: grammar.Form[Value], value: object, key: str, registry: Tables) -> Value:
+    """A plain value of Python's, read as a file's; raises DeviceError with every problem."""
+    read: Value | None
+    read, problems = grammar.python_value(form, value, key, registry)
+    if problems or read is None:
+        raise DeviceError("; ".join(f"{key}: {problem.message}" for problem in problems))
     return read

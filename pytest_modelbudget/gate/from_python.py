@@ -1,6 +1,5 @@
 """Sources, inputs and limits as Python code gives them, read as a budget file is."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -144,13 +143,10 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
 
 
 def _read(form: Form[Any], value: object, key: str, registry: Tables, error: type[ModelBudgetError]) -> Any:
-    """A plain value of Python's, read as a budget's: JSON is YAML. What that cannot spell is an odd word."""
-    text = json.dumps(value, default=lambda odd: str(odd).removeprefix("torch."), ensure_ascii=False)
-    node, problems = yaml_text.tree(text, key)
-    reading = grammar.Reading(Path(), Path(), registry, problems)
-    read = form.of(node, reading)
-    if reading.problems:
-        raise error("\n".join(problem.message for problem in reading.problems))
+    """A plain value of Python's, read as a budget's; raises error with every problem."""
+    read, problems = grammar.python_value(form, value, key, registry)
+    if problems:
+        raise error("\n".join(problem.message for problem in problems))
     return read
 
 
