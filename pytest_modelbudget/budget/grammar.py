@@ -29,10 +29,6 @@ Schema = dict[str, Any]
 Value = TypeVar("Value")
 Made = TypeVar("Made")
 
-NOT_YET = "is not available in this version"
-# Anywhere in a file, whether or not they will stand there: none of them is a slip of the pen.
-RESERVED: tuple[str, ...] = ()
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -247,7 +243,6 @@ class Grammar:
 
     what: str
     fields: tuple[Field, ...]
-    reserved: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     lacking: str = ""
     expected: str = ""
@@ -282,9 +277,7 @@ class Grammar:
 
     def _refuse(self, entry: Entry, reading: Reading) -> None:
         key, value = entry.key.text, entry.value
-        if key in self.reserved:
-            message = f"'{key}' {NOT_YET}: remove it"
-        elif key[:1].isdigit() and isinstance(value, Text) and not value.text:
+        if key[:1].isdigit() and isinstance(value, Text) and not value.text:
             message = f"{shown(key)} after a comma: write decimals with a point, as in 1.5"
         else:
             guess = suggestion(key, self.keys, {known.key: known.also for known in self.fields})
