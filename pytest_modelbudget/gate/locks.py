@@ -26,6 +26,7 @@ from pytest_modelbudget.budget.lock_file import (
     read_value,
 )
 from pytest_modelbudget.budget.read_budget import budget_text, read_budget
+from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
@@ -340,10 +341,10 @@ def written(
     new_text = yaml_text.edited(text, file, planned.edits)
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
-        yaml_text.replace_file(path, new_text)
+        replace_file(path, new_text)
         yield from _said(planned, text, file)
     if lock_text(planned.lock) != lock_text(lock):
-        yaml_text.replace_file(lock_path(path), lock_text(planned.lock))
+        replace_file(lock_path(path), lock_text(planned.lock))
         yield f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}"
 
 

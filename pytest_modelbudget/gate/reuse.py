@@ -27,7 +27,7 @@ from pathlib import Path
 from time import perf_counter, time_ns
 from typing import Any, NamedTuple
 
-from pytest_modelbudget.budget.yaml_text import replace_file
+from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.metrics.table import MeasuredModel

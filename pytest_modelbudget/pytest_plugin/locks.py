@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import SUFFIXES, lock_file, revision, yaml_text
+from pytest_modelbudget.budget import SUFFIXES, lock_file, replacing, revision
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import is_budget, read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
@@ -227,10 +227,10 @@ class SessionLocks:
         folders = sorted({Path(os.path.realpath(path)).parent for path in budgets})
         names = {name for path in budgets for name in (path.name, lock_file.lock_path(path).name)}
         names |= {Path(os.path.realpath(path)).name for path in budgets}
-        for path in (stray for folder in folders for stray in yaml_text.strays(folder, names)):
+        for path in (stray for folder in folders for stray in replacing.strays(folder, names)):
             try:
                 if self.mode:
-                    yaml_text.remove_stray(path)
+                    replacing.remove_stray(path)
                     yield f"{self.baselines.shown(path)} removed: a killed update had left it"
                 else:
                     yield f"{self.baselines.shown(path)} is left of a killed update: delete it, or update again"
