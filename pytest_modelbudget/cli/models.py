@@ -40,6 +40,7 @@ from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
+from pytest_modelbudget.reports.layer_table import layer_table, layer_text
 from pytest_modelbudget.units import quantity
 
 FOLDER = "budgets"  # where budgets are, if nobody says otherwise
@@ -81,7 +82,7 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
     if options.ops:
         shown = [show.census_text(model.costed), show.ops_text(model.costed)]
     else:
-        shown = [show.layer_text(show.layer_table(model.loaded, model.costed, options.depth), width)]
+        shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
     notes = [note for note in model.loaded.notes if not unbound_symbols(note)]  # the totals end in how to bind them
     lacking = [f"{key} unknown: {failure}" for key, failure in model.failures.items()]
@@ -90,7 +91,7 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
 
 
 def _show_json(model: measuring.CostedModel, options: argparse.Namespace) -> str:
-    table = show.layer_table(model.loaded, model.costed, options.depth)
+    table = layer_table(model.loaded, model.costed, options.depth)
     record = show.layer_record(model.loaded, table, model.measurements)
     if options.ops:
         record.update(show.op_record(model.costed))

@@ -40,7 +40,7 @@ from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.gate.measurements import Measurements
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports import show
+from pytest_modelbudget.reports.layer_table import layer_table
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 COMPARE = "compare"
@@ -244,7 +244,7 @@ def measure(
     )
     deployment = asked_deployment(lower, device, registry, base=here)
     on = filter(None, [deployment])
-    model = measuring.measure_model(asked, registry, root=here, deployments=on, profile=show.layer_table)
+    model = measuring.measure_model(asked, registry, root=here, deployments=on, profile=layer_table)
     deployed = model.on(deployment) if deployment else None
     measured = deployed.measured if deployed else model
     for failure in (measured.failure, *measured.failures.values()):

@@ -11,6 +11,7 @@ from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, Metric,
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.reports import notebook, show
 from pytest_modelbudget.reports.deployments import deployment_notes
+from pytest_modelbudget.reports.layer_table import LayerTable
 
 ASKED_BY = {Stage.TRAINED: "training='adam'", Stage.DEPLOYED: "device=NAME"}
 
@@ -26,7 +27,7 @@ class Measurements(Mapping[str, Measurement]):
     def __init__(
         self,
         model: MeasuredModel,
-        layers: show.LayerTable,
+        layers: LayerTable,
         metrics: Mapping[str, Metric],
         deployed: DeployedModel | None = None,
     ) -> None:
