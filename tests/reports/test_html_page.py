@@ -12,8 +12,9 @@ import pytest
 
 from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.html import page as html_page
+from pytest_modelbudget.reports.html.limit_view import MARK, CheckRow, check_row
+from pytest_modelbudget.reports.html.model_view import Change, transform_view
 from pytest_modelbudget.reports.html.page import FILES
-from pytest_modelbudget.reports.html.views import MARK, Change, CheckRow, check_row, transform_view
 from pytest_modelbudget.reports.record import Check, MeasuredMetric, ModelReport, TransformReport
 from pytest_modelbudget.reports.typed_json import from_json
 from tests.builders.pages import (
