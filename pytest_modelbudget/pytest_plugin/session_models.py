@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file
 from pytest_modelbudget.errors import ExtensionError, user_code
-from pytest_modelbudget.gate import isolation, measuring, reuse, watch
+from pytest_modelbudget.gate import isolated, isolation, measuring, reuse, watch
 from pytest_modelbudget.pytest_plugin.options import (
     ISOLATE,
     ISOLATE_INI,
@@ -111,9 +111,9 @@ def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.S
     return isolation.Bounds(timeout, memory)
 
 
-def _setting(config: pytest.Config) -> isolation.Setting:
+def _setting(config: pytest.Config) -> isolated.Setting:
     """What a process needs to measure as this one would."""
     models = models_of(config)
     modules = config.stash[_EXTENSIONS]
-    extensions = tuple(isolation.Extension.of(module) for module in modules)
-    return isolation.surroundings(isolation.Setting(config.rootpath, extensions, models.profile))
+    extensions = tuple(isolated.Extension.of(module) for module in modules)
+    return isolated.surroundings(isolated.Setting(config.rootpath, extensions, models.profile))
