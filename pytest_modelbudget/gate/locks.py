@@ -319,7 +319,7 @@ def _text_at(base: revision.BaseRevision) -> Callable[[Path, str], str]:
     return read
 
 
-def written(
+def write_update(
     mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
     exempt: Exempt,
 ) -> Iterator[str]:  # fmt: skip
@@ -342,7 +342,7 @@ def written(
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
         replace_file(path, new_text)
-        yield from _said(planned, text, file)
+        yield from _change_lines(planned, text, file)
     if lock_text(planned.lock) != lock_text(lock):
         replace_file(lock_path(path), lock_text(planned.lock))
         yield f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}"
@@ -363,7 +363,7 @@ def _bare(limit: AnyLimit) -> AnyLimit:
     return replace(limit, place=nowhere)
 
 
-def _said(planned: Update, text: str, file: str) -> Iterator[str]:
+def _change_lines(planned: Update, text: str, file: str) -> Iterator[str]:
     root, _ = yaml_text.tree(text, file)
     for edit in planned.edits:
         if edit.quantity is None:

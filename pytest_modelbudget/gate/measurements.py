@@ -44,7 +44,7 @@ class Measurements(Mapping[str, Measurement]):
         self.format, self.traced, self.notes = model.format, model.traced, model.notes
         self.deployed = deployed
         if deployed is not None:
-            self.notes = (*deployment_notes(deployed), *_not_told(deployed), *model.notes)
+            self.notes = (*deployment_notes(deployed), *_lacking_figures(deployed), *model.notes)
 
     def __getitem__(self, key: str) -> Measurement:
         if key in self._measurements:
@@ -94,7 +94,7 @@ def _unknown(number: Measurement) -> str:
     return next((op.why for op in number.unmeasured if op.op == PROGRAM), "")
 
 
-def _not_told(deployed: DeployedModel) -> Iterator[str]:
+def _lacking_figures(deployed: DeployedModel) -> Iterator[str]:
     """A line for each thing that a device does not say, with the metrics that need it."""
     if deployed.deployment.device is not NO_DEVICE:
         keys: dict[str, list[str]] = {}

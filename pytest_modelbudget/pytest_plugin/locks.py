@@ -23,7 +23,7 @@ from pytest_modelbudget.gate.locks import (
     measured_numbers,
     stray_locks,
     unreachable_base,
-    written,
+    write_update,
 )
 from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
@@ -197,7 +197,7 @@ class SessionLocks:
             measured = measured_numbers(numbers, path)
             idle = exempt.get(str(path), NO_EXCEPTIONS)
             try:
-                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry, idle):
+                for line in write_update(mode, path, measured, self.baselines, models_of(self.config).registry, idle):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:

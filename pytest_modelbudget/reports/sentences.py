@@ -194,10 +194,10 @@ def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tu
 def _most(worst: Worst | None) -> str:
     if worst is None:
         return ""
-    return f", most at {list(worst.index)}: {told_apart(worst.original, worst.transformed)}"
+    return f", most at {list(worst.index)}: {two_numbers(worst.original, worst.transformed)}"
 
 
-def told_apart(before: float, after: float) -> str:
+def two_numbers(before: float, after: float) -> str:
     """Two numbers in six digits, or in as many more as it takes to see a difference."""
     pairs = [(f"{before:.{digits}g}", f"{after:.{digits}g}") for digits in range(6, 18)]
     return " -> ".join(next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))

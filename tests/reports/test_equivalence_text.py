@@ -13,7 +13,7 @@ from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.figures import Figures
 from pytest_modelbudget.equivalence.judgement import Decision, Equivalence, OutputRecord
 from pytest_modelbudget.reports.assembly import equivalence_report
-from pytest_modelbudget.reports.sentences import equivalence_lines, told_apart
+from pytest_modelbudget.reports.sentences import equivalence_lines, two_numbers
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from pytest_modelbudget.reports.sentences import equivalence_lines, told_apart
 )
 def test_two_numbers_are_told_apart(before: float, after: float, expected: str) -> None:
     """Six digits, or the first that differs."""
-    assert told_apart(before, after) == expected
+    assert two_numbers(before, after) == expected
 
 
 TWICE = Decision(Bound.MAX_ABS, 0.2, Fraction("0.1"), "normal")  # as much as is allowed

@@ -148,7 +148,7 @@ class CheckRow:
         return "What made it grow" if self.case.check.blame else "Largest parts"
 
     @property
-    def is_told(self) -> bool:
+    def has_details(self) -> bool:
         """Whether there is more to say of it than its figures."""
         return bool(self.status != "within" or self.growth or self.history or self.evidence)
 
