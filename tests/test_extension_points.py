@@ -127,6 +127,17 @@ def test_a_metric_that_raises_is_unknown_and_spares_the_others(report: Any) -> N
     assert model["checks"][0]["actual"] == 0
 
 
+def test_a_limit_on_a_metric_that_raises_has_its_unit(report: Any, pytester: pytest.Pytester) -> None:
+    """Five things, and not five of nothing: a table shows it without decimals."""
+    broken = Metric("broken", "op", "raises", lambda costed: Measurement(1 // 0, "op"))
+    path = pytester.path / "budgets" / "one.yaml"
+    path.write_text(BUDGET.replace("limits: {", "limits: {broken: 5, "))
+    (model,) = report(SimpleNamespace(METRICS=(broken,)), args=("--model-budget-summary", "summary.md"))["models"]
+    (check,) = (check for check in model["checks"] if check["metric"] == "broken")
+    assert (check["outcome"], check["limit"], check.get("unit")) == ("unknown", 5, "op")
+    assert "| 5 |" in (pytester.path / "summary.md").read_text()
+
+
 def apply(model: Model, settings: Mapping[str, object]) -> Changed:
     """The dummy model as it is, which only says what it was asked for."""
     return Changed(model, (Change("only", "mystery", f"itself {settings['times']} times"),))

@@ -36,9 +36,9 @@ from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
-from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.operations import Operation
-from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
+from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel, metric_table
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
 from pytest_modelbudget.reports.equivalence import (
@@ -160,11 +160,11 @@ def transform_report(
     )
 
 
-UNITS = {metric.key: metric.unit for metric in METRICS}  # of limits on what could not be measured, too
+BUILTIN = metric_table()
 
 
-def check_report(node_id: str, verdict: Verdict) -> record.Check:
-    """One limit and what became of it."""
+def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric] = BUILTIN) -> record.Check:
+    """One limit and what became of it; metrics say the unit of what could not be measured."""
     limit, measurement, locked = verdict.limit, verdict.measurement, verdict.baseline.locked
     check = record.Check(
         id=node_id,
@@ -177,7 +177,7 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
         reason=verdict.reason,
         allowed=verdict.allowed,
         blame=blame_report(verdict.blame),
-        unit=measurement.unit if measurement else UNITS.get(limit.metric, ""),
+        unit=measurement.unit if measurement else metrics[limit.metric].unit,
         complete=measurement.complete if measurement else None,
         scope=limit.scope,
         at_least=measurement.at_least if measurement else None,
