@@ -49,7 +49,10 @@ def asked_device(device: object, registry: Tables, *, base: Path) -> Device:
 
 
 def devices_named(names: Sequence[str], file: str | None, *, base: Path) -> list[Device]:
-    """The devices of these names, or all where there is none, of a hardware file; without one, of those shipped."""
+    """The devices of these names, or all where there is none, of a hardware file; without one, of those shipped.
+
+    Raises DeviceError for a name that is none of them, and for a file that cannot be read.
+    """
     try:
         known = shipped_devices() if file is None else read_devices(budget_text(base / file, file), file)
     except yaml_text.BudgetFileError as error:
