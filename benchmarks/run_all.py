@@ -47,6 +47,7 @@ SCRIPTS = (
     Script("deployments"),
     Script("growth", ("--plot", "docs/pictures/growth.svg"), ("--depths", "1000", "10000")),
     Script("many_models", quick=("--models", "40")),
+    Script("one_model"),
     Script("plugin_import"),
     Script("page_opening"),
 )
