@@ -1,7 +1,7 @@
 """Results of operators that a trace has called before on operands like these, without running their kernels again."""
 
 from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import torch
 from torch import nn
@@ -25,6 +25,13 @@ class Result(NamedTuple):
     strides: tuple[int, ...]
     dtype: torch.dtype
 
+    def made(self) -> torch.Tensor:
+        """Such a tensor."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=META)
+
+
+Results = Union[Result, tuple[Result, ...], None]  # one tensor, a tuple of them, or what must be run each time
+
 
 class Repeats:
     """Results on meta tensors in one trace, by operator and by what its operands look like.
@@ -33,7 +40,7 @@ class Repeats:
     """
 
     def __init__(self) -> None:
-        self._results: dict[Hashable, Result | None] = {}
+        self._results: dict[Hashable, Results] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of an operator that writes none of its operands, run where it was not before."""
@@ -43,11 +50,10 @@ class Repeats:
             return func(*args, **kwargs)
         known = self._results.get(key)
         if known is not None:
-            return torch.empty_strided(known.shape, known.strides, dtype=known.dtype, device=META)
+            return known.made() if isinstance(known, Result) else tuple([each.made() for each in known])
         result = func(*args, **kwargs)
         if key not in self._results:
-            is_own = _has_own_memory(result, (args, tuple(kwargs.values())))
-            self._results[key] = Result(tuple(result.shape), result.stride(), result.dtype) if is_own else None
+            self._results[key] = _results(result, tensors_in((args, tuple(kwargs.values()))))
         return result
 
 
@@ -69,12 +75,21 @@ def _named(argument: tuple[str, Any]) -> tuple[str, Hashable]:
     return argument[0], likeness(argument[1])
 
 
-def _has_own_memory(result: Any, given: Any) -> bool:
-    """Whether a result is one tensor on memory that no operand has, and that is no longer than it."""
-    if type(result) is not torch.Tensor or not result.is_meta or result.is_complex() or result.storage_offset():
+def _results(result: Any, given: list[torch.Tensor]) -> Results:
+    """What an operator returned, where it has memory that no operand has."""
+    tensors = result if type(result) is tuple else (result,)
+    if not tensors or not all(type(each) is torch.Tensor and _is_whole(each) for each in tensors):
+        return None
+    memories = {tensor.untyped_storage()._cdata for tensor in (*tensors, *given)}
+    if len(memories) < len(tensors) + len({tensor.untyped_storage()._cdata for tensor in given}):
+        return None
+    results = tuple([Result(tuple(each.shape), each.stride(), each.dtype) for each in tensors])
+    return results if type(result) is tuple else results[0]
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor on meta is as long as its memory."""
+    if not tensor.is_meta or tensor.layout is not torch.strided or tensor.is_complex() or tensor.storage_offset():
         return False
-    memory = result.untyped_storage()
-    span = 1 + sum(step * (size - 1) for size, step in zip(result.shape, result.stride(), strict=True))
-    if result.layout is not torch.strided or memory.nbytes() != (span if result.numel() else 0) * result.itemsize:
-        return False
-    return all(tensor.untyped_storage()._cdata != memory._cdata for tensor in tensors_in(given))
+    span = 1 + sum(step * (size - 1) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.untyped_storage().nbytes() == (span if tensor.numel() else 0) * tensor.itemsize

@@ -41,6 +41,22 @@ LIKE_AND_UNLIKE = [
 ]
 
 
+@pytest.mark.parametrize(("batch_first", "batch"), [(True, 5), (False, 3)])
+def test_several_results_are_repeated_too(batch_first: bool, batch: int) -> None:
+    """An LSTM of 8 features in both directions: outputs of 2 x 4, and hidden states and cells of each direction."""
+    func, repeats = ATEN.lstm.input, Repeats()
+    states = [meta(2, batch, 4), meta(2, batch, 4)]
+    weights = [meta(16, 8), meta(16, 4), meta(16), meta(16)] * 2
+    called, calls = counted(func)
+    args = (meta(5, 3, 8), states, weights, True, 1, 0.0, False, True, batch_first)
+    once, again = (repeats.run(called, args, {}) for _ in range(2))
+    assert len(calls) == 1
+    assert type(again) is tuple
+    assert [look(result) for result in again] == [look(result) for result in once]
+    assert [tuple(result.shape) for result in again] == [(5, 3, 8), (2, batch, 4), (2, batch, 4)]
+    assert len({result.untyped_storage()._cdata for result in (*once, *again)}) == 6
+
+
 def counted(func: Callable[..., Any]) -> tuple[Callable[..., Any], list[int]]:
     """A function, and how often it was called."""
     calls: list[int] = []
