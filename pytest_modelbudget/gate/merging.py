@@ -14,6 +14,7 @@ from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports, named
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.assembly import place_in_order
 from pytest_modelbudget.reports.cases import cases, changes
+from pytest_modelbudget.reports.changes import LoosenedLimit
 from pytest_modelbudget.reports.shard import LockComparison, Shard
 from pytest_modelbudget.units import several
 
@@ -170,7 +171,7 @@ def _joined(parts: Sequence[RunPart], *, unanswered: int) -> record.Report:
     return replace(whole, lock=(*told["unreachable"], *locks, *told["stray"]))
 
 
-def _loosened(reports: Sequence[record.Report]) -> Iterator[record.LoosenedLimit]:
+def _loosened(reports: Sequence[record.Report]) -> Iterator[LoosenedLimit]:
     """What the first part tells; of what today's numbers decide, the part that measured the number has the word.
 
     The others did not measure it, and tell of it whenever the lock moved: so what is left stands in each part.

@@ -30,6 +30,7 @@ from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_s
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN, UNFIT_LOCK
+from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.shard import LockComparison
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
@@ -210,7 +211,7 @@ class SessionLocks:
 
     def failures(self, report: record.Report) -> Iterator[tuple[str, int, list[str]]]:
         """What fails and is no limit, as an item: its node id, the line in its file, and what a reader is told."""
-        forbidden: dict[str, list[record.LoosenedLimit | record.RedefinedModel]] = {}
+        forbidden: dict[str, list[LoosenedLimit | RedefinedModel]] = {}
         for _, change in cases.changes(report):
             if change.forbidden:
                 forbidden.setdefault(change.file, []).append(change)

@@ -41,6 +41,7 @@ from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel, metric_table
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
+from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.equivalence import (
     EquivalenceReport,
     FirstDivergence,
@@ -298,19 +299,19 @@ def decimal(value: float) -> str:
 # What the change since the base does.
 
 
-def loosened_limit(loosening: Loosening, *, forbidden: bool) -> record.LoosenedLimit:
+def loosened_limit(loosening: Loosening, *, forbidden: bool) -> LoosenedLimit:
     """One thing that a budget no longer asks, or asks less of."""
     before, after = (
         number_json(value) if isinstance(value, (int, Fraction)) else value
         for value in (loosening.before, loosening.after)
     )
     where = _where(loosening, loosening.check or "")
-    return _like(record.LoosenedLimit, loosening, **where, before=before, after=after, forbidden=forbidden)
+    return _like(LoosenedLimit, loosening, **where, before=before, after=after, forbidden=forbidden)
 
 
-def redefined_model(redefinition: Redefinition, *, forbidden: bool) -> record.RedefinedModel:
+def redefined_model(redefinition: Redefinition, *, forbidden: bool) -> RedefinedModel:
     """One thing that a model, or a transform, is now said to be."""
-    return _like(record.RedefinedModel, redefinition, **_where(redefinition), forbidden=forbidden)
+    return _like(RedefinedModel, redefinition, **_where(redefinition), forbidden=forbidden)
 
 
 def _where(change: Loosening | Redefinition, check: str = "") -> dict[str, Any]:

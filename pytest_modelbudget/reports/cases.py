@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Address
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports import record
+from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.equivalence import EquivalenceReport
 from pytest_modelbudget.units import several
 
@@ -124,7 +125,7 @@ def unmeasured(report: record.Report) -> str:
     return NOTHING if is_empty and not report.selected else ""
 
 
-def changes(report: record.Report) -> Iterator[tuple[str, record.LoosenedLimit | record.RedefinedModel]]:
+def changes(report: record.Report) -> Iterator[tuple[str, LoosenedLimit | RedefinedModel]]:
     """All that a change since the base does to budgets, each with the word for it."""
     yield from ((LOOSENED, limit) for limit in report.loosened)
     yield from ((REDEFINED, model) for model in report.redefined)
