@@ -163,7 +163,7 @@ def write_draft(options: argparse.Namespace) -> bool:
     on_device = measuring.deployed(model, deployment, registry) if deployment else None
     if on_device is not None and on_device.measured.failure is not None:
         raise on_device.measured.failure
-    text = draft_budget.budget_text(
+    text = draft_budget.draft_text(
         options.name or _name(str(source.target)),
         source,
         _target(source, path, registry),

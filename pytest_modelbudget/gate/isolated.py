@@ -72,8 +72,8 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """All that a process needs to measure as the session would: its project, tables and surroundings."""
+class Surroundings:
+    """All that a process needs to measure as the session would: its project, tables, variables and filters."""
 
     root: Path
     extensions: tuple[Extension, ...] = ()
@@ -106,15 +106,15 @@ class Measure:
         return measuring.measure_model(
             self.source,
             worker.registry,
-            root=worker.setting.root,
+            root=worker.surroundings.root,
             deployments=self.deployments,
             with_parts=self.with_parts,
-            profile=worker.setting.profile,
+            profile=worker.surroundings.profile,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Transform:
+class ApplyTransform:
     """Asks for the numbers of the model after a transform."""
 
     source: ModelSource
@@ -131,13 +131,13 @@ class Transform:
 class Verify:
     """Asks whether a transformed model's outputs are still the same."""
 
-    transform: Transform
+    transform: ApplyTransform
     claim: Claim
     doing = "compared its outputs"
 
     def carry_out(self, worker: "Worker") -> Equivalence:
         """The comparison."""
-        return transforming.verified(worker.transformed(self.transform), self.claim, root=worker.setting.root)
+        return transforming.verified(worker.transformed(self.transform), self.claim, root=worker.surroundings.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Observe:
 
     def carry_out(self, worker: "Worker") -> Observation[Captured]:
         """What the layers gave."""
-        return running.observe_layers(self.source, self.check, worker.registry, root=worker.setting.root)
+        return running.observe_layers(self.source, self.check, worker.registry, root=worker.surroundings.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,32 +163,32 @@ class Clock:
 
     def carry_out(self, worker: "Worker") -> Observation[Timing]:
         """What the calls took."""
-        return running.time_model(self.source, self.plan, worker.registry, root=worker.setting.root)
+        return running.time_model(self.source, self.plan, worker.registry, root=worker.surroundings.root)
 
 
-Request = Measure | Transform | Verify | Observe | Clock
+Request = Measure | ApplyTransform | Verify | Observe | Clock
 
 
 class Worker:
     """Carries requests out, and keeps what a comparison needs."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.registry: Tables = tables([extension.loaded() for extension in setting.extensions])
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.surroundings = surroundings
+        self.registry: Tables = tables([extension.loaded() for extension in surroundings.extensions])
         self._transformed: dict[str, transforming.TransformedModel] = {}
 
-    def transformed(self, request: Transform) -> transforming.TransformedModel:
+    def transformed(self, request: ApplyTransform) -> transforming.TransformedModel:
         """The model after a transform, applied once."""
         name = request.check.name
         if name not in self._transformed:
             self._transformed[name] = transforming.transformed_model(
-                request.source, request.check, self.registry, root=self.setting.root, with_parts=request.with_parts,
-                profile=self.setting.profile,
+                request.source, request.check, self.registry, root=self.surroundings.root,
+                with_parts=request.with_parts, profile=self.surroundings.profile,
             )  # fmt: skip
         return self._transformed[name]
 
 
-def serve(folder: str, requests: Connection, setting: Setting) -> None:
+def serve(folder: str, requests: Connection, surroundings: Surroundings) -> None:
     """The life of the process: answer requests until the session wants no more."""
     if hasattr(os, "setsid"):
         os.setsid()  # what the model starts ends with it
@@ -196,8 +196,8 @@ def serve(folder: str, requests: Connection, setting: Setting) -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     threading.Thread(target=_end_with_session, name="model-budget-watch", daemon=True).start()
     stderr = _redirected(Path(folder))
-    _surrounded(setting)
-    worker = Worker(setting)
+    _surrounded(surroundings)
+    worker = Worker(surroundings)
     (Path(folder) / "ready").touch()
     for number in range(1, sys.maxsize):
         try:
@@ -235,21 +235,21 @@ def _redirected(folder: Path) -> int:
     return kept
 
 
-def surroundings(setting: Setting) -> Setting:
-    """A setting with what the session's own process has now: variables, and filters of warnings."""
+def as_the_session(surroundings: Surroundings) -> Surroundings:
+    """The same with what the session's own process has now: variables, and filters of warnings."""
     filters = []
     for one in warnings.filters:
         with suppress(pickle.PicklingError, AttributeError, TypeError):
             filters.append(pickle.dumps(one))
-    return replace(setting, environ=dict(os.environ), filters=tuple(filters))
+    return replace(surroundings, environ=dict(os.environ), filters=tuple(filters))
 
 
-def _surrounded(setting: Setting) -> None:
+def _surrounded(surroundings: Surroundings) -> None:
     """Take on the session's variables and filters of warnings."""
     os.environ.clear()
-    os.environ.update(setting.environ)
+    os.environ.update(surroundings.environ)
     filters = []
-    for pickled in setting.filters:
+    for pickled in surroundings.filters:
         with suppress(ImportError, AttributeError):  # a category that cannot be imported here
             filters.append(pickle.loads(pickled))
     warnings.filters[:] = filters  # type: ignore[index]

@@ -37,12 +37,12 @@ from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.gate import transforming
 from pytest_modelbudget.gate.isolated import (
     Answer,
+    ApplyTransform,
     Clock,
     Measure,
     Observe,
     Request,
-    Setting,
-    Transform,
+    Surroundings,
     Verify,
     read_answer,
     serve,
@@ -87,9 +87,9 @@ class OwnProcess:
     Raises IsolationError for a step that it did not live to answer; ``end`` leaves nothing of it.
     """
 
-    def __init__(self, bounds: Bounds, setting: Callable[[], Setting]) -> None:
+    def __init__(self, bounds: Bounds, surroundings: Callable[[], Surroundings]) -> None:
         self.bounds = bounds
-        self._setting = setting
+        self._surroundings = surroundings
         self._child: _Child | None = None
 
     def measure(
@@ -110,7 +110,7 @@ class OwnProcess:
         """The model after a transform, or why there is none."""
         began = monotonic()
         try:
-            changed = self._asked(Transform(source, check, with_parts))
+            changed = self._asked(ApplyTransform(source, check, with_parts))
         except IsolationError as error:
             failed = MeasuredModel(source.format, failure=error, seconds=monotonic() - began)
             return transforming.TransformedModel(failed)
@@ -120,7 +120,7 @@ class OwnProcess:
     def verify(self, source: ModelSource, check: TransformCheck, claim: Claim) -> Equivalence:
         """Whether the outputs are still the same; unknown where the process did not live to say so."""
         try:
-            compared = self._asked(Verify(Transform(source, check, False), claim))
+            compared = self._asked(Verify(ApplyTransform(source, check, False), claim))
         except IsolationError as error:
             return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
         assert isinstance(compared, Equivalence)
@@ -152,7 +152,7 @@ class OwnProcess:
         """The answer to a request; a process that gave none is no more."""
         if self._child is None or not self._child.is_alive:
             self.end()
-            self._child = _Child(self._setting())
+            self._child = _Child(self._surroundings())
         try:
             answer = self._child.answer(request, self.bounds)
         except BaseException:  # an interruption, too, leaves no process behind
@@ -164,13 +164,13 @@ class OwnProcess:
 class _Child:
     """A running process and the folder of its answers."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, surroundings: Surroundings) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="model-budget-"))
         self.asked = 0
         self._output = dict.fromkeys(("stdout", "stderr"), 0)  # bytes that were shown
         context: Any = multiprocessing.get_context(START)
         ours, self._requests = context.Pipe(duplex=False)
-        self.process = context.Process(target=serve, args=(str(self.folder), ours, setting), name="model-budget")
+        self.process = context.Process(target=serve, args=(str(self.folder), ours, surroundings), name="model-budget")
         try:
             _start(self.process)
         except (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError) as error:

@@ -172,13 +172,13 @@ def _state(compared: LockComparison) -> tuple[str, str]:
     if stale:
         others = {version for number in numbers for version in number.drift}
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
-        return "stale", f"lock stale: {file}: {named(stale)}{drift}: {UPDATE}=fix renews it"
+        return "stale", f"lock stale: {file}: {first_few(stale)}{drift}: {UPDATE}=fix renews it"
     if lacking:
-        return "stale", f"lock stale: {file} lacks {named(lacking)}: {UPDATE}=create adds them"
+        return "stale", f"lock stale: {file} lacks {first_few(lacking)}: {UPDATE}=create adds them"
     return "fresh", f"{file} holds what was measured"
 
 
-def named(texts: Sequence[str]) -> str:
+def first_few(texts: Sequence[str]) -> str:
     """The first few of them, and how many more there are."""
     rest = len(texts) - MOST_NAMED
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
@@ -193,7 +193,7 @@ def _at_base(compared: LockComparison, base: str) -> Iterator[LockReport]:
     for model, homes in compared.moved.items():
         moved.setdefault(homes, []).append(model)
     for homes, names in moved.items():
-        text = f"{named(names)} of {compared.budget} compared with {homes} at {base}"
+        text = f"{first_few(names)} of {compared.budget} compared with {homes} at {base}"
         yield LockReport(file=file, state="moved", text=f"{text}: moved from there")
     if not compared.is_at_base and not moved:
         yield LockReport(file=file, state="missing", text=f"{base} has no {file}: compared with the working tree's")

@@ -10,7 +10,7 @@ from itertools import chain
 
 from pytest_modelbudget.budget.revision import NOT_TOLD
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports, named
+from pytest_modelbudget.gate.locks import MEASURED_BY, first_few, lock_reports
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.assembly import place_in_order
 from pytest_modelbudget.reports.cases import cases, changes
@@ -80,7 +80,7 @@ def merged(parts: Sequence[RunPart], *, allow_missing: bool = False) -> Merged:
     if missing and not allow_missing:
         verb = "shards {} are" if len(missing) > 1 else "shard {} is"
         raise InputError(
-            f"{verb.format(named(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
+            f"{verb.format(first_few(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
         )
     unaccounted = parts[0].shard.limits - sum(part.shard.answered + part.report.unanswered for part in parts)
     if unaccounted < 0 or (unaccounted and not missing):

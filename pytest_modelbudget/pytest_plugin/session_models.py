@@ -97,7 +97,7 @@ def keeps_parts(
 def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> isolation.OwnProcess | None:
     """A process for one model, where its budget or the session asks for one; not yet started."""
     bounds = isolation_bounds(config, budget.isolation)
-    return isolation.OwnProcess(bounds, lambda: _setting(config)) if bounds else None
+    return isolation.OwnProcess(bounds, lambda: _surroundings(config)) if bounds else None
 
 
 def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.SAYS_NOTHING) -> isolation.Bounds | None:
@@ -111,9 +111,9 @@ def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.S
     return isolation.Bounds(timeout, memory)
 
 
-def _setting(config: pytest.Config) -> isolated.Setting:
+def _surroundings(config: pytest.Config) -> isolated.Surroundings:
     """What a process needs to measure as this one would."""
     models = models_of(config)
     modules = config.stash[_EXTENSIONS]
     extensions = tuple(isolated.Extension.of(module) for module in modules)
-    return isolated.surroundings(isolated.Setting(config.rootpath, extensions, models.profile))
+    return isolated.as_the_session(isolated.Surroundings(config.rootpath, extensions, models.profile))

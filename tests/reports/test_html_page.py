@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.html import page as html_page
 from pytest_modelbudget.reports.html.limit_view import MARK, CheckRow, check_row
-from pytest_modelbudget.reports.html.model_view import Change, transform_view
+from pytest_modelbudget.reports.html.model_view import MetricChange, transform_view
 from pytest_modelbudget.reports.html.page import FILES
 from pytest_modelbudget.reports.record import Check, MeasuredMetric, ModelReport, TransformReport
 from pytest_modelbudget.reports.typed_json import from_json
@@ -257,7 +257,7 @@ def test_a_bound_has_the_sign_of_its_side(number: dict[str, Any], told: str) -> 
     assert words[words.index("peak_activation_best") :][2] == told
 
 
-def compared(metric: str, unit: str, before: int, after: int) -> tuple[Change, ...]:
+def compared(metric: str, unit: str, before: int, after: int) -> tuple[MetricChange, ...]:
     """The changes of a transform that makes one number of another."""
     numbers = [MeasuredMetric(value=value, unit=unit, complete=True) for value in (before, after)]
     model = ModelReport(id="net", metrics={metric: numbers[0]})

@@ -75,7 +75,7 @@ def evidence(case: Case) -> Iterator[str]:
         yield from claim_lines(case)
 
 
-def differences(case: Case) -> Iterator[tuple[str, str]]:
+def difference_rows(case: Case) -> Iterator[tuple[str, str]]:
     """Where outputs that should be the same differ: the first layer, and the worst element of an output."""
     if not case.outputs_differ:
         return
@@ -179,7 +179,7 @@ def check_row(case: Case) -> CheckRow:
         layers=tuple(contributions(case)),
         evidence=tuple(evidence(case)),
         history=history_view(case.model.history.get(path, ()), check.unit),
-        pairs=tuple(differences(case)),
+        pairs=tuple(difference_rows(case)),
         fix=fix(check, Place(case.file, case.line)).removesuffix(check.update),
         command=check.update or (repeated(case) if case.outputs_differ else ""),
     )

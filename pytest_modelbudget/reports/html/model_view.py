@@ -29,7 +29,7 @@ MOST_CHANGED = 30  # layers told one by one; the rest is counted
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MetricChange:
     """One metric before and after; fill is the length of after where before fills MARK per cent."""
 
     metric: str
@@ -49,7 +49,7 @@ class TransformView:
     """
 
     report: record.TransformReport
-    changes: tuple[Change, ...]
+    changes: tuple[MetricChange, ...]
     changed: tuple[tuple[str, str, str], ...]
     unlisted: int
     summary: str
@@ -85,7 +85,7 @@ def transform_view(model: record.ModelReport, transform: record.TransformReport)
     )
 
 
-def _changes(model: record.ModelReport, other: record.SubjectReport) -> Iterator[Change]:
+def _changes(model: record.ModelReport, other: record.SubjectReport) -> Iterator[MetricChange]:
     """Metrics that both sides have a value of."""
     for key in other.metrics:
         before, after = model.measured(key), other.measured(key)
@@ -94,7 +94,7 @@ def _changes(model: record.ModelReport, other: record.SubjectReport) -> Iterator
         first, second, unit = Fraction(before.value), Fraction(after.value), after.unit
         was, now = readable_pair(first, second, unit)
         change = room((second - first) / first, signed=True) if first else "new"
-        yield Change(
+        yield MetricChange(
             metric=key,
             before=was,
             after=now,
@@ -118,7 +118,7 @@ DEFINITIONS = {metric.key: metric.definition for metric in METRICS}
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MetricFigure:
     """One metric of a model: rounded, exact, and what it is the sum of."""
 
     key: str
@@ -132,7 +132,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerChange:
+class GrownLayer:
     """A layer or parameter that a number changed by since the base: text for each column."""
 
     metric: str
@@ -143,7 +143,7 @@ class LayerChange:
     shapes: str
 
 
-def layer_changes(model: record.ModelReport) -> Iterator[LayerChange]:
+def grown_layers(model: record.ModelReport) -> Iterator[GrownLayer]:
     """What each number of a model grew or shrank by, layer by layer, as far as a lock file tells."""
     for check in model.checks:
         for entry in check.blame:
@@ -151,7 +151,7 @@ def layer_changes(model: record.ModelReport) -> Iterator[LayerChange]:
             before, after = (ABSENT if end is None else exact(end, check.unit) for end in ends)
             if entry.delta:
                 delta = signed(entry.delta, check.unit)
-                yield LayerChange(check.metric, grown_name(entry), before, after, delta, shapes(entry))
+                yield GrownLayer(check.metric, grown_name(entry), before, after, delta, shapes(entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +163,8 @@ class DeploymentView:
 
     report: record.DeploymentReport
     lower: str
-    changes: tuple[Change, ...]
-    figures: tuple[Figure, ...]
+    changes: tuple[MetricChange, ...]
+    figures: tuple[MetricFigure, ...]
     unknown: tuple[tuple[str, str], ...]
     memories: tuple[tuple[str, str, str, str], ...]
     has_array: bool
@@ -209,8 +209,8 @@ class ModelView:
     place: str
     origin: str
     rows: tuple[CheckRow, ...]
-    figures: tuple[Figure, ...]
-    layers: tuple[LayerChange, ...]
+    figures: tuple[MetricFigure, ...]
+    layers: tuple[GrownLayer, ...]
     lacking: tuple[tuple[str, int, str, str, str], ...]
     transforms: tuple[TransformView, ...]
     deployments: tuple[DeploymentView, ...]
@@ -261,7 +261,7 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
         figures=tuple(
             replace(_figure(key, metric), growth=grown.get(key, "")) for key, metric in model.metrics.items()
         ),
-        layers=tuple(layer_changes(model)),
+        layers=tuple(grown_layers(model)),
         lacking=tuple(
             (op, count, scope_text(scope), why, ", ".join(keys))
             for (op, count, scope, why), keys in uncovered(measured).items()
@@ -271,11 +271,11 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
     )
 
 
-def _figure(key: str, metric: record.MeasuredMetric | record.FailedMetric) -> Figure:
+def _figure(key: str, metric: record.MeasuredMetric | record.FailedMetric) -> MetricFigure:
     definition = DEFINITIONS.get(key, "")
     if isinstance(metric, record.FailedMetric):
-        return Figure(key, definition, "unknown", "", error=metric.error)
-    return Figure(
+        return MetricFigure(key, definition, "unknown", "", error=metric.error)
+    return MetricFigure(
         key,
         definition,
         readable(metric.value, metric.unit),
