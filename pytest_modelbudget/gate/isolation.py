@@ -35,6 +35,7 @@ from pytest_modelbudget.errors import IsolationError, is_users_file
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.gate import transforming
+from pytest_modelbudget.gate.imports import is_installed
 from pytest_modelbudget.gate.isolated import (
     Answer,
     ApplyTransform,
@@ -59,7 +60,6 @@ STARTING_SECONDS = 120.0  # for importing frameworks, where a process is not for
 MOST_OUTPUT = 100_000  # bytes of what one step of a model prints
 TRACED = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)  # a line of faulthandler's
 THREAD = re.compile(r"\n(?=(?:Current thread|Thread) 0x)")
-LIBRARY = os.path.dirname(os.__file__)
 CURRENT = "most recent call first"  # ends the heading of each thread there
 
 
@@ -286,11 +286,11 @@ def _ending(exitcode: int | None) -> str:
 def _place(stderr: str) -> str:
     """The innermost line of the user's that faulthandler wrote of the thread that mattered: " (in f, nets.py:3)".
 
-    It writes other threads first. A line of Python's own library is taken only where there is no better one.
+    It writes other threads first. A line of what is installed is taken only where there is no better one.
     """
     for block in reversed(THREAD.split(stderr)):
         lines = [found for found in TRACED.findall(block) if is_users_file(found[0])]
-        own = [found for found in lines if not found[0].startswith(LIBRARY)] or lines
+        own = [found for found in lines if not is_installed(found[0])] or lines
         if CURRENT in block and own:
             file, line, function = own[0]
             return f" (in {function}, {'/'.join(Path(file).parts[-2:])}:{line})"
