@@ -35,7 +35,6 @@ from pytest_modelbudget.errors import IsolationError, is_users_file
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.gate import transforming
-from pytest_modelbudget.gate.imports import is_installed
 from pytest_modelbudget.gate.isolated import (
     Answer,
     ApplyTransform,
@@ -48,6 +47,7 @@ from pytest_modelbudget.gate.isolated import (
     read_answer,
     serve,
 )
+from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.metrics.table import Deployment, MeasuredModel
 from pytest_modelbudget.units import quantity
 from pytest_modelbudget.values.capture import Captured

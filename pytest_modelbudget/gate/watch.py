@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from pytest_modelbudget.errors import is_users_file
-from pytest_modelbudget.gate.imports import is_installed
+from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.reports.text import cut_middle, printed_line
 
 FIRST_SECONDS, AGAIN_SECONDS = 10.0, 60.0  # until a model is named, and until it is named again

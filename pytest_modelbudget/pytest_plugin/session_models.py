@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file
 from pytest_modelbudget.errors import ExtensionError, user_code
-from pytest_modelbudget.gate import imports, isolated, isolation, measuring, reuse, watch
+from pytest_modelbudget.gate import isolated, isolation, measuring, python_files, reuse, watch
 from pytest_modelbudget.pytest_plugin.options import (
     ISOLATE,
     ISOLATE_INI,
@@ -78,7 +78,7 @@ def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.Reuse
 def _sources(config: pytest.Config, extensions: tuple[object, ...]) -> tuple[object, ...]:
     """What may change what is measured, by its source: extensions, and what a plugin of the project may have set."""
     files = ((each, getattr(each, "__file__", None)) for each in config.pluginmanager.get_plugins())
-    return (*extensions, *(each for each, file in files if file and not imports.is_installed(file)))
+    return (*extensions, *(each for each, file in files if file and not python_files.is_installed(file)))
 
 
 def baselines_of(config: pytest.Config) -> lock_file.Baselines:

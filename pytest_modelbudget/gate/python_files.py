@@ -1,4 +1,4 @@
-"""The imports of Python files, told from their source: nothing is imported to know them."""
+"""Python files as they stand: what they import, and whether they are installed; nothing is imported to know it."""
 
 import ast
 import os

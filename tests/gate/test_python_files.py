@@ -10,7 +10,7 @@ import pytest
 
 import pytest_modelbudget
 from pytest_modelbudget.gate.forked import installed_modules
-from pytest_modelbudget.gate.imports import imports_of, is_installed
+from pytest_modelbudget.gate.python_files import imports_of, is_installed
 
 
 @pytest.mark.parametrize(
