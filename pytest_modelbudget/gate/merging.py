@@ -10,10 +10,11 @@ from itertools import chain
 
 from pytest_modelbudget.budget.revision import NOT_TOLD
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports, named
+from pytest_modelbudget.gate.locks import MEASURED_BY, first_few, lock_reports
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.assembly import place_in_order
 from pytest_modelbudget.reports.cases import cases, changes
+from pytest_modelbudget.reports.changes import LoosenedLimit
 from pytest_modelbudget.reports.shard import LockComparison, Shard
 from pytest_modelbudget.units import several
 
@@ -81,7 +82,7 @@ def merged(parts: Sequence[RunPart], *, allow_missing: bool = False) -> Merged:
     if missing and not allow_missing:
         verb = "shards {} are" if len(missing) > 1 else "shard {} is"
         raise InputError(
-            f"{verb.format(named(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
+            f"{verb.format(first_few(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
         )
     unaccounted = parts[0].shard.limits - sum(part.shard.answered + part.report.unanswered for part in parts)
     if unaccounted < 0 or (unaccounted and not missing):
@@ -174,7 +175,7 @@ def _joined(parts: Sequence[RunPart], *, unanswered: int) -> record.Report:
     return replace(whole, lock=(*told["unreachable"], *locks, *told["stray"]))
 
 
-def _loosened(reports: Sequence[record.Report]) -> Iterator[record.LoosenedLimit]:
+def _loosened(reports: Sequence[record.Report]) -> Iterator[LoosenedLimit]:
     """What the first part tells; of what today's numbers decide, the part that measured the number has the word.
 
     The others did not measure it, and tell of it whenever the lock moved: so what is left stands in each part.
