@@ -104,8 +104,8 @@ class Scopes(Protocol):
 class Signature:
     """What the recorder must know about one operator overload, from its schema.
 
-    tensors_at are the (place, name) of arguments that take tensors, plain_at of all others; results
-    that are written into arguments of the caller are among neither. written_at are the arguments that it writes.
+    tensors_at are the (place, name) of arguments that take tensors, but for results that are written into arguments of
+    the caller. written_at are the arguments that it writes.
     One that makes_memory is torch's own, writes no operand and returns more than views.
     """
 
@@ -113,7 +113,6 @@ class Signature:
     overload: str
     names: tuple[str, ...]
     tensors_at: tuple[tuple[int, str], ...]
-    plain_at: tuple[tuple[int, str], ...]
     written_at: tuple[tuple[int, str], ...]
     mutates: bool
     decomposes: bool
@@ -141,7 +140,6 @@ def signature(func: Any) -> Signature:
         overload=f"{schema.name}.{schema.overload_name}",
         names=tuple(arg.name for _, arg in arguments),
         tensors_at=tuple((at, arg.name) for at, arg in arguments if takes_tensors[at] and not arg.is_out),
-        plain_at=tuple((at, arg.name) for at, arg in arguments if not takes_tensors[at]),
         written_at=tuple((at, arg.name) for at, arg in arguments if arg.alias_info and arg.alias_info.is_write),
         mutates=schema.is_mutable and torch.Tag.inplace_view not in func.tags,
         decomposes=composite,
