@@ -60,7 +60,7 @@ BOUND_OF_VALUES = grammar.whole_number(
 
 
 def _size(what: str) -> Form[int]:
-    refusal = f"{what} of {{number}}: it must be 0 to 2^63 - 1"
+    refusal = f"{what} of {{number}}: write the real size, 0 to 2^63 - 1"
     return grammar.whole_number(f"{what}: a whole number", least=0, most=LARGEST_SIZE, refusal=refusal, schema=SIZE)
 
 
@@ -139,11 +139,21 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
                 f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar; float32[1, 3] needs quotes inside "
                 "{…} and […]"
             )
+        elif open_size := _open_size(spec):
+            why = f"is no input: {shown(open_size)} is no size: write a real one, such as 1 ('dims' is for files)"
         reading.refuse(text.place, f"{shown(text.text)} {why}")
         return None
     dtype = ELEMENT_TYPE.of(replace(text, text=match[1]), reading)
     shape = _spelled_sizes(text, re.findall(r"[0-9]+", match[2] or match[3] or ""), reading)
     return TensorSpec(dtype, shape) if dtype and shape is not None else None
+
+
+def _open_size(spec: str) -> str:
+    """The first size of what would be a spec without it, such as -1, ? or a symbol; "" of others."""
+    dtype, *rest = re.split(r"[\s\[(]+", spec, maxsplit=1)
+    sizes = re.split(r"\s*,\s*|(?<=\d)x|x(?=\d)", rest[0].rstrip(")] ")) if dtype in DTYPES and rest else []
+    odd = [size for size in sizes if not size.isdecimal()]
+    return odd[0] if odd and all(re.fullmatch(r"-\d+|\?|\*|\w+", size) for size in odd) else ""
 
 
 def spec_text(spec: InputSpec) -> str:

@@ -32,7 +32,11 @@ COMPARISONS = {"text": diff.comparison_text, "markdown": diff.comparison_markdow
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what a user can mend is one sentence."""
-    options, code = parser().parse_args(arguments), DONE
+    top, words = parser(), sys.argv[1:] if arguments is None else arguments
+    if not words:
+        top.print_help(sys.stderr)
+        top.exit(UNUSABLE)
+    options, code = top.parse_args(words), DONE
     try:
         with importing_as_pytest(Path.cwd()) if "source" in options else nullcontext():
             outcome = options.command(options)

@@ -34,6 +34,7 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.gate.asked_device import asked_deployment
+from pytest_modelbudget.gate.project import FOLDER
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.measurement import Stage
@@ -42,7 +43,6 @@ from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
 from pytest_modelbudget.units import quantity
 
-FOLDER = "budgets"  # where budgets are, if nobody says otherwise
 CALLING = ("--args", "--kwargs")  # whose values may be calls
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
@@ -273,9 +273,7 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     """The model source that the command's words name; raises ModelBudgetError for other words."""
     base = Path.cwd()
     words = Words(grammar.Reading(base, base, registry))
-    key = from_python.source_format(options.source, registry)
-    if registry.formats[key].suffixes and not (base / options.source).exists():
-        raise InputError(f"{options.source} does not exist in {base}")
+    key = from_python.source_format(options.source, registry, base)
     return ModelSource(
         key,
         options.source,

@@ -46,6 +46,15 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == f"modelbudget {installed_version('pytest-modelbudget')}\n"
 
 
+def test_alone_it_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with a line; the exit code is that of a command which is missing."""
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    listed = capsys.readouterr().err.split()
+    assert [word for command in COMMANDS for word in (command.name, *command.about.split()) if word not in listed] == []
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -91,6 +100,7 @@ def test_modules_are_found_where_pytest_finds_them(file: str, tmp_path: Path) ->
     below.mkdir(parents=True)
     project = project_around(below)
     assert (project.root, project.pythonpath) == (tmp_path, (tmp_path / "src", tmp_path / "tools"))
+    assert project.budgets == (tmp_path / "budgets",)
     before = list(sys.path)
     with importing_as_pytest(below):
         assert sys.path[:4] == [str(path) for path in (below, tmp_path, tmp_path / "src", tmp_path / "tools")]
