@@ -35,6 +35,11 @@ LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 INTEGER = ("int8", "int16", "int32", "int64", "uint8")
+# What people say for them, as torch does.
+ALSO_CALLED = {
+    "float32": ("float", "fp32"), "float16": ("half", "fp16"), "bfloat16": ("bf16",), "float64": ("double", "fp64"),
+    "int64": ("long",), "int32": ("int",), "int16": ("short",), "uint8": ("byte",),
+}  # fmt: skip
 DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
 
 SIZE: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_SIZE}
@@ -45,7 +50,8 @@ SPEC_PATTERN = r"([A-Za-z][A-Za-z0-9]*)(?:\s+([0-9]+(?:x[0-9]+)*)|\s*\[\s*([0-9]
 
 
 def _element_type(among: tuple[str, ...], what: str, name: str) -> Form[str]:
-    return grammar.one_word(among, f"{what} such as {among[0]}", f"{{word}} is not {what}: {{guess}}", name=name)
+    refusal = f"{{word}} is not {what}: {{guess}}"
+    return grammar.one_word(among, f"{what} such as {among[0]}", refusal, name=name, also=ALSO_CALLED)
 
 
 ELEMENT_TYPE = _element_type(DTYPES, "an element type", "dtype")

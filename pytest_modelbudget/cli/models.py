@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
-from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.budget.read_budget import SUFFIXES, read_budget
 from pytest_modelbudget.cli.reference import metric_named
 from pytest_modelbudget.cli.screen import naming, print_text, terminal_width
 from pytest_modelbudget.errors import DeviceError, InputError, UnitError
@@ -143,6 +143,8 @@ def write_draft(options: argparse.Namespace) -> bool:
     registry = tables()
     source = source_of(options, registry)
     path = Path(options.output or f"{FOLDER}/budget.yaml")
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} is no name of a budget: end it in .yaml, such as {FOLDER}/{path.stem}.yaml")
     if options.output and path.exists():
         raise InputError(f"{path} exists: name another file, or delete it")
     try:
