@@ -271,7 +271,8 @@ def _refused(error: TypeError, named: Callable[..., object]) -> TypeError:
     if innermost is None or innermost.tb_frame.f_code is not _called.__code__:
         return error
     takes = what_it_takes(named)
-    return TypeError(f"{error}: {takes}: give args or kwargs") if takes else error
+    way_out = "give args or kwargs ({call: module:name} makes an object)"
+    return TypeError(f"{error}: {takes}: {way_out}") if takes else error
 
 
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
