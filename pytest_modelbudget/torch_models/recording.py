@@ -106,7 +106,7 @@ class Signature:
 
     tensors_at are the (place, name) of arguments that take tensors, plain_at of all others; results
     that are written into arguments of the caller are among neither. written_at are the arguments that it writes.
-    One that makes_memory writes no operand and returns more than views.
+    One that makes_memory is torch's own, writes no operand and returns more than views.
     """
 
     name: str
@@ -148,7 +148,9 @@ def signature(func: Any) -> Signature:
         asks=schema.name.partition("::")[0] in QUERIES,
         decides=not DECIDING.isdisjoint(func.tags),
         device_at=devices[0] if devices else None,
-        makes_memory=not schema.is_mutable and (composite or not any(one.alias_info for one in schema.returns)),
+        makes_memory=schema.name.startswith("aten::")
+        and not schema.is_mutable
+        and (composite or not any(one.alias_info for one in schema.returns)),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_modelbudget import measure
 from pytest_modelbudget.torch_models.repeats import Repeats
 
 pytestmark = pytest.mark.needs_torch
@@ -131,3 +132,23 @@ def test_named_arguments_count() -> None:
     repeats = Repeats()
     types = [repeats.run(ATEN.sum.dim_IntList, (X, [1]), {"dtype": d}).dtype for d in (None, torch.float64, None)]
     assert types == [torch.float32, torch.float64, torch.float32]
+
+
+def test_somebodys_own_operator_is_asked_each_time() -> None:
+    """Its function for tensors without memory may remember: this one gives 1, then 2, then 3 elements of 4 bytes."""
+    calls: list[int] = []
+    with torch.library._scoped_library("repeats_test", "DEF") as library:
+        library.define("grow(Tensor x) -> Tensor")
+
+        @torch.library.register_fake("repeats_test::grow", lib=library)
+        def grow(x: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            return x.new_empty(len(calls))
+
+        class Growing(torch.nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                parts = [torch.ops.repeats_test.grow(x) for _ in range(3)]
+                return torch.cat(parts)
+
+        measured = measure(Growing(), "float32 2")
+    assert measured["total_activation"].value == 4 * (1 + 2 + 3) + 4 * 6
