@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,17 @@ import torchvision  # noqa: F401  # pytester forgets what runs import anew, and 
 
 from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.cli.command import parser
-from tests import test_documented_sessions as sessions
 from tests.builders.documents import ROOT, SHELLS, Block, blocks, commands, of_other_packages
 from tests.builders.readers_files import write_readers_files
 
 pytestmark = pytest.mark.needs_torch
 
-# Pages whose blocks belong together: the test that plays them in order.
-PLAYED: dict[str, Callable[..., None]] = {
-    "README.md": sessions.test_the_four_steps_lead_where_readme_and_pictures_say,
-    "docs/tutorial.md": sessions.test_the_tutorial_is_the_readme_in_slow_motion,
-    "docs/extensions.md": sessions.test_an_extension_is_as_documented,
-    "docs/lock-files.md": sessions.test_the_page_on_lock_files_shows_what_grew,
+# Pages whose blocks belong together: the test of tests/test_documented_sessions.py that plays them in order.
+PLAYED = {
+    "README.md": "test_the_four_steps_lead_where_readme_and_pictures_say",
+    "docs/tutorial.md": "test_the_tutorial_is_the_readme_in_slow_motion",
+    "docs/extensions.md": "test_an_extension_is_as_documented",
+    "docs/lock-files.md": "test_the_page_on_lock_files_shows_what_grew",
 }
 HARDWARE = "budgets/hardware.yaml"
 # What runs elsewhere alone, by its first line. The commands in it are parsed below.
@@ -85,6 +83,8 @@ def test_every_block_is_run_or_has_its_reason() -> None:
     assert [str(block) for block in left if block.first_line not in NOT_RUN] == []
     assert NOT_RUN.keys() | PARTS.keys() <= {block.first_line for block in blocks("yaml")}
     assert PLAYED.keys() <= {block.document for block in blocks("python", "yaml")}
+    sessions = Path(__file__).with_name("test_documented_sessions.py").read_text(encoding="utf-8")
+    assert [name for name in PLAYED.values() if f"def {name}(" not in sessions] == []
 
 
 @pytest.mark.slow
